@@ -1,0 +1,56 @@
+// A weighted sum of rows: the arithmetic of every merge.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows that blend_rows holds at once.
+constexpr std::uint32_t blend_block = 16;
+
+KVMELD_HD constexpr std::size_t blend_scratch(std::uint32_t channels) {
+  return scratch_size(std::size_t{blend_block} * channels * sizeof(float)) +
+         scratch_size(channels * sizeof(float));
+}
+
+/// Scratch of blend_rows, taken once per tile.
+struct blend_buffers {
+  float* rows;
+  float* total;
+
+  template <class Team>
+  KVMELD_HD blend_buffers(Team const& team, std::uint32_t channels)
+      : rows(team.template scratch<float>(std::size_t{blend_block} * channels)),
+        total(team.template scratch<float>(channels)) {}
+};
+
+/// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative; barrier at
+/// the end. The generic form: loads any layout through its tiles.
+template <class Team, class Layout, class Slot, class Weight>
+KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
+                          Weight weight, blend_buffers const& b) {
+  std::uint32_t const d = layout.channels();
+  team.for_each(d, [&](std::uint32_t c) { b.total[c] = 0.0f; });
+  for (std::uint32_t i = 0; i < count; i += blend_block) {
+    std::uint32_t const rows = min_of(blend_block, count - i);
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      layout.load_tile(team, where, slot(i + r), 1, 0, d, b.rows + std::size_t{r} * d, d);
+    }
+    team.sync();
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      float const w = weight(i + r);
+      float const* const row = b.rows + std::size_t{r} * d;
+      team.for_each(d, [&](std::uint32_t c) { b.total[c] += w * row[c]; });
+    }
+    team.sync();
+  }
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,152 @@
+// Kept entries move together: stable, ascending, in place.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Gives kept entries their new slots and the track its new length, in the plan.
+struct renumber_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::size_t const base = wave.plan.at(t.item, 0);
+    std::uint32_t const kept = compact_indices(
+        team, n, [&](std::uint32_t s) { return wave.plan.what[base + s] == fate::keep; },
+        [&](std::uint32_t rank, std::uint32_t s) { wave.plan.new_slot[base + s] = rank; });
+    if (team.lane() == 0) {
+      wave.plan.old_length[t.item] = n;
+      wave.plan.new_length[t.item] = kept;
+    }
+  }
+};
+
+/// First slot that is not where it belongs after compaction; n if nothing moves.
+KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std::uint32_t n) {
+  slot_t s = 0;
+  while (s < n && plan.what[plan.at(item, s)] == fate::keep) ++s;
+  return s;
+}
+
+/// Moves rows of K or V by raw bits and zeroes emptied rows if `zero` is set (values: a stale NaN would poison an
+/// engine's output even at weight 0). A row's lanes always own the same channels, so moves need no barrier.
+template <class Layout> struct compact_rows_phase {
+  static constexpr std::uint32_t channel_slice = 16;
+  Layout layout;
+  wave_ref wave;
+  bool zero;
+
+  std::uint32_t tiles(shape const&) const {
+    return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice) : 1;
+  }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    plan_ref const& plan = wave.plan;
+    std::uint32_t const n = plan.old_length[t.item];
+    std::uint32_t const kept = plan.new_length[t.item];
+    if (kept == n) return;
+    slot_t const begin = first_move(plan, t.item, n);
+    std::size_t const base = plan.at(t.item, 0);
+    if constexpr (runs_along_tokens<Layout>) {
+      using T = typename Layout::element_type;
+      segment<T> const s = layout.locate(t.where, 0);
+      std::uint32_t const first = t.index * channel_slice;
+      team.for_each(min_of(channel_slice, layout.channels() - first), [&](std::uint32_t i) {
+        T* const x = s.base + std::int64_t{first + i} * s.channel_stride;
+        for (slot_t from = begin; from < n; ++from) {
+          if (plan.what[base + from] == fate::keep) x[plan.new_slot[base + from]] = x[from];
+        }
+        for (slot_t to = kept; zero && to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
+      });
+    } else {
+      for (slot_t from = begin; from < n; ++from) {
+        if (plan.what[base + from] == fate::keep) {
+          layout.copy_row(team, t.where, plan.new_slot[base + from], from);
+        }
+      }
+      if (!zero) return;
+      team.sync();
+      for (slot_t to = kept; to < n; ++to) {
+        layout.encode_row(team, t.where, to, [](std::uint32_t) { return 0.0f; });
+      }
+    }
+  }
+};
+
+/// Moves the ledger's arrays, renames owners of members, forgets members of dropped owners, sets the new length.
+struct compact_ledger_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    plan_ref const& plan = wave.plan;
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const n = plan.old_length[t.item];
+    std::uint32_t const kept = plan.new_length[t.item];
+    if (kept != n) {
+      slot_t const begin = first_move(plan, t.item, n);
+      // One lane per array: each moves its own in order.
+      team.for_each(3 + l.channels.count, [&](std::uint32_t array) {
+        switch (array) {
+        case 0:
+          move(plan, t, begin, n, l.degree);
+          for (slot_t s = kept; s < n; ++s) l.degree[l.at(t.where, s)] = 0.0f;
+          break;
+        case 1: move(plan, t, begin, n, l.position); break;
+        case 2: move(plan, t, begin, n, l.flags); break;
+        default: move(plan, t, begin, n, l.channel_data[array - 3]); break;
+        }
+      });
+    }
+    team.sync();
+    if (team.lane() == 0) {
+      if (l.members.capacity != 0) move_members(plan, t);
+      l.length[t.where.index] = kept;
+    }
+  }
+
+private:
+  template <class T>
+  KVMELD_HD void move(plan_ref const& plan, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
+    T* const x = array + wave.ledger.at(t.where, 0);
+    std::size_t const base = plan.at(t.item, 0);
+    for (slot_t s = begin; s < n; ++s) {
+      if (plan.what[base + s] == fate::keep) x[plan.new_slot[base + s]] = x[s];
+    }
+  }
+
+  KVMELD_HD void move_members(plan_ref const& plan, tile const& t) const {
+    member_ref const& m = wave.ledger.members;
+    std::uint32_t const count = m.count[t.where.index];
+    std::uint32_t kept = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      std::size_t const from = wave.ledger.member_at(t.where, i);
+      std::size_t const owner = plan.at(t.item, m.owner[from]);
+      if (plan.what[owner] != fate::keep) continue;
+      std::size_t const to = wave.ledger.member_at(t.where, kept++);
+      m.norm[to] = m.norm[from];
+      m.weight[to] = m.weight[from];
+      m.position[to] = m.position[from];
+      m.owner[to] = plan.new_slot[owner];
+    }
+    m.count[t.where.index] = kept;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

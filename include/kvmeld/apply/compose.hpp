@@ -1,0 +1,42 @@
+// Rounds become one plan: what a round does to an entry, it does to everything that entry already stands for.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// plan = step after plan. Reads the step at other entries and writes the plan at its own: no hazard.
+struct compose_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    plan_ref const& plan = wave.plan;
+    plan_ref const& step = wave.step;
+    team.for_each(wave.state[t.item].length, [&](std::uint32_t s) {
+      std::size_t const i = plan.at(t.item, s);
+      if (plan.what[i] == fate::drop || plan.what[i] == fate::spread) return;
+      bool const held = plan.what[i] == fate::keep;
+      std::size_t const root = step.at(t.item, held ? s : plan.target[i]);
+      plan.key_weight[i] *= step.key_weight[root];
+      plan.value_weight[i] *= step.value_weight[root];
+      plan.degree_weight[i] *= step.degree_weight[root];
+      if (step.what[root] == fate::keep) return;
+      plan.what[i] = !held && step.what[root] == fate::merge ? plan.what[i] : step.what[root];
+      plan.target[i] = step.target[root];
+      plan.span[i] = step.span[root];
+    });
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,89 @@
+// The plan becomes bookkeeping: degrees and score channels of pivots and spread targets.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position. With `fold_scores`
+/// the wave's scores add within a set, so that a later round weighs what the entry stands for.
+struct merge_ledger_phase {
+  static constexpr std::uint32_t block = 256;
+  wave_ref wave;
+  plan_ref map;
+  bool fold_scores;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n) return;
+    member_list const spreads = spreads_of(wave, t.item);
+    team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
+      slot_t const p = begin + i;
+      member_list const m = members_of(wave, t.item, p);
+      if (m.count > 1) {
+        merge_set(t, p, m);
+      } else if (spreads.count != 0 && map.what[map.at(t.item, p)] == fate::keep) {
+        receive(t, p, spreads);
+      }
+    });
+  }
+
+private:
+  KVMELD_HD void merge_set(tile const& t, slot_t p, member_list const& m) const {
+    ledger_ref const& l = wave.ledger;
+    float degree = 0.0f;
+    float score = 0.0f;
+    for (std::uint32_t i = 0; i < m.count; ++i) {
+      degree += map.degree_weight[map.at(t.item, m.slots[i])] * l.degree[l.at(t.where, m.slots[i])];
+      if (fold_scores) score += wave.score[wave.at(t.item, m.slots[i])];
+    }
+    l.degree[l.at(t.where, p)] = degree;
+    if (fold_scores) wave.score[wave.at(t.item, p)] = score;
+    for (std::uint32_t c = 0; c < l.channels.count; ++c) {
+      float* const x = l.channel_data[c] + l.at(t.where, 0);
+      float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;
+      for (std::uint32_t i = 0; i < m.count; ++i) {
+        float const y = x[m.slots[i]];
+        switch (l.channels.at[c].rule) {
+        case channel_rule::sum: total += y; break;
+        case channel_rule::max: total = order_key(y) > order_key(total) ? y : total; break;
+        case channel_rule::pivot: total = x[p]; break;
+        case channel_rule::weighted: total += map.value_weight[map.at(t.item, m.slots[i])] * y; break;
+        }
+      }
+      x[p] = total;
+    }
+  }
+
+  /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
+  KVMELD_HD void receive(tile const& t, slot_t p, member_list const& spreads) const {
+    ledger_ref const& l = wave.ledger;
+    float degree = l.degree[l.at(t.where, p)];
+    bool any = false;
+    for (std::uint32_t i = 0; i < spreads.count; ++i) {
+      std::size_t const s = map.at(t.item, spreads.slots[i]);
+      if (p < map.target[s] || p - map.target[s] >= map.span[s]) continue;
+      if (!any) degree *= map.degree_weight[map.at(t.item, p)];
+      any = true;
+      degree += map.degree_weight[s] * l.degree[l.at(t.where, spreads.slots[i])];
+    }
+    if (any) l.degree[l.at(t.where, p)] = degree;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,134 @@
+// The plan becomes memory: pivots take in their sets, targets what is spread over them.
+#pragma once
+
+#include <kvmeld/apply/blend_rows.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Which of the two tensors a phase works on.
+enum class side : std::uint8_t { key, value };
+
+/// Merges rows of K or V in place by `map` (the step or the plan), whose sets `link_phase` listed. A set of one is not
+/// touched. Sets are disjoint and sources are read only by their own target, so tiles need no order.
+/// Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along tokens.
+template <class Layout> struct merge_rows_phase {
+  static constexpr std::uint32_t block = 256;         ///< pivot slots per tile, rows first
+  static constexpr std::uint32_t channel_slice = 16;  ///< channels per tile, tokens first
+  Layout layout;
+  wave_ref wave;
+  plan_ref map;
+  side which;
+
+  std::uint32_t tiles(shape const& s) const {
+    return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice)
+                                     : ceil_div(s.capacity, block);
+  }
+  std::size_t scratch_bytes(int) const {
+    return runs_along_tokens<Layout> ? 0 : blend_scratch(layout.channels());
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if constexpr (runs_along_tokens<Layout>) {
+      tokens_first(team, t);
+    } else {
+      rows_first(team, t);
+    }
+  }
+
+private:
+  KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
+
+  /// True if the spread source reaches slot p.
+  KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
+    std::size_t const i = map.at(item, source);
+    return p >= map.target[i] && p - map.target[i] < map.span[i];
+  }
+  /// A kept entry that spread values flow into. Keys are never spread.
+  KVMELD_HD bool receives(std::uint32_t item, member_list const& spreads, slot_t p) const {
+    if (which == side::key || map.what[map.at(item, p)] != fate::keep) return false;
+    for (std::uint32_t i = 0; i < spreads.count; ++i) {
+      if (reaches(item, spreads.slots[i], p)) return true;
+    }
+    return false;
+  }
+
+  template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n) return;
+    std::uint32_t const end = min_of(n, begin + block);
+    float const* const weight = weights() + map.at(t.item, 0);
+    member_list const spreads = spreads_of(wave, t.item);
+    blend_buffers const b(team, layout.channels());
+    for (slot_t p = begin; p < end; ++p) {
+      member_list const m = members_of(wave, t.item, p);
+      if (m.count > 1) {
+        blend_rows(
+            team, layout, t.where, m.count, [&](std::uint32_t i) { return m.slots[i]; },
+            [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
+      } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
+        // Row 0 is the target itself; sources count with the target's weight times their own.
+        blend_rows(
+            team, layout, t.where, spreads.count + 1,
+            [&](std::uint32_t i) { return i == 0 ? p : spreads.slots[i - 1]; },
+            [&](std::uint32_t i) {
+              if (i == 0) return weight[p];
+              slot_t const s = spreads.slots[i - 1];
+              return reaches(t.item, s, p) ? weight[p] * weight[s] : 0.0f;
+            },
+            b);
+      } else {
+        continue;
+      }
+      layout.encode_row(team, t.where, p, [&](std::uint32_t c) { return b.total[c]; });
+      team.sync();
+    }
+  }
+
+  template <class Team> KVMELD_HD void tokens_first(Team const& team, tile const& t) const {
+    using T = typename Layout::element_type;
+    std::uint32_t const n = wave.state[t.item].length;
+    if (n == 0) return;
+    std::uint32_t const first = t.index * channel_slice;
+    std::uint32_t const channels = min_of(channel_slice, layout.channels() - first);
+    float const* const weight = weights() + map.at(t.item, 0);
+    member_list const spreads = spreads_of(wave, t.item);
+    segment<T> const s = layout.locate(t.where, 0);
+    team.for_each(channels, [&](std::uint32_t i) {
+      T* const x = s.base + std::int64_t{first + i} * s.channel_stride;
+      for (slot_t p = 0; p < n; ++p) {
+        member_list const m = members_of(wave, t.item, p);
+        float total = 0.0f;
+        if (m.count > 1) {
+          for (std::uint32_t j = 0; j < m.count; ++j) {
+            total += weight[m.slots[j]] * element_traits<T>::to_float(x[m.slots[j]]);
+          }
+        } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
+          total = weight[p] * element_traits<T>::to_float(x[p]);
+          for (std::uint32_t j = 0; j < spreads.count; ++j) {
+            slot_t const from = spreads.slots[j];
+            if (reaches(t.item, from, p))
+              total += weight[p] * weight[from] * element_traits<T>::to_float(x[from]);
+          }
+        } else {
+          continue;
+        }
+        x[p] = element_traits<T>::from_float(total);
+      }
+    });
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,91 @@
+// One tile of keys and values against a block of query rows: the running softmax of every attention here.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Running softmax of `rows` query rows, in scratch: maximum, sum and weighted values (Milakov and Gimelshein, 2018).
+struct softmax_state {
+  float* highest;  ///< [rows]
+  float* sum;      ///< [rows]; 0 while nothing was seen
+  float* factor;   ///< [rows] what the last tile rescales earlier sums by
+  float* total;    ///< [rows][value_dim]
+
+  template <class Team>
+  KVMELD_HD softmax_state(Team const& team, std::uint32_t rows, std::uint32_t value_dim)
+      : highest(team.template scratch<float>(rows)),
+        sum(team.template scratch<float>(rows)),
+        factor(team.template scratch<float>(rows)),
+        total(team.template scratch<float>(std::size_t{rows} * value_dim)) {
+    team.for_each(rows, [&](std::uint32_t r) {
+      highest[r] = 0.0f;
+      sum[r] = 0.0f;
+    });
+    team.for_each(rows * value_dim, [&](std::uint32_t i) { total[i] = 0.0f; });
+    team.sync();
+  }
+};
+
+KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_t value_dim) {
+  return 3 * scratch_size(rows * sizeof(float)) + scratch_size(std::size_t{rows} * value_dim * sizeof(float));
+}
+
+/// Adds a tile: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim], logits[rows][tokens] scratch.
+/// logit(r, t, product) turns a dot product into a logit; row r sees the first visible(r) tokens of the tile.
+/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end.
+template <class Team, class Logit, class Visible>
+KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, float const* k,
+                           float const* v, std::uint32_t tokens, std::uint32_t key_dim,
+                           std::uint32_t value_dim, float* logits, Logit logit, Visible visible,
+                           softmax_state const& state) {
+  team.for_each(rows * tokens, [&](std::uint32_t i) {
+    std::uint32_t const r = i / tokens;
+    std::uint32_t const t = i % tokens;
+    if (t >= visible(r)) return;
+    logits[i] = logit(r, t, dot(q + std::size_t{r} * key_dim, k + std::size_t{t} * key_dim, key_dim));
+  });
+  team.sync();
+  team.for_each(rows, [&](std::uint32_t r) {
+    float* const l = logits + std::size_t{r} * tokens;
+    std::uint32_t const seen = min_of(tokens, visible(r));
+    state.factor[r] = 1.0f;
+    if (seen == 0) return;
+    float high = state.sum[r] > 0.0f ? state.highest[r] : l[0];  // no infinity as a start: fast-math has none
+    for (std::uint32_t t = 0; t < seen; ++t) high = max_of(high, l[t]);
+    float sum = 0.0f;
+    for (std::uint32_t t = 0; t < seen; ++t) {
+      l[t] = std::exp(l[t] - high);
+      sum += l[t];
+    }
+    float const factor = state.sum[r] > 0.0f ? std::exp(state.highest[r] - high) : 0.0f;
+    state.factor[r] = factor;
+    state.sum[r] = state.sum[r] * factor + sum;
+    state.highest[r] = high;
+  });
+  team.sync();
+  team.for_each(rows * value_dim, [&](std::uint32_t i) { state.total[i] *= state.factor[i / value_dim]; });
+  team.sync();
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    float const* const p = logits + std::size_t{r} * tokens;
+    float* const total = state.total + std::size_t{r} * value_dim;
+    std::uint32_t const seen = min_of(tokens, visible(r));
+    for (std::uint32_t t = 0; t < seen; ++t) {
+      float const weight = p[t];
+      float const* const row = v + std::size_t{t} * value_dim;
+      team.for_each(value_dim, [&](std::uint32_t c) { total[c] += weight * row[c]; });
+    }
+  }
+  team.sync();
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

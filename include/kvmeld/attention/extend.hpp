@@ -1,0 +1,152 @@
+// Attention over a merged cache: log-degree bias, GQA, several queries per sequence, log-sum-exp out.
+#pragma once
+
+#include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/attention/params.hpp>
+#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+/// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
+struct batch_source {
+  shape extent;
+  query_batch batch;
+
+  std::uint32_t items() const { return static_cast<std::uint32_t>(batch.sequences.size()) * extent.kv_heads; }
+  KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
+  KVMELD_HD track where(std::uint32_t item) const {
+    return make_track(extent, batch.layer, batch.sequences[row_of(item)], item % extent.kv_heads);
+  }
+};
+
+/// One tile per block of queries; the query heads of a KV head share its keys and values.
+template <class Keys, class Values, class Q, class Out> struct extend_phase {
+  static constexpr std::uint32_t query_block = 8;
+  static constexpr std::uint32_t token_block = 64;
+  cache_ref<Keys, Values> cache;
+  attention_params params;
+  batch_source source;
+  head_rows<Q> query;
+  head_rows<Out> out;
+  head_rows<float> lse;  ///< data null: not wanted
+  std::uint32_t most_queries;
+
+  std::uint32_t tiles(shape const&) const { return ceil_div(most_queries, query_block); }
+  std::size_t scratch_bytes(int) const {
+    std::uint32_t const rows = query_block * cache.extent().group;
+    std::size_t const dk = cache.keys.channels();
+    std::size_t const dv = cache.values.channels();
+    return scratch_size(rows * dk * sizeof(float)) + scratch_size(token_block * dk * sizeof(float)) +
+           scratch_size(token_block * dv * sizeof(float)) + scratch_size(token_block * sizeof(float)) +
+           scratch_size(std::size_t{rows} * token_block * sizeof(float)) +
+           softmax_scratch(rows, cache.values.channels());
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const group = cache.extent().group;
+    std::uint32_t const member = source.row_of(t.item);
+    std::uint32_t const queries = source.batch.queries[member];
+    std::uint32_t const first = t.index * query_block;
+    if (first >= queries) return;
+    std::uint32_t const rows = min_of(query_block, queries - first) * group;
+    std::uint32_t const most_rows = query_block * group;
+    std::uint32_t const dk = cache.keys.channels();
+    std::uint32_t const dv = cache.values.channels();
+    std::uint32_t const length = cache.length(t.where);
+    float const scale = params.scale_for(dk);
+    // Row r is query first + r / group of query head kv_head * group + r % group.
+    auto const query_of = [&](std::uint32_t r) { return first + r / group; };
+    auto const head_of = [&](std::uint32_t r) { return t.where.kv_head * group + r % group; };
+
+    float* const q = team.template scratch<float>(std::size_t{most_rows} * dk);
+    float* const k = team.template scratch<float>(std::size_t{token_block} * dk);
+    float* const v = team.template scratch<float>(std::size_t{token_block} * dv);
+    float* const bias = team.template scratch<float>(token_block);
+    float* const logits = team.template scratch<float>(std::size_t{most_rows} * token_block);
+    softmax_state const state(team, most_rows, dv);
+    team.for_each(rows * dk, [&](std::uint32_t i) {
+      using traits = element_traits<std::remove_const_t<Q>>;
+      q[i] = scale * traits::to_float(query.row(member, head_of(i / dk), query_of(i / dk))[i % dk]);
+    });
+    team.sync();
+    std::uint32_t const end = params.visible(length, queries, query_of(rows - 1));
+    for (std::uint32_t begin = 0; begin < end; begin += token_block) {
+      std::uint32_t const tokens = min_of(token_block, end - begin);
+      cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
+      cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
+      team.for_each(tokens, [&](std::uint32_t i) { bias[i] = cache.log_degree(t.where, begin + i); });
+      team.sync();
+      attend_tile(
+          team, q, rows, k, v, tokens, dk, dv, logits,
+          [&](std::uint32_t, std::uint32_t i, float product) { return params.logit(product, bias[i]); },
+          [&](std::uint32_t r) {
+            std::uint32_t const seen = params.visible(length, queries, query_of(r));
+            return seen > begin ? seen - begin : 0;
+          },
+          state);
+    }
+    team.for_each(rows * dv, [&](std::uint32_t i) {
+      std::uint32_t const r = i / dv;
+      float const x = state.sum[r] > 0.0f ? state.total[i] / state.sum[r] : 0.0f;
+      out.row(member, head_of(r), query_of(r))[i % dv] = element_traits<Out>::from_float(x);
+    });
+    if (lse.data == nullptr) return;
+    team.for_each(rows, [&](std::uint32_t r) {
+      *lse.row(member, head_of(r), query_of(r)) =
+          state.sum[r] > 0.0f ? state.highest[r] + std::log(state.sum[r]) : element_traits<float>::lowest;
+    });
+  }
+};
+
+/// Why a batch does not fit a cache; empty if it does.
+inline std::string batch_problem(char const* call, ledger_ref const& l, query_batch const& b) {
+  shape const& s = l.extent;
+  if (b.layer >= s.layers) return message(call, ": layer is ", b.layer, "; allowed are 0 to ", s.layers - 1);
+  if (b.sequences.size() != b.queries.size()) {
+    return message(call, ": ", b.sequences.size(), " sequences but ", b.queries.size(),
+                   " query counts; give one each");
+  }
+  for (std::uint32_t sequence : b.sequences) {
+    if (sequence >= s.sequences) {
+      return message(call, ": sequence is ", sequence, "; allowed are 0 to ", s.sequences - 1);
+    }
+  }
+  return {};
+}
+
+/// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
+/// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
+/// lse (natural log, degrees included) may be empty. A query that sees nothing gives zeros and the lowest float.
+/// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any number
+/// of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not fit.
+template <class Executor, class Keys, class Values, class Q, class Out>
+status extend(Executor& executor, attention_params const& params, query_batch const& batch,
+              head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
+              head_rows<float> lse = {}) {
+  std::string const problem = batch_problem("attention::extend", cache.ledger, batch);
+  if (!problem.empty()) return report(problem);
+  batch_source const source{cache.extent(), batch};
+  std::uint32_t most = 0;
+  for (std::uint32_t n : batch.queries) most = max_of(most, n);
+  executor.run(extend_phase<Keys, Values, Q, Out>{cache, params, source, query, out, lse, most},
+               cache.extent(), source.items(), source);
+  return {};
+}
+
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

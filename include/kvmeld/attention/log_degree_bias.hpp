@@ -1,0 +1,76 @@
+// The bias of a merged cache written out, for attention kernels that take an additive mask.
+#pragma once
+
+#include <kvmeld/attention/params.hpp>
+#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+template <class Keys, class Values, class T> struct log_degree_bias_phase {
+  static constexpr std::uint32_t block = 1024;
+  cache_ref<Keys, Values> cache;
+  work_list work;
+  std::uint32_t layer;
+  std::uint32_t heads_per_track;
+  head_rows<T> out;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int) const { return 0; }
+  KVMELD_HD track where(std::uint32_t item) const {
+    std::uint32_t const heads = cache.extent().kv_heads;
+    return cache.where(layer, work.sequences[item / heads], item % heads);
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const begin = t.index * block;
+    std::uint32_t const length = cache.length(t.where);
+    std::uint32_t const member = t.item / cache.extent().kv_heads;
+    team.for_each(min_of(block, cache.extent().capacity - begin), [&](std::uint32_t i) {
+      slot_t const s = begin + i;
+      T const value = s < length ? element_traits<T>::from_float(cache.log_degree(t.where, s))
+                                 : element_traits<T>::from_float(element_traits<T>::lowest);
+      for (std::uint32_t h = 0; h < heads_per_track; ++h) {
+        out.row(member, t.where.kv_head * heads_per_track + h, 0)[s] = value;
+      }
+    });
+  }
+};
+
+/// out[sequence of the list][head][slot] = log degree (natural) for slots below the head's length, and the lowest
+/// finite value of T (float, half or bfloat16) for the rest of the capacity: adding it masks them without infinities.
+/// `heads_per_track` 1 writes one row per KV head; `group` writes one per query head, as masks indexed by query head
+/// need. f16 resolves log degrees to about 2^-11 relative. Enqueued on `executor`.
+template <class Executor, class Keys, class Values, class T>
+status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
+                        index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1) {
+  shape const& s = cache.extent();
+  if (layer >= s.layers) {
+    return report(
+        message("attention::write_log_degree: layer is ", layer, "; allowed are 0 to ", s.layers - 1));
+  }
+  for (std::uint32_t sequence : sequences) {
+    if (sequence >= s.sequences) {
+      return report(message("attention::write_log_degree: sequence is ", sequence, "; allowed are 0 to ",
+                            s.sequences - 1));
+    }
+  }
+  work_list const work{sequences.data(), static_cast<std::uint32_t>(sequences.size())};
+  log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
+  executor.run(phase, s, work.sequence_count * s.kv_heads, phase);
+  return {};
+}
+
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

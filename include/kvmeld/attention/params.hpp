@@ -1,0 +1,71 @@
+// How an attention call is described: which queries of which sequences, and the logit's form.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows per (sequence of a call, query head, query), channels contiguous; strides in elements. Also used for
+/// log-sum-exps, which have one element per row.
+template <class T> struct head_rows {
+  T* data = nullptr;
+  std::int64_t sequence_stride = 0, head_stride = 0, row_stride = 0;
+
+  KVMELD_HD T* row(std::uint32_t sequence, std::uint32_t head, std::uint32_t query) const {
+    return data + std::int64_t{sequence} * sequence_stride + std::int64_t{head} * head_stride +
+           std::int64_t{query} * row_stride;
+  }
+};
+
+/// Dense rows in the order [sequence][query][head][channels], as most engines project them.
+template <class T>
+head_rows<T> rows_by_token(T* data, std::uint32_t queries, std::uint32_t heads, std::uint32_t channels) {
+  std::int64_t const row = std::int64_t{heads} * channels;
+  return {data, std::int64_t{queries} * row, channels, row};
+}
+
+/// Dense rows in the order [sequence][head][query][channels]; channels 1 for log-sum-exps.
+template <class T>
+head_rows<T> rows_by_head(T* data, std::uint32_t queries, std::uint32_t heads, std::uint32_t channels) {
+  std::int64_t const head = std::int64_t{queries} * channels;
+  return {data, std::int64_t{heads} * head, head, channels};
+}
+
+/// Which queries a call is about: `queries[i]` of sequence `sequences[i]`, in one layer of the group.
+/// The arrays are read while the call runs.
+struct query_batch {
+  std::uint32_t layer = 0;
+  index_list sequences;
+  index_list queries;
+};
+
+/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap).
+struct attention_params {
+  float scale = 0.0f;      ///< 0: 1 / sqrt(key_dim)
+  float softcap = 0.0f;    ///< 0: none; applied before the bias
+  bool causal = true;      ///< the last query sees every entry, the one before it one entry less, and so on
+  bool use_degree = true;  ///< false: merged entries count as one token (`ignore_degree`)
+
+  KVMELD_HD float scale_for(std::uint32_t key_dim) const {
+    return scale != 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(key_dim));
+  }
+  KVMELD_HD float logit(float scaled_product, float log_degree) const {
+    float const capped = softcap > 0.0f ? softcap * std::tanh(scaled_product / softcap) : scaled_product;
+    return use_degree ? capped + log_degree : capped;
+  }
+  /// Entries that query `q` of `queries` sees in a track of `length`.
+  KVMELD_HD std::uint32_t visible(std::uint32_t length, std::uint32_t queries, std::uint32_t q) const {
+    if (!causal) return length;
+    std::uint32_t const behind = queries - 1 - q;
+    return length > behind ? length - behind : 0;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,124 @@
+// The host backend: one lane per team, tiles shared out over OpenMP threads where OpenMP is on.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Whether a backend's tuned forms replace the generic phases.
+enum class tuning : std::uint8_t { on, off };
+
+/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace.
+class host_memory {
+public:
+  host_memory() = default;
+  explicit host_memory(std::size_t bytes) : bytes_(bytes) {
+    if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment});
+  }
+  host_memory(host_memory const& other) : host_memory(other.bytes_) {
+    if (bytes_ != 0) std::memcpy(data_, other.data_, bytes_);
+  }
+  host_memory(host_memory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  host_memory& operator=(host_memory other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~host_memory() { ::operator delete (data_, std::align_val_t{arena::alignment}); }
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Runs phases on this machine. Results do not depend on the number of threads: a tile is one team of one lane, and
+/// no tile reads what another of the same launch writes. Everything has happened when a call returns.
+/// Scratch of the workers belongs to the executor and grows to the largest phase it has run: call `reserve` first
+/// where allocation on the run path matters. Not for concurrent use; copies are independent.
+class host_executor {
+public:
+  using memory = host_memory;
+
+  /// `threads` 0: as many as OpenMP offers; without OpenMP always one.
+  explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on)
+      : threads_(threads == 0 ? default_threads() : threads), tuning_(t) {}
+
+  memory allocate(std::size_t bytes) const { return memory(bytes); }
+  std::uint32_t workers() const { return threads_; }
+  int lanes() const { return 1; }
+  tuning tuning_mode() const { return tuning_; }
+
+  /// Makes room for `bytes` of scratch per worker.
+  void reserve(std::size_t bytes) {
+    if (bytes > scratch_bytes_) {
+      scratch_bytes_ = scratch_size(bytes);
+      scratch_ = memory(scratch_bytes_ * threads_);
+    }
+  }
+
+  /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
+  template <class Phase, class Source>
+  void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
+    std::uint64_t const per_item = phase.tiles(extent);
+    std::int64_t const total = static_cast<std::int64_t>(per_item * items);
+    reserve(phase.scratch_bytes(1));
+    auto const body = [&](std::int64_t n, std::uint32_t worker) {
+      std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
+      std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
+      std::byte* const scratch =
+          static_cast<std::byte*>(scratch_.data()) + std::size_t{worker} * scratch_bytes_;
+      phase(serial_team(scratch_bytes_ == 0 ? nullptr : scratch, scratch_bytes_),
+            tile{source.where(item), item, index});
+    };
+#if defined(_OPENMP)
+#pragma omp parallel for schedule(dynamic)                                                                   \
+    num_threads(static_cast <int>(threads_)) if (threads_ > 1 && total > 1)
+    for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));
+#else
+    for (std::int64_t n = 0; n < total; ++n) body(n, 0);
+#endif
+  }
+
+  /// Whether holds(item) for any item. The host may look at once; a device backend answers from its bound instead.
+  template <class Predicate> bool any(std::uint32_t items, Predicate holds) const {
+    for (std::uint32_t i = 0; i < items; ++i) {
+      if (holds(i)) return true;
+    }
+    return false;
+  }
+
+private:
+  static std::uint32_t default_threads() {
+#if defined(_OPENMP)
+    return static_cast<std::uint32_t>(omp_get_max_threads());
+#else
+    return 1;
+#endif
+  }
+
+  std::uint32_t threads_;
+  tuning tuning_;
+  memory scratch_;
+  std::size_t scratch_bytes_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,40 @@
+// What attention needs to see of a cache: K, V, lengths, degrees and positions, by value.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cmath>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Trivially copyable; independent of the policy's type. Valid for the cache's life; `rebind` of the cache makes the
+/// K and V of earlier refs stale, not their lengths and degrees.
+template <class Keys, class Values> struct cache_ref {
+  Keys keys;
+  Values values;
+  ledger_ref ledger;
+
+  KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
+    return make_track(ledger.extent, layer, sequence, kv_head);
+  }
+  /// Entries held, pending ones included. New rows of an engine go to slots below it, after `append`.
+  KVMELD_HD std::uint32_t length(track t) const { return ledger.length[t.index]; }
+  /// Tokens the entry stands for; 0 for an empty slot.
+  KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
+  /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry.
+  KVMELD_HD float log_degree(track t, slot_t s) const {
+    float const n = degree(t, s);
+    return n == 1.0f ? 0.0f : std::log(n);
+  }
+  /// Token position that the entry's key is rotated for.
+  KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
+  KVMELD_HD shape const& extent() const { return ledger.extent; }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,177 @@
+// The argument checks of merged_cache's calls: each returns why the call is refused, or nothing.
+#pragma once
+
+#include <kvmeld/apply/validate_plan.hpp>
+#include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/params.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace check_calls {
+
+template <class F> std::string first_track_problem(ledger_ref const& l, std::uint32_t sequence, F problem) {
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      std::string text = problem(make_track(l.extent, layer, sequence, head));
+      if (!text.empty()) return text;
+    }
+  }
+  return {};
+}
+
+inline std::string track_name(track t) {
+  return message("track (layer ", t.layer, ", sequence ", t.sequence, ", head ", t.kv_head, ")");
+}
+
+inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (slot < l.extent.sequences) return {};
+  return message(call, ": sequence slot is ", slot, "; allowed are 0 to ", l.extent.sequences - 1);
+}
+
+/// Every listed sequence is in range, open, and listed once.
+inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (std::string text = in_range(call, l, slots[i]); !text.empty()) return text;
+    if (l.is_open[slots[i]] == 0)
+      return message(call, ": sequence slot ", slots[i], " is not open; open it first");
+    for (std::size_t j = 0; j < i; ++j) {
+      if (slots[j] == slots[i])
+        return message(call, ": sequence slot ", slots[i], " is listed twice; list it once");
+    }
+  }
+  return {};
+}
+
+inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
+  if (slots.size() == counts.size()) return {};
+  return message(call, ": ", slots.size(), " sequence slots but ", counts.size(), " counts; give one each");
+}
+
+inline std::string open(ledger_ref const& l, std::uint32_t slot, std::uint32_t cached, std::uint32_t frozen) {
+  if (std::string text = in_range("open", l, slot); !text.empty()) return text;
+  if (l.is_open[slot] != 0) return message("open: sequence slot ", slot, " is open already; close it first");
+  if (cached > l.extent.capacity) {
+    return message("open: tokens_cached is ", cached, "; allowed are 0 to the capacity of ",
+                   l.extent.capacity);
+  }
+  if (frozen > cached)
+    return message("open: frozen is ", frozen, "; allowed are 0 to tokens_cached = ", cached);
+  return {};
+}
+
+inline std::string append(ledger_ref const& l, index_list slots, index_list counts) {
+  if (std::string text = one_count_each("append", slots, counts); !text.empty()) return text;
+  if (std::string text = is_open("append", l, slots); !text.empty()) return text;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    std::string text = first_track_problem(l, slots[i], [&](track t) -> std::string {
+      std::uint32_t const room = l.extent.capacity - l.length[t.index];
+      if (counts[i] <= room) return {};
+      return message("append: ", counts[i], " entries to ", track_name(t), ", which holds ",
+                     l.length[t.index], "; allowed are up to ", room, " (capacity ", l.extent.capacity, ")");
+    });
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+inline std::string commit(ledger_ref const& l, index_list slots, index_list accepted) {
+  if (std::string text = one_count_each("commit", slots, accepted); !text.empty()) return text;
+  if (std::string text = is_open("commit", l, slots); !text.empty()) return text;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (accepted[i] > l.pending[slots[i]]) {
+      return message("commit: ", accepted[i], " entries of sequence slot ", slots[i],
+                     "; allowed are 0 to the pending ", l.pending[slots[i]]);
+    }
+  }
+  return {};
+}
+
+inline std::string observe(ledger_ref const& l, query_batch const& batch) {
+  if (std::string text = attention::batch_problem("observe", l, batch); !text.empty()) return text;
+  if (std::string text = is_open("observe", l, batch.sequences); !text.empty()) return text;
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    std::uint32_t const sequence = batch.sequences[i];
+    if (l.pending[sequence] != 0) {
+      return message("observe: sequence slot ", sequence, " has ", l.pending[sequence],
+                     " pending entries; commit them first");
+    }
+    std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
+      if (t.layer != batch.layer || batch.queries[i] <= l.length[t.index]) return {};
+      return message("observe: ", batch.queries[i], " queries on ", track_name(t), "; allowed are up to its ",
+                     l.length[t.index], " entries (the queries are those of its last tokens)");
+    });
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+/// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
+template <class Policy>
+std::string compress(ledger_ref const& l, index_list slots, budget allowed, Policy const& policy) {
+  using score_type = typename Policy::score_type;
+  if (std::string text = is_open("plan", l, slots); !text.empty()) return text;
+  if (allowed.is_ratio() && !(allowed.ratio_value() > 0.0 && allowed.ratio_value() <= 1.0)) {
+    return message("plan: budget ratio is ", allowed.ratio_value(),
+                   "; allowed are numbers above 0 and up to 1");
+  }
+  if (allowed.is_per_track() && allowed.table() == nullptr) {
+    return "plan: the per-track budget table is null; give one number per track";
+  }
+  for (std::uint32_t slot : slots) {
+    if (l.pending[slot] != 0) {
+      return message("plan: sequence slot ", slot, " has ", l.pending[slot],
+                     " pending entries; commit them first");
+    }
+    std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
+      std::uint32_t const length = l.length[t.index];
+      std::uint32_t const limit = allowed.resolve(t, l.seen[slot]);
+      if (limit == 0)
+        return message("plan: budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
+      if (length <= limit) return {};
+      if (score_type::needs_attention && l.word(t, track_word::observed_rows) == 0) {
+        return message("plan: the policy ranks entries by attention, but ", track_name(t),
+                       " never observed any; call observe for every layer first");
+      }
+      pins const p = policy.select.pinned(length, limit, l.frozen[slot]);
+      // Sets need an entry to live in besides the pinned ones.
+      std::uint32_t const least =
+          p.total() + (Policy::identify_type::makes_sets && p.total() < length ? 1 : 0);
+      if (limit >= least) return {};
+      return message("plan: budget is ", limit, " entries, but ", p.total(), " of the ", length,
+                     " entries of ", track_name(t), " are pinned (", p.sinks, " sinks or frozen, ", p.recents,
+                     " recents, ", p.heavy, " by score); allowed are budgets from ", least, " on");
+    });
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+inline std::string apply(ledger_ref const& l, plan_ref const& plan, work_list work, std::uint32_t planned) {
+  if (planned == 0) return "apply: there is no plan; call plan first";
+  for (std::uint32_t item = 0; item < work.tracks(l.extent); ++item) {
+    track const t = work.at(l.extent, item);
+    if (l.pending[t.sequence] != 0) {
+      return message("apply: sequence slot ", t.sequence, " has ", l.pending[t.sequence],
+                     " pending entries; commit them first");
+    }
+    std::string text = plan_problem(l, t, plan, item);
+    if (!text.empty()) return "apply: " + text;
+  }
+  return {};
+}
+
+}  // namespace check_calls
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,219 @@
+// The order of launches: plan one round, apply a plan, or compress with as many rounds as the policy needs.
+#pragma once
+
+#include <kvmeld/apply/compact.hpp>
+#include <kvmeld/apply/compose.hpp>
+#include <kvmeld/apply/merge_ledger.hpp>
+#include <kvmeld/apply/merge_rows.hpp>
+#include <kvmeld/apply/share_members.hpp>
+#include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/inspect.hpp>
+#include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/core/workspace.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/merge/sets.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// What to do with a track that merging does not bring to its budget.
+enum class shortfall : std::uint8_t {
+  report,        ///< leave it longer; finding::budget_unreached says so
+  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
+};
+
+template <class Layout, class = void> struct is_always_writable : std::false_type {};
+template <class Layout>
+struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
+
+/// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
+/// One path sizes (arena without memory) and carves.
+struct workspace_ref {
+  wave_ref wave;  ///< `wave.tracks` tells how many tracks fit
+  plan_ref plan;
+  std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
+};
+
+inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
+                                     std::uint32_t plan_tracks) {
+  workspace_ref w{};
+  w.wave = carve_wave(a, extent, wave_tracks);
+  w.wave.tracks = wave_tracks;
+  w.plan = carve_plan(a, plan_tracks, extent.capacity);
+  w.plan_tracks = plan_tracks;
+  return w;
+}
+
+/// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
+inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks) {
+  arena a;
+  carve_workspace(a, extent, wave_tracks, wave_tracks);
+  return a.bytes();
+}
+
+namespace detail {
+
+/// The plan arrays from track `first` of the stored plan on.
+inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
+  std::size_t const n = std::size_t{first} * p.stride;
+  return {p.what + n,          p.target + n,   p.span + n,           p.key_weight + n,     p.value_weight + n,
+          p.degree_weight + n, p.new_slot + n, p.old_length + first, p.new_length + first, p.stride};
+}
+
+/// Calls body(wave) for the waves that cover the work list.
+template <class Body>
+void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, Body body) {
+  std::uint32_t const total = work.tracks(ledger.extent);
+  bool const whole = ws.plan_tracks >= total;
+  for (std::uint32_t first = 0; first < total; first += ws.wave.tracks) {
+    wave_ref wave = ws.wave;
+    wave.ledger = ledger;
+    wave.work = work;
+    wave.first = first;
+    wave.tracks = min_of(ws.wave.tracks, total - first);
+    wave.plan = plan_from(ws.plan, whole ? first : 0);
+    body(wave);
+  }
+}
+
+/// Launches phases over the tracks of one wave.
+template <class Executor> struct launcher {
+  Executor& executor;
+  wave_ref const& wave;
+
+  template <class Phase> void operator()(Phase const& phase) const {
+    executor.run(phase, wave.ledger.extent, wave.tracks, wave);
+  }
+};
+
+template <class Executor, class Policy, class Keys, class Values>
+void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed) {
+  wave_ref const& wave = launch.wave;
+  launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked});
+  launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked});
+  launch(begin_phase{wave, allowed});
+  if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
+  if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
+  launch(score_phase<typename Policy::score_type>{p.score, wave});
+  launch(select_phase<typename Policy::select_type>{p.select, wave});
+}
+
+/// One round of planning: the step, and the plan with the step composed into it.
+template <class Executor, class Policy, class Keys, class Values>
+void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
+  using identify_type = typename Policy::identify_type;
+  wave_ref const& wave = launch.wave;
+  launch(round_phase{wave});
+  if constexpr (identify_type::needs_keys)
+    launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
+  launch(admit_phase<identify_type>{p.identify, wave});
+  if constexpr (identify_type::makes_sets) {
+    launch(link_phase{wave, wave.step});
+    launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
+  }
+  launch(compose_phase{wave});
+}
+
+/// Keys and the ledger take in the sets of `map`, which link_phase has listed.
+template <class Executor, class Keys>
+void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map, bool fold_scores) {
+  wave_ref const& wave = launch.wave;
+  if (wave.ledger.members.capacity != 0) launch(share_members_phase<Keys>{keys, wave, map});
+  launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
+  launch(merge_ledger_phase{wave, map, fold_scores});
+}
+
+/// Values take in the whole plan at once, then everything moves together once.
+template <class Executor, class Keys, class Values>
+void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
+  wave_ref const& wave = launch.wave;
+  launch(link_phase{wave, wave.plan});
+  launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
+  launch(renumber_phase{wave});
+  launch(compact_rows_phase<Keys>{x.keys, wave, false});
+  launch(compact_rows_phase<Values>{x.values, wave, true});
+  launch(compact_ledger_phase{wave});
+}
+
+template <class Executor> bool any_active(Executor& executor, wave_ref const& wave) {
+  return executor.any(wave.tracks, [&](std::uint32_t item) { return wave.state[item].active != 0; });
+}
+
+}  // namespace detail
+
+/// Plans one round for the tracks of `work`: writes the plan (whole: `ws.plan_tracks` covers the work list) and the
+/// ledger's findings; K, V, lengths, degrees and scores are not touched. Deterministic.
+template <class Executor, class Policy, class Keys, class Values>
+void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
+          work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
+  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+    detail::launcher<Executor> const launch{executor, wave};
+    detail::open_wave(launch, p, x, allowed);
+    detail::plan_round(launch, p, x);
+    if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave});
+    launch(end_phase{wave});
+    launch(renumber_phase{wave});
+  });
+}
+
+/// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then compacts.
+template <class Executor, class Keys, class Values>
+void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledger, work_list work,
+           workspace_ref const& ws) {
+  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+    detail::launcher<Executor> const launch{executor, wave};
+    launch(resume_phase{wave});
+    launch(link_phase{wave, wave.plan});
+    detail::merge_keys(launch, x.keys, wave.plan, false);
+    detail::finish(launch, x);
+  });
+  executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
+               track_source{ledger.extent, work});
+}
+
+/// Shrinks the tracks of `work` to their budgets, in place: keys merge every round, values once through the composed
+/// plan, compaction once. Equals plan + apply for policies of one round; for several rounds it equals repeating them
+/// in keys, degrees, positions and lengths, and rounds values once instead of once per round.
+/// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched.
+template <class Executor, class Policy, class Keys, class Values>
+void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
+              work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
+  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+    detail::launcher<Executor> const launch{executor, wave};
+    detail::open_wave(launch, p, x, allowed);
+    for (bool more = detail::any_active(executor, wave); more;) {
+      detail::plan_round(launch, p, x);
+      // The sets were listed to weigh them; merge::drop has dissolved them since.
+      if constexpr (std::is_same_v<typename Policy::merge_type, merge::drop>)
+        launch(link_phase{wave, wave.step});
+      detail::merge_keys(launch, x.keys, wave.step, true);
+      more = Policy::identify_type::repeats && detail::any_active(executor, wave);
+    }
+    if (fallback == shortfall::evict_lowest) {
+      launch(round_phase{wave});
+      launch(fallback_phase{wave});
+    }
+    launch(end_phase{wave});
+    detail::finish(launch, x);
+  });
+  executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
+               track_source{ledger.extent, work});
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

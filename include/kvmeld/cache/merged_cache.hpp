@@ -1,0 +1,324 @@
+// The cache: an engine's K and V, the ledger beside them, and a policy, as one value.
+#pragma once
+
+#include <kvmeld/apply/print_plan.hpp>
+#include <kvmeld/apply/validate_plan.hpp>
+#include <kvmeld/attention/observe.hpp>
+#include <kvmeld/attention/params.hpp>
+#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/compress.hpp>
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <ostream>
+#include <string>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
+/// Construction allocates everything; no other call allocates on the run path (the host executor's scratch aside,
+/// see host_executor). Copies are deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
+/// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
+/// with the same text; a refused call leaves the cache as it was.
+template <class Executor, class Policy, class Keys, class Values> class merged_cache {
+public:
+  using policy_type = Policy;
+  using ref_type = cache_ref<Keys, Values>;
+
+  merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
+      : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
+    require_layout<Keys>();
+    require_layout<Values>();
+    require_policy<typename Policy::score_type, typename Policy::select_type, typename Policy::identify_type,
+                   typename Policy::merge_type>();
+    construction_ = report(construction_problem());
+    if (!construction_.ok()) return;
+    if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
+    sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
+    arena sizing;
+    carve(sizing);
+    memory_ = executor_.allocate(sizing.bytes());
+    std::memset(memory_.data(), 0, memory_.size());
+    bind_memory();
+  }
+  merged_cache(merged_cache const& other)
+      : executor_(other.executor_),
+        policy_(other.policy_),
+        tensors_(other.tensors_),
+        sizes_(other.sizes_),
+        construction_(other.construction_),
+        memory_(other.memory_),
+        planned_(other.planned_) {
+    if (construction_.ok()) bind_memory();
+  }
+  merged_cache(merged_cache&&) = default;
+  merged_cache& operator=(merged_cache other) noexcept {
+    executor_ = std::move(other.executor_);
+    policy_ = other.policy_;
+    tensors_ = other.tensors_;
+    sizes_ = other.sizes_;
+    construction_ = std::move(other.construction_);
+    memory_ = std::move(other.memory_);
+    planned_ = other.planned_;
+    if (construction_.ok()) bind_memory();
+    return *this;
+  }
+
+  /// Outcome of construction; needed where exceptions are off.
+  status const& valid() const { return construction_; }
+
+  /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and their
+  /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
+  status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
+              std::uint32_t id = 0) {
+    if (status s = refuse(check_calls::open(ledger_, slot, tokens_cached, frozen)); !s.ok()) return s;
+    lists_.sequences[0] = slot;
+    lists_.counts[0] = tokens_cached;
+    launch(open_phase{{ledger_, work(1), lists_.counts}, frozen, id}, 1);
+    return {};
+  }
+
+  /// Ends a sequence; its slot can be opened again.
+  status close(std::uint32_t slot) {
+    if (status s = refuse(check_calls::is_open("close", ledger_, {slot})); !s.ok()) return s;
+    ledger_.is_open[slot] = 0;
+    return {};
+  }
+
+  /// Adds `counts[i]` pending entries to every track of sequence `slots[i]`. The engine writes their K and V to the
+  /// slots below ref().length(track), before or after this call, before attention reads them.
+  status append(index_list slots, index_list counts) {
+    if (status s = refuse(check_calls::append(ledger_, slots, counts)); !s.ok()) return s;
+    take(slots, counts);
+    launch(append_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    launch(append_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    return {};
+  }
+
+  /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
+  status commit(index_list slots, index_list accepted) {
+    if (status s = refuse(check_calls::commit(ledger_, slots, accepted)); !s.ok()) return s;
+    take(slots, accepted);
+    launch(commit_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    launch(commit_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    return {};
+  }
+
+  /// Feeds the score with the attention of the last `batch.queries[i]` committed tokens of each sequence, recomputed
+  /// from their queries [.., query_heads, key_dim] and the log-sum-exps (natural log, as `attention::extend` gives
+  /// them). Without a score that needs attention it does nothing. Call once per layer and block of queries.
+  template <class Q>
+  status observe(query_batch const& batch, head_rows<Q> query, head_rows<float const> lse,
+                 attention_params const& params = {}) {
+    using score_type = typename Policy::score_type;
+    if (status s = refuse(check_calls::observe(ledger_, batch)); !s.ok()) return s;
+    if constexpr (score_type::needs_attention) {
+      attention::batch_source const source{sizes_.extent, batch};
+      attention::observe_queries_phase<score_type, Keys, Q> phase{
+          {policy_.score, ledger_, source}, tensors_.keys, params, query, lse};
+      observe_with(phase, source);
+    }
+    return {};
+  }
+
+  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held.
+  template <class T>
+  status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
+    using score_type = typename Policy::score_type;
+    if (status s = refuse(check_calls::observe(ledger_, batch)); !s.ok()) return s;
+    if constexpr (score_type::needs_attention) {
+      attention::batch_source const source{sizes_.extent, batch};
+      attention::observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
+      observe_with(phase, source);
+    }
+    return {};
+  }
+
+  /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
+  /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
+  status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
+    if (status s = refuse(plan_problem_for(slots, allowed, true)); !s.ok()) return s;
+    take_slots(slots);
+    kvmeld::plan(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback, workspace_);
+    planned_ = static_cast<std::uint32_t>(slots.size());
+    return {};
+  }
+
+  /// Applies the plan made last. Refuses a plan that the cache has outgrown, and an edited one that is not sound.
+  status apply() {
+    if (status s = refuse(check_calls::apply(ledger_, workspace_.plan, planned_work(), planned_)); !s.ok())
+      return s;
+    kvmeld::apply(executor_, tensors_, ledger_, planned_work(), workspace_);
+    planned_ = 0;
+    return {};
+  }
+
+  /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
+  status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
+    if (status s = refuse(plan_problem_for(slots, allowed, false)); !s.ok()) return s;
+    take_slots(slots);
+    planned_ = 0;
+    kvmeld::compress(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback,
+                     workspace_);
+    return {};
+  }
+
+  /// The plan made last, track by track in the order (layer, listed sequence, head). May be edited before `apply`.
+  plan_ref const& current_plan() const { return workspace_.plan; }
+  work_list planned_work() const { return {lists_.planned, planned_}; }
+  void print_plan(std::ostream& out) const {
+    for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
+      kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), workspace_.plan, item);
+    }
+  }
+
+  /// What attention and the engine's writes need; see cache_ref.
+  ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
+  /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
+  status rebind(kv<Keys, Values> tensors) {
+    std::string problem = layout_problem("keys", tensors.keys, sizes_.extent.key_dim, sizes_.extent);
+    if (problem.empty())
+      problem = layout_problem("values", tensors.values, sizes_.extent.value_dim, sizes_.extent);
+    if (status s = refuse(problem); !s.ok()) return s;
+    tensors_ = tensors;
+    return {};
+  }
+
+  std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
+    return ledger_.length[make_track(sizes_.extent, layer, slot, kv_head).index];
+  }
+  /// Length of the longest track of a sequence.
+  std::uint32_t longest(std::uint32_t slot) const {
+    std::uint32_t most = 0;
+    for_tracks(slot, [&](track t) { most = max_of(most, ledger_.length[t.index]); });
+    return most;
+  }
+  /// Entries held by all tracks of a sequence.
+  std::size_t entries(std::uint32_t slot) const {
+    std::size_t sum = 0;
+    for_tracks(slot, [&](track t) { sum += ledger_.length[t.index]; });
+    return sum;
+  }
+  /// Bits of `finding` that the last compression left for a sequence.
+  std::uint32_t findings(std::uint32_t slot) const {
+    std::uint32_t bits = 0;
+    for_tracks(slot, [&](track t) { bits |= ledger_.findings[t.index]; });
+    return bits;
+  }
+  /// True when the sequence's longest track has reached the trigger.
+  bool due(std::uint32_t slot, trigger t) const { return t.due(longest(slot)); }
+  /// Chelsea's step counter (Chelsea section 4: i in r_i); `reset_rounds` starts its schedule again.
+  std::uint32_t rounds(std::uint32_t slot) const {
+    return ledger_.sequence_state(slot, sequence_word::rounds);
+  }
+  void reset_rounds(std::uint32_t slot) { ledger_.sequence_state(slot, sequence_word::rounds) = 0; }
+
+  Executor& executor() { return executor_; }
+  Policy const& policy() const { return policy_; }
+  limits const& sizes() const { return sizes_; }
+  ledger_ref const& ledger() const { return ledger_; }
+  /// Bytes of ledger and of workspace that construction allocated.
+  std::size_t ledger_bytes() const { return ledger_bytes_; }
+  std::size_t workspace_bytes() const { return memory_.size() - ledger_bytes_; }
+
+private:
+  struct argument_lists {
+    std::uint32_t*
+        sequences;  ///< copies of the caller's lists: phases read them after the call's arguments are gone
+    std::uint32_t* counts;
+    std::uint32_t* planned;
+  };
+
+  std::string construction_problem() const {
+    std::string problem = extent_problem(sizes_.extent);
+    if (problem.empty())
+      problem = layout_problem("keys", tensors_.keys, sizes_.extent.key_dim, sizes_.extent);
+    if (problem.empty())
+      problem = layout_problem("values", tensors_.values, sizes_.extent.value_dim, sizes_.extent);
+    if (problem.empty()) problem = configuration_problem(policy_);
+    return problem;
+  }
+  std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
+    if (keeps_plan && !sizes_.whole_plan) {
+      return "plan: limits.whole_plan is false, so there is no memory for a plan that outlives its wave; set "
+             "it to "
+             "true, or call compress";
+    }
+    return check_calls::compress(ledger_, slots, allowed, policy_);
+  }
+  status refuse(std::string problem) const {
+    return construction_.ok() ? report(std::move(problem)) : construction_;
+  }
+
+  void carve(arena& a) {
+    ledger_ = carve_ledger(a, sizes_.extent, Policy::score_type::channels(), sizes_.members);
+    ledger_.first_layer = sizes_.first_layer;
+    ledger_.first_kv_head = sizes_.first_kv_head;
+    ledger_bytes_ = a.bytes();
+    for (auto* list : {&lists_.sequences, &lists_.counts, &lists_.planned}) {
+      *list = a.take<std::uint32_t>(sizes_.extent.sequences);
+    }
+    std::uint32_t const plans = sizes_.whole_plan ? sizes_.extent.tracks() : sizes_.wave_tracks;
+    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans);
+  }
+  void bind_memory() {
+    arena a(memory_.data(), memory_.size());
+    carve(a);
+  }
+
+  work_list work(std::size_t sequences) const {
+    return {lists_.sequences, static_cast<std::uint32_t>(sequences)};
+  }
+  void take(index_list slots, index_list counts) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      lists_.sequences[i] = slots[i];
+      lists_.counts[i] = counts[i];
+    }
+  }
+  void take_slots(index_list slots) {
+    for (std::size_t i = 0; i < slots.size(); ++i) lists_.sequences[i] = lists_.planned[i] = slots[i];
+  }
+  template <class Phase> void launch(Phase const& phase, std::size_t sequences) {
+    track_source const source{sizes_.extent, work(sequences)};
+    executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
+  }
+  template <class Phase> void observe_with(Phase const& phase, attention::batch_source const& source) {
+    executor_.run(phase, sizes_.extent, source.items(), source);
+    attention::observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
+    executor_.run(done, sizes_.extent, source.items(), source);
+  }
+  template <class F> void for_tracks(std::uint32_t slot, F f) const {
+    for (std::uint32_t layer = 0; layer < sizes_.extent.layers; ++layer) {
+      for (std::uint32_t head = 0; head < sizes_.extent.kv_heads; ++head) {
+        f(make_track(sizes_.extent, layer, slot, head));
+      }
+    }
+  }
+
+  Executor executor_;
+  Policy policy_;
+  kv<Keys, Values> tensors_;
+  limits sizes_;
+  status construction_;
+  typename Executor::memory memory_;
+  ledger_ref ledger_;
+  argument_lists lists_{};
+  workspace_ref workspace_{};
+  std::size_t ledger_bytes_ = 0;
+  std::uint32_t planned_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,158 @@
+// The phases around planning: a track enters a wave, falls back, leaves with its findings.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Resolves the budget and opens an identity plan. Tracks within their budget take no further part.
+struct begin_phase {
+  wave_ref wave;
+  budget allowed;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const n = l.length[t.where.index];
+    std::uint32_t bad = 0;
+    team.for_each(n, [&](std::uint32_t s) {
+      keep_entry(wave.plan, t.item, s);
+      bad |= l.usable(t.where, s) ? 0u : 1u;
+    });
+    bad = team.reduce(bad, op_max{});
+    if (team.lane() == 0) {
+      track_state s{};
+      s.length = s.alive = n;
+      s.limit = allowed.resolve(t.where, l.seen[t.where.sequence]);
+      s.active = n > s.limit ? 1 : 0;
+      s.shielded = min_of(n, l.frozen[t.where.sequence]);
+      wave.state[t.item] = s;
+      l.findings[t.where.index] = bad ? finding::nonfinite_rows : finding::none;
+    }
+  }
+};
+
+/// Extends the shielded beginning over every slot a layout refuses to write (shared pages).
+template <class Layout> struct shield_phase {
+  Layout layout;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state& s = wave.state[t.item];
+    if (s.active == 0) return;
+    std::uint32_t last = 0;
+    team.for_each(s.length, [&](std::uint32_t i) {
+      if (!layout.writable(t.where, i)) last = i + 1;
+    });
+    last = team.reduce(last, op_max{});
+    if (team.lane() == 0) s.shielded = max_of(s.shielded, last);
+  }
+};
+
+/// Evicts the lowest scores (ties to the lower slot) of a track that no merge brought to its budget.
+struct fallback_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return select_k_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state& s = wave.state[t.item];
+    std::uint32_t const excess = s.excess();
+    if (excess == 0 || s.active != 0) return;  // active: further rounds may still get there
+    std::size_t const base = wave.plan.at(t.item, 0);
+    role const* const roles = wave.roles + wave.at(t.item, 0);
+    float const* const score = wave.score + wave.at(t.item, 0);
+    team.sync();
+    std::uint32_t const dropped = select_k(
+        team, s.length, excess,
+        [&](std::uint32_t i) {
+          bool const free = wave.plan.what[base + i] == fate::keep && roles[i] != role::pinned;
+          return free ? ~order_key(score[i]) : 0u;
+        },
+        [&](std::uint32_t i) { wave.step.what[wave.step.at(t.item, i)] = fate::drop; });
+    team.for_each(s.length, [&](std::uint32_t i) {  // whatever had merged into a dropped entry goes with it
+      if (wave.plan.what[base + i] == fate::drop) return;
+      slot_t const root = wave.plan.what[base + i] == fate::keep ? i : wave.plan.target[base + i];
+      if (wave.step.what[wave.step.at(t.item, root)] != fate::drop) return;
+      wave.plan.what[base + i] = fate::drop;
+      wave.plan.target[base + i] = i;
+    });
+    team.sync();
+    if (team.lane() == 0) {
+      s.alive -= dropped;
+      if (dropped != 0) wave.ledger.findings[t.where.index] |= finding::evicted_fallback;
+    }
+  }
+};
+
+/// Notes what a track ends with.
+struct end_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (team.lane() != 0) return;
+    track_state const& s = wave.state[t.item];
+    if (s.excess() != 0 && s.active == 0) wave.ledger.findings[t.where.index] |= finding::budget_unreached;
+    wave.ledger.word(t.where, track_word::last_rounds) = s.rounds;
+  }
+};
+
+/// Takes up a plan made earlier: the lengths it was made for.
+struct resume_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (team.lane() != 0) return;
+    track_state s{};
+    s.length = s.alive = wave.plan.old_length[t.item];
+    wave.state[t.item] = s;
+  }
+};
+
+/// Advances a sequence's round counter by the most rounds any of its tracks took. One tile per sequence does it.
+struct settle_phase {
+  ledger_ref ledger;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (t.where.layer != 0 || t.where.kv_head != 0 || team.lane() != 0) return;
+    std::uint32_t most = 0;
+    for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
+      for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {
+        track const other = make_track(ledger.extent, layer, t.where.sequence, head);
+        most = max_of(most, ledger.word(other, track_word::last_rounds));
+      }
+    }
+    ledger.sequence_state(t.where.sequence, sequence_word::rounds) += most;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,38 @@
+// Floats as bits: ordering and finiteness that survive -ffast-math.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+#include <cstring>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+KVMELD_HD inline std::uint32_t float_bits(float x) {
+  std::uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+KVMELD_HD inline float bits_float(std::uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+/// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
+KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
+
+/// Total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b); -0 equals +0; every NaN
+/// maps to 0, below -infinity. All decisions compare these keys, so that no backend can disagree about a tie.
+KVMELD_HD inline std::uint32_t order_key(float x) {
+  std::uint32_t const u = float_bits(x);
+  std::uint32_t const magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0;
+  if (magnitude == 0) return 0x80000000u;
+  return (u & 0x80000000u) ? ~u : (u | 0x80000000u);
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

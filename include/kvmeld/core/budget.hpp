@@ -1,0 +1,115 @@
+// How many entries may stay: budgets, the counts that selectors derive from them, the trigger, Chelsea's schedule.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// floor(share * whole) in double with 1e-9 added, so that 0.45 * 20 is 9 on every machine (methods.md section 7).
+KVMELD_HD inline std::uint32_t floor_share(double share, std::uint32_t whole) {
+  return static_cast<std::uint32_t>(share * static_cast<double>(whole) + 1e-9);
+}
+
+/// Entries a track may keep. A ratio counts tokens seen since the sequence was opened, so that compressing again with
+/// the same ratio does not shrink the cache twice.
+class budget {
+public:
+  /// Exactly `n` entries per track.
+  static budget entries(std::uint32_t n) { return budget(kind::entries, n, 0.0, nullptr); }
+  /// floor(ratio * tokens seen) entries per track; 0 < ratio <= 1.
+  static budget ratio(double r) { return budget(kind::ratio, 0, r, nullptr); }
+  /// `n[track.index]` entries; the array is read when the plan is made.
+  static budget per_track(std::uint32_t const* n) { return budget(kind::per_track, 0, 0.0, n); }
+
+  KVMELD_HD std::uint32_t resolve(track t, std::uint32_t seen) const {
+    if (kind_ == kind::entries) return entries_;
+    if (kind_ == kind::ratio) return floor_share(ratio_, seen);
+    return per_track_[t.index];
+  }
+  bool is_ratio() const { return kind_ == kind::ratio; }
+  bool is_per_track() const { return kind_ == kind::per_track; }
+  double ratio_value() const { return ratio_; }
+  std::uint32_t const* table() const { return per_track_; }
+
+private:
+  enum class kind : std::uint8_t { entries, ratio, per_track };
+  budget(kind k, std::uint32_t n, double r, std::uint32_t const* table)
+      : kind_(k), entries_(n), ratio_(r), per_track_(table) {}
+
+  kind kind_;
+  std::uint32_t entries_;
+  double ratio_;
+  std::uint32_t const* per_track_;
+};
+
+/// A count that a selector protects, relative to what it is applied to.
+class quantity {
+public:
+  static constexpr quantity entries(std::uint32_t n) { return {unit::entries, static_cast<double>(n)}; }
+  /// Of the entries held before compression.
+  static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
+  static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
+  /// What the quantities before this one leave of the budget.
+  static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
+
+  KVMELD_HD std::uint32_t resolve(std::uint32_t length, std::uint32_t limit, std::uint32_t taken) const {
+    switch (unit_) {
+    case unit::entries: return static_cast<std::uint32_t>(value_);
+    case unit::of_length: return floor_share(value_, length);
+    case unit::of_budget: return floor_share(value_, limit);
+    case unit::rest: break;
+    }
+    return limit > taken ? limit - taken : 0;
+  }
+  constexpr bool is_share() const { return unit_ == unit::of_length || unit_ == unit::of_budget; }
+  constexpr double value() const { return value_; }
+
+private:
+  enum class unit : std::uint8_t { entries, of_length, of_budget, rest };
+  constexpr quantity(unit u, double v) : unit_(u), value_(v) {}
+
+  unit unit_;
+  double value_;
+};
+
+/// Why a quantity cannot be used; empty if it can.
+inline std::string share_problem(char const* name, quantity q) {
+  if (q.is_share() && !(q.value() >= 0.0 && q.value() <= 1.0)) {
+    return std::string(name) + " is a share of " + std::to_string(q.value()) + "; allowed are 0 to 1. ";
+  }
+  return {};
+}
+
+/// When to compress while generating: at `limit` + `interval` entries, down to `limit` (Chelsea, section 4).
+struct trigger {
+  std::uint32_t limit;
+  std::uint32_t interval = 64;
+
+  KVMELD_HD constexpr bool due(std::uint32_t length) const { return length >= limit + interval; }
+};
+
+/// Chelsea's share of the middle removed by round i: max(floor, initial - alpha * min(last, i)).
+/// `floor` is ours: the paper restricts r to exceed 0 without a figure.
+struct round_schedule {
+  double initial = 0.35;
+  double alpha = 0.1;
+  std::uint32_t last = 2;
+  double floor = 0.05;
+
+  KVMELD_HD double share(std::uint32_t round) const {
+    double const r = initial - alpha * static_cast<double>(min_of(last, round));
+    return r > floor ? r : floor;
+  }
+  /// Edges of round `round` over `middle` entries: at least one, so that every round makes progress.
+  KVMELD_HD std::uint32_t edges(std::uint32_t round, std::uint32_t middle) const {
+    return max_of(std::uint32_t{1}, floor_share(share(round), middle));
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,42 @@
+// Score channels: the floats that a policy keeps per entry, and how they merge.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// How a channel's values become one when entries merge.
+enum class channel_rule : std::uint8_t {
+  sum,       ///< the set stands for all of its members
+  max,       ///< the strongest member counts
+  pivot,     ///< the pivot's own value stays
+  weighted,  ///< mean with the value weights of the merge
+};
+
+/// One float per entry that moving, merging, resetting and serialising treat generically.
+struct channel {
+  std::uint32_t tag;  ///< what it means, for readers of a ledger
+  channel_rule rule;
+  float initial;  ///< value of a new entry
+};
+
+/// Tags of the ready-made scores.
+namespace channel_tag {
+enum : std::uint32_t { accumulated_attention = 1, window_past = 2, window_current = 3, user = 1000 };
+}  // namespace channel_tag
+
+constexpr std::uint32_t max_channels = 8;
+
+/// The channels of a policy.
+struct channel_list {
+  channel at[max_channels] = {};
+  std::uint32_t count = 0;
+
+  constexpr void add(channel c) { at[count++] = c; }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

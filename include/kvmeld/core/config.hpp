@@ -1,0 +1,45 @@
+// Configuration every header sees: version, host/device annotation, and the inline namespace that keeps
+// translation units of different configuration apart.
+#pragma once
+
+#define KVMELD_VERSION_MAJOR 0
+#define KVMELD_VERSION_MINOR 1
+#define KVMELD_VERSION_PATCH 0
+
+// A language cannot spell "callable from both sides" before the compiler knows the sides: this stays a macro.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define KVMELD_HD __host__ __device__
+#else
+#define KVMELD_HD
+#endif
+
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
+#define KVMELD_EXCEPTIONS 1
+#else
+#define KVMELD_EXCEPTIONS 0
+#endif
+
+// Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the linker
+// would keep an arbitrary one of them; under different inline namespaces each object keeps its own.
+#if defined(__FAST_MATH__)
+#define KVMELD_ABI_MATH fast
+#else
+#define KVMELD_ABI_MATH exact
+#endif
+#if KVMELD_EXCEPTIONS
+#define KVMELD_ABI_ERRORS throws
+#else
+#define KVMELD_ABI_ERRORS returns
+#endif
+#if defined(_OPENMP)
+#define KVMELD_ABI_THREADS openmp
+#else
+#define KVMELD_ABI_THREADS serial
+#endif
+#define KVMELD_ABI_JOIN(a, b, c) v0_1_##a##_##b##_##c
+#define KVMELD_ABI_EXPAND(a, b, c) KVMELD_ABI_JOIN(a, b, c)
+#define KVMELD_ABI KVMELD_ABI_EXPAND(KVMELD_ABI_MATH, KVMELD_ABI_ERRORS, KVMELD_ABI_THREADS)
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {}
+}  // namespace kvmeld

@@ -1,0 +1,62 @@
+// How the host side refuses: by name, value and what is allowed; thrown, or returned where exceptions are off.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what is allowed.
+class invalid_argument : public std::invalid_argument {
+public:
+  using std::invalid_argument::invalid_argument;
+};
+
+/// Outcome of a validating call. Always ok() where exceptions are on (a refusal throws); carries the same text where
+/// they are off.
+class status {
+public:
+  status() = default;
+  explicit status(std::string text) : text_(std::move(text)) {}
+  bool ok() const { return text_.empty(); }
+  explicit operator bool() const { return ok(); }
+  std::string const& text() const { return text_; }
+
+private:
+  std::string text_;
+};
+
+/// Joins parts into one sentence.
+template <class... Parts> std::string message(Parts const&... parts) {
+  std::ostringstream out;
+  (void)(out << ... << parts);
+  return out.str();
+}
+
+/// Turns a problem into the configured kind of refusal; an empty text is success.
+inline status report(std::string problem) {
+#if KVMELD_EXCEPTIONS
+  if (!problem.empty()) throw invalid_argument(problem);
+#endif
+  return status(std::move(problem));
+}
+
+/// What the run path found out about a sequence: bits, since several can hold.
+namespace finding {
+enum : std::uint32_t {
+  none = 0,
+  nonfinite_rows = 1,    ///< rows with NaN or infinity were found; they never merge and are never a target
+  budget_unreached = 2,  ///< nothing mergeable was left above the budget
+  evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
+  members_overflow = 8,  ///< more shared members than limits.members: the sequence was left as it was
+};
+}  // namespace finding
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,113 @@
+// The ledger: everything kvmeld knows about a cache besides K and V themselves.
+#pragma once
+
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Bits of ledger_ref::flags.
+namespace entry_flag {
+enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
+}  // namespace entry_flag
+
+/// Words per track and per sequence that the ready-made stages keep.
+namespace track_word {
+enum : std::uint32_t { observed_rows = 0, window_rows = 1, last_rounds = 2, count = 3 };
+}  // namespace track_word
+namespace sequence_word {
+enum : std::uint32_t { rounds = 0, count = 1 };
+}  // namespace sequence_word
+
+/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry.
+struct member_ref {
+  float* norm = nullptr;           ///< [tracks][capacity] ||k|| before merging
+  float* weight = nullptr;         ///< [tracks][capacity] weight it was merged with
+  position_t* position = nullptr;  ///< [tracks][capacity]
+  slot_t* owner = nullptr;         ///< [tracks][capacity] slot of the entry it belongs to
+  std::uint32_t* count = nullptr;  ///< [tracks]
+  std::uint32_t capacity = 0;      ///< members per track; 0: the policy shares nothing
+};
+
+/// Trivially copyable view of the ledger's arrays; independent of any policy's type.
+/// Per-entry arrays are [tracks][capacity] and valid below length; per-sequence arrays are [sequences].
+struct ledger_ref {
+  shape extent;
+  std::uint32_t first_layer = 0;    ///< global number of the group's first layer
+  std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
+  channel_list channels;
+
+  std::uint32_t* length = nullptr;   ///< [tracks] entries held, pending ones included
+  std::uint32_t* seen = nullptr;     ///< [sequences] tokens committed since open: the next position
+  std::uint32_t* pending = nullptr;  ///< [sequences] entries at the end of every track that are not committed
+  std::uint32_t* frozen =
+      nullptr;                  ///< [sequences] length of the shared beginning that is never written or moved
+  std::uint32_t* id = nullptr;  ///< [sequences] the engine's name for the sequence: keys random draws
+  std::uint32_t* is_open = nullptr;   ///< [sequences]
+  std::uint32_t* findings = nullptr;  ///< [tracks] bits of `finding`; a sequence's are those of its tracks
+  std::uint32_t* sequence_words = nullptr;  ///< [sequences][sequence_word::count]
+  std::uint32_t* track_words = nullptr;     ///< [tracks][track_word::count]
+
+  float* degree = nullptr;         ///< tokens the entry stands for
+  position_t* position = nullptr;  ///< token position its key is rotated for
+  std::uint8_t* flags = nullptr;   ///< bits of `entry_flag`
+  float* channel_data[max_channels] = {};
+  member_ref members;
+
+  KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
+  KVMELD_HD std::size_t member_at(track t, std::uint32_t m) const {
+    return std::size_t{t.index} * members.capacity + m;
+  }
+  KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
+    return track_words[std::size_t{t.index} * track_word::count + w];
+  }
+  KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
+    return sequence_words[std::size_t{sequence} * sequence_word::count + w];
+  }
+  KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
+};
+
+/// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
+inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,
+                               std::uint32_t members_per_track) {
+  ledger_ref l;
+  l.extent = extent;
+  l.channels = channels;
+  std::size_t const tracks = extent.tracks();
+  std::size_t const slots = extent.slots();
+  l.length = a.take<std::uint32_t>(tracks);
+  l.findings = a.take<std::uint32_t>(tracks);
+  for (auto* field : {&l.seen, &l.pending, &l.frozen, &l.id, &l.is_open}) {
+    *field = a.take<std::uint32_t>(extent.sequences);
+  }
+  l.sequence_words = a.take<std::uint32_t>(std::size_t{extent.sequences} * sequence_word::count);
+  l.track_words = a.take<std::uint32_t>(tracks * track_word::count);
+  l.degree = a.take<float>(slots);
+  l.position = a.take<position_t>(slots);
+  l.flags = a.take<std::uint8_t>(slots);
+  for (std::uint32_t c = 0; c < channels.count; ++c) l.channel_data[c] = a.take<float>(slots);
+  l.members.capacity = members_per_track;
+  if (members_per_track != 0) {
+    std::size_t const members = tracks * members_per_track;
+    l.members.norm = a.take<float>(members);
+    l.members.weight = a.take<float>(members);
+    l.members.position = a.take<position_t>(members);
+    l.members.owner = a.take<slot_t>(members);
+    l.members.count = a.take<std::uint32_t>(tracks);
+  }
+  return l;
+}
+
+/// Bytes the ledger holds per entry with these channels, members aside.
+constexpr std::size_t ledger_bytes_per_entry(channel_list const& channels) {
+  return sizeof(float) + sizeof(position_t) + sizeof(std::uint8_t) + channels.count * sizeof(float);
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,69 @@
+// The k best of n by integer key, ties to the lower index: the one selection every stage uses.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Scratch that select_k takes from its team.
+KVMELD_HD constexpr std::size_t select_k_scratch() {
+  return scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
+}
+
+/// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
+/// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
+/// histogram passes and one marking pass, exact and independent of the lane count. Collective.
+template <class Team, class Key, class Mark>
+KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
+  std::uint32_t* const histogram = team.template scratch<std::uint32_t>(256);
+  std::uint32_t* const found = team.template scratch<std::uint32_t>(2);  // chosen byte, keys above it
+  std::uint32_t prefix = 0;
+  std::uint32_t wanted = k;  // still to be found among the keys that share the prefix
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    team.for_each(256, [&](std::uint32_t b) { histogram[b] = 0; });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) {
+      std::uint32_t const x = key(i);
+      if (x != 0 && (shift == 24 || (x >> (shift + 8)) == prefix))
+        team.fetch_add(&histogram[(x >> shift) & 255u], 1);
+    });
+    team.sync();
+    if (team.lane() == 0) {
+      std::uint32_t above = 0;
+      std::uint32_t byte = 255;
+      while (byte > 0 && above + histogram[byte] < wanted) above += histogram[byte--];
+      found[0] = byte;
+      found[1] = above;
+    }
+    team.sync();
+    prefix = (prefix << 8) | found[0];
+    wanted -= min_of(wanted, found[1]);
+    team.sync();
+  }
+  // Keys above the threshold are all taken; of those equal to it, the first `wanted` by index.
+  std::uint32_t const threshold = prefix;
+  lane_range const mine = contiguous_range(team, n);
+  std::uint32_t equal = 0;
+  if (threshold != 0) {
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) equal += key(i) == threshold ? 1u : 0u;
+  }
+  std::uint32_t rank = team.scan(equal).before;
+  std::uint32_t marked = 0;
+  for (std::uint32_t i = mine.begin; i < mine.end && k != 0; ++i) {
+    std::uint32_t const x = key(i);
+    if (x == 0 || x < threshold || (x == threshold && rank++ >= wanted)) continue;
+    mark(i);
+    ++marked;
+  }
+  team.sync();
+  return team.reduce(marked, op_sum{});
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

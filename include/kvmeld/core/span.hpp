@@ -1,0 +1,48 @@
+// A pointer and a count: what std::span gives from C++20 on.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+template <class T> class span {
+public:
+  using value_type = std::remove_cv_t<T>;
+
+  constexpr span() = default;
+  KVMELD_HD constexpr span(T* data, std::size_t size) : data_(data), size_(size) {}
+  /// Any contiguous container with data() and size().
+  template <class Container,
+            class = std::enable_if_t<std::is_convertible_v<decltype(std::declval<Container&>().data()), T*>>>
+  constexpr span(Container&& c) : data_(c.data()), size_(c.size()) {}
+  /// A braced list, alive for the full expression only: for arguments.
+  template <class U = T, class = std::enable_if_t<std::is_const_v<U>>>
+  constexpr span(std::initializer_list<value_type> list) {
+    data_ = list.begin();
+    size_ = list.size();
+  }
+
+  KVMELD_HD constexpr T* data() const { return data_; }
+  KVMELD_HD constexpr std::size_t size() const { return size_; }
+  KVMELD_HD constexpr bool empty() const { return size_ == 0; }
+  KVMELD_HD constexpr T& operator[](std::size_t i) const { return data_[i]; }
+  KVMELD_HD constexpr T* begin() const { return data_; }
+  KVMELD_HD constexpr T* end() const { return data_ + size_; }
+
+private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// A list of sequence slots or counts.
+using index_list = span<std::uint32_t const>;
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,99 @@
+// The team: what a phase may ask of the lanes that run it together. Phases are written once for this interface;
+// a host team has one lane, a CUDA team is a block, the tests' team is N threads behind a checking barrier.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Exclusive prefix and total of one value per lane, in lane order.
+struct scan_result {
+  std::uint32_t before, total;
+};
+
+/// Operations `reduce` accepts: exactly associative, so that the lane count never changes a result.
+struct op_sum {
+  KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a + b; }
+};
+struct op_max {
+  KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a < b ? b : a; }
+};
+struct op_min {
+  KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return b < a ? b : a; }
+};
+
+/// Rounds a scratch piece up so that every piece is 64-byte aligned.
+KVMELD_HD constexpr std::size_t scratch_size(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// One lane: every cooperative operation is the identity.
+class serial_team {
+public:
+  serial_team(void* scratch, std::size_t bytes)
+      : next_(static_cast<std::byte*>(scratch)), end_(next_ + bytes) {}
+
+  std::uint32_t lane() const { return 0; }
+  std::uint32_t lanes() const { return 1; }
+  void sync() const {}
+  template <class Op> std::uint32_t reduce(std::uint32_t x, Op) const { return x; }
+  scan_result scan(std::uint32_t x) const { return {0, x}; }
+  /// f(i) for all i < n, shared out over the lanes; no order, no barrier at the end.
+  template <class F> void for_each(std::uint32_t n, F f) const {
+    for (std::uint32_t i = 0; i < n; ++i) f(i);
+  }
+  /// Adds to a value that lanes share and returns what was there. Use only where the order does not show.
+  std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
+    std::uint32_t const old = *where;
+    *where += x;
+    return old;
+  }
+  /// `n` uninitialised objects shared by the lanes of this tile; every lane asks in the same order.
+  template <class T> T* scratch(std::size_t n) const {
+    std::byte* const p = next_;
+    next_ += scratch_size(n * sizeof(T));
+    assert(next_ <= end_ && "phase asked for more scratch than scratch_bytes() declared");
+    return reinterpret_cast<T*>(p);
+  }
+
+private:
+  mutable std::byte* next_;
+  std::byte* end_;
+};
+
+/// The part [begin, end) of n things in index order that a lane owns: for stable scans.
+struct lane_range {
+  std::uint32_t begin, end;
+};
+
+template <class Team> KVMELD_HD lane_range contiguous_range(Team const& team, std::uint32_t n) {
+  std::uint64_t const lanes = team.lanes();
+  std::uint64_t const lane = team.lane();
+  return {static_cast<std::uint32_t>(n * lane / lanes), static_cast<std::uint32_t>(n * (lane + 1) / lanes)};
+}
+
+/// Writes the indices i < n for which `chosen(i)`, ascending, through emit(rank, i); returns how many.
+/// Collective. `chosen` is called twice per index.
+template <class Team, class Chosen, class Emit>
+KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
+  lane_range const mine = contiguous_range(team, n);
+  std::uint32_t count = 0;
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) count += chosen(i) ? 1u : 0u;
+  scan_result const s = team.scan(count);
+  std::uint32_t rank = s.before;
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
+    if (chosen(i)) emit(rank++, i);
+  }
+  team.sync();
+  return s.total;
+}
+
+/// Marks a phase that a backend replaces by a tuned kernel; specialise with a static `accepts(phase, device)` and
+/// `enqueue(executor, phase)`.
+template <class Backend, class Phase, class = void> struct tuned { static constexpr bool value = false; };
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,74 @@
+// The nouns of the library: where an entry is, what may happen to it, and how large a cache is.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Where an entry lies in its track, 0 <= slot < length(track).
+using slot_t = std::uint32_t;
+
+/// Token position that a key is rotated for. Signed: engines shift contexts.
+using position_t = std::int32_t;
+
+/// Extents of one group of layers that share shape and policy.
+struct shape {
+  std::uint32_t layers = 1;     ///< layers of the group
+  std::uint32_t sequences = 1;  ///< sequence slots
+  std::uint32_t kv_heads = 1;   ///< KV heads per layer
+  std::uint32_t group = 1;      ///< query heads per KV head
+  std::uint32_t key_dim = 0;    ///< channels of a key
+  std::uint32_t value_dim = 0;  ///< channels of a value
+  std::uint32_t capacity = 0;   ///< slots per track
+
+  KVMELD_HD constexpr std::uint32_t tracks() const { return layers * sequences * kv_heads; }
+  KVMELD_HD constexpr std::size_t slots() const { return std::size_t{tracks()} * capacity; }
+  KVMELD_HD constexpr std::uint32_t query_heads() const { return kv_heads * group; }
+};
+
+/// One (layer, sequence, KV head): an independent row of entries.
+struct track {
+  std::uint32_t index;  ///< (layer * sequences + sequence) * kv_heads + kv_head
+  std::uint32_t layer, sequence, kv_head;
+};
+
+KVMELD_HD constexpr track make_track(shape const& s, std::uint32_t layer, std::uint32_t sequence,
+                                     std::uint32_t kv_head) {
+  return {(layer * s.sequences + sequence) * s.kv_heads + kv_head, layer, sequence, kv_head};
+}
+
+/// The unit of work of a phase: a piece of one track.
+struct tile {
+  track where;
+  std::uint32_t item;   ///< number of the track within the wave: addresses plan and scratch arrays
+  std::uint32_t index;  ///< number of the piece within the track
+};
+
+/// What a plan does with an entry.
+enum class fate : std::uint8_t {
+  keep,    ///< stays; may be the pivot of a set
+  merge,   ///< becomes part of `target`
+  share,   ///< becomes a member, with its own norm, of the entry `target`
+  spread,  ///< its value goes to the `span` slots from `target` on
+  drop,    ///< zero class: eviction
+};
+
+/// What a selector decided about an entry.
+enum class role : std::uint8_t {
+  pinned,      ///< kept whole
+  center,      ///< may take others in, never moves into another
+  mergeable,   ///< may become part of another
+  irrelevant,  ///< dropped
+};
+
+KVMELD_HD constexpr std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return a / b + (a % b != 0); }
+
+template <class T> KVMELD_HD constexpr T min_of(T a, T b) { return b < a ? b : a; }
+template <class T> KVMELD_HD constexpr T max_of(T a, T b) { return a < b ? b : a; }
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

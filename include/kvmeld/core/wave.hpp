@@ -1,0 +1,93 @@
+// A wave: the tracks that are compressed together, and the metadata they need while they are.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// What the stages tell each other about one track of a wave.
+struct track_state {
+  std::uint32_t length;    ///< entries before the call
+  std::uint32_t limit;     ///< entries that may stay
+  std::uint32_t alive;     ///< entries left by the rounds so far
+  std::uint32_t field;     ///< entries of the live-slot list
+  std::uint32_t rounds;    ///< rounds done in this call
+  std::uint32_t merged;    ///< entries that the last round's identifier removed
+  std::uint32_t spreads;   ///< spread sources that `link` listed
+  std::uint32_t shielded;  ///< length of the beginning that is frozen or not writable
+  std::uint32_t active;    ///< 1 while the track is above its budget and makes progress
+
+  /// Entries that still have to go.
+  KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }
+};
+
+/// Which tracks a call is about: every layer and head of the listed sequences.
+struct work_list {
+  std::uint32_t const* sequences = nullptr;
+  std::uint32_t sequence_count = 0;
+
+  KVMELD_HD std::uint32_t tracks(shape const& s) const { return s.layers * sequence_count * s.kv_heads; }
+  KVMELD_HD track at(shape const& s, std::uint32_t n) const {
+    std::uint32_t const head = n % s.kv_heads;
+    std::uint32_t const rest = n / s.kv_heads;
+    return make_track(s, rest / sequence_count, sequences[rest % sequence_count], head);
+  }
+};
+
+/// Numbers the tracks of a work list for launches outside a wave.
+struct track_source {
+  shape extent;
+  work_list work;
+  KVMELD_HD track where(std::uint32_t item) const { return work.at(extent, item); }
+};
+
+/// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
+struct wave_ref {
+  ledger_ref ledger;
+  work_list work;
+  std::uint32_t first = 0;   ///< first track of the work list in this wave
+  std::uint32_t tracks = 0;  ///< tracks in this wave
+
+  track_state* state = nullptr;  ///< [tracks]
+  role* roles = nullptr;
+  float* score = nullptr;
+  slot_t* field = nullptr;  ///< live-slot list: mergeable entries that are still there, ascending
+  candidate* candidates = nullptr;
+  plan_ref step;  ///< what this round does
+  plan_ref plan;  ///< all rounds composed, in terms of the entries before the call
+  slot_t* set_end =
+      nullptr;  ///< sets of a plan as lists: members of pivot p end at set_end[p] in set_member,
+  slot_t* set_member = nullptr;  ///< and begin where those of p - 1 end; ascending
+
+  KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
+  KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
+    return std::size_t{item} * ledger.extent.capacity + s;
+  }
+};
+
+/// Sizes or carves the metadata of a wave. The plan lies apart (`carve_plan`), since it may outlive the wave.
+inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks) {
+  wave_ref w;
+  std::size_t const n = std::size_t{tracks} * extent.capacity;
+  w.state = a.take<track_state>(tracks);
+  w.roles = a.take<role>(n);
+  w.score = a.take<float>(n);
+  w.field = a.take<slot_t>(n);
+  w.candidates = a.take<candidate>(n);
+  w.step = carve_plan(a, tracks, extent.capacity);
+  w.set_end = a.take<slot_t>(n);
+  w.set_member = a.take<slot_t>(n);
+  return w;
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,45 @@
+// One path that sizes and carves: run an arena over nothing to learn the bytes, over memory to get the pointers.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstddef>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Hands out aligned pieces of one block. Constructed without memory it only counts, so that the layout of a
+/// workspace is written once. Never reads or writes the memory.
+class arena {
+public:
+  static constexpr std::size_t alignment = 64;  ///< a cache line; also what 16-byte device accesses need
+
+  arena() = default;
+  arena(void* memory, std::size_t bytes) : base_(static_cast<std::byte*>(memory)), capacity_(bytes) {}
+
+  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed().
+  template <class T> T* take(std::size_t count) {
+    std::size_t const begin = (used_ + alignment - 1) / alignment * alignment;
+    used_ = begin + count * sizeof(T);
+    if (base_ == nullptr) return nullptr;
+    if (used_ > capacity_) {
+      overflowed_ = true;
+      return nullptr;
+    }
+    return reinterpret_cast<T*>(base_ + begin);
+  }
+
+  bool sizing() const { return base_ == nullptr; }
+  bool overflowed() const { return overflowed_; }
+  /// Bytes taken so far; the size to allocate, at `alignment`, after a sizing run.
+  std::size_t bytes() const { return used_; }
+
+private:
+  std::byte* base_ = nullptr;
+  std::size_t capacity_ = 0;
+  std::size_t used_ = 0;
+  bool overflowed_ = false;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,35 @@
+// Admit whatever is similar enough.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace admit {
+
+/// Candidates with cosine strictly above `theta` (KVMerger section 4.2; default 0.75). How many that are depends on
+/// the data: the budget only says whether to compress at all.
+struct threshold {
+  float theta = 0.75f;
+
+  static constexpr bool repeats = false;
+  static constexpr bool meets_budget = false;
+
+  KVMELD_HD admission allow(track_state const&, std::uint32_t, std::uint32_t) const {
+    return {0xffffffffu, order_key(theta) + 1};
+  }
+  std::string problem() const {
+    if (theta >= -1.0f && theta <= 1.0f) return {};
+    return "admit::threshold.theta is " + std::to_string(theta) + "; allowed are cosines from -1 to 1";
+  }
+};
+
+}  // namespace admit
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

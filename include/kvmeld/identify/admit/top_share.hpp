@@ -1,0 +1,44 @@
+// Admit a share of the middle per round (Chelsea section 4).
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace admit {
+
+/// The best floor(r_i * middle) candidates of all chunks, at least one, and in the last round exactly what exceeds
+/// the budget.
+struct top_share {
+  round_schedule schedule{};
+
+  static constexpr bool repeats = true;
+  static constexpr bool meets_budget = true;
+
+  KVMELD_HD admission allow(track_state const& s, std::uint32_t middle, std::uint32_t round) const {
+    return {min_of(schedule.edges(round, middle), s.excess()), 1};
+  }
+  std::string problem() const {
+    if (!(schedule.initial > 0.0 && schedule.initial <= 1.0)) {
+      return "admit::top_share.schedule.initial is " + std::to_string(schedule.initial) +
+             "; allowed are (0, 1]";
+    }
+    if (!(schedule.alpha >= 0.0 && schedule.alpha <= 1.0)) {
+      return "admit::top_share.schedule.alpha is " + std::to_string(schedule.alpha) + "; allowed are 0 to 1";
+    }
+    if (!(schedule.floor >= 0.0 && schedule.floor <= 1.0)) {
+      return "admit::top_share.schedule.floor is " + std::to_string(schedule.floor) + "; allowed are 0 to 1";
+    }
+    return {};
+  }
+};
+
+}  // namespace admit
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

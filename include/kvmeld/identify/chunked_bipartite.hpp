@@ -1,0 +1,108 @@
+// Chelsea's identifier: in chunks, odd entries look for their most similar even entry (Chelsea section 4, alg. 1;
+// after ToMe's bipartite matching).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/tile_similarity.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// The live-slot list is cut into chunks of `chunk` entries; entries 1, 3, 5 ... of a chunk (counted from 1) form A,
+/// the others B. Each A entry draws one edge to its most cosine-similar B entry in the chunk (ties to the lower B).
+/// The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are stars around B entries,
+/// which stay in their slots. A lone entry of a tail chunk has no edge.
+template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
+  std::uint32_t chunk = 256;
+  Admit admission{};
+
+  static constexpr bool repeats = Admit::repeats;
+  static constexpr bool meets_budget = Admit::meets_budget;
+  static constexpr bool needs_score = false;
+  static constexpr bool makes_sets = true;
+  static constexpr bool needs_keys = true;
+  static constexpr std::uint32_t tile_rows = 64;
+
+  /// A entries of a chunk of `n` entries.
+  KVMELD_HD static constexpr std::uint32_t sources(std::uint32_t n) { return (n + 1) / 2; }
+  KVMELD_HD std::uint32_t tiles_per_chunk() const { return ceil_div(sources(chunk), tile_rows); }
+  /// Edges, matched or not, of a live-slot list of `n` entries.
+  KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
+    return n / chunk * sources(chunk) + sources(n % chunk);
+  }
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, chunk) * tiles_per_chunk(); }
+  std::size_t scratch_bytes(shape const& s, int) const {
+    return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
+           row_match_scratch(tile_rows);
+  }
+
+  template <class Team, class Keys>
+  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
+    std::uint32_t const begin = t.index / tiles_per_chunk() * chunk;
+    std::uint32_t const n = wave.state[t.item].field;
+    if (begin >= n) return;
+    std::uint32_t const size = min_of(chunk, n - begin);
+    std::uint32_t const first = t.index % tiles_per_chunk() * tile_rows;  // first A entry of this tile
+    if (first >= sources(size)) return;
+    std::uint32_t const rows = min_of(tile_rows, sources(size) - first);
+    slot_t const* const field = wave.field + wave.at(t.item, begin);
+    candidate* const out = wave.candidates + wave.at(t.item, begin / chunk * sources(chunk) + first);
+    std::uint32_t const d = keys.channels();
+
+    float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
+    float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
+    row_match match(team, tile_rows);
+    auto const load = [&](float* to, std::uint32_t from, std::uint32_t count) {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        keys.load_tile(team, t.where, field[from + 2 * i], 1, 0, d, to + std::size_t{i} * d, d);
+      }
+      team.sync();
+    };
+    load(a, 2 * first, rows);
+    match.begin(team, a, rows, d);
+    std::uint32_t const targets = size / 2;
+    for (std::uint32_t j = 0; j < targets; j += tile_rows) {
+      std::uint32_t const columns = min_of(tile_rows, targets - j);
+      load(b, 2 * j + 1, columns);
+      tile_similarity(team, a, rows, b, columns, d, j, match);
+    }
+    team.for_each(rows, [&](std::uint32_t i) {
+      slot_t const source = field[2 * (first + i)];
+      bool const matched = match.best_key[i] != 0;
+      out[i] = {match.best_key[i], source, matched ? field[2 * match.best_column[i] + 1] : source};
+    });
+  }
+
+  template <class Team>
+  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
+                       std::uint32_t round) const {
+    track_state const s = wave.state[item];
+    team.sync();
+    admit_best(team, wave, item, edges(s.field), admission.allow(s, s.field, round));
+  }
+
+  std::string problem() const {
+    if (chunk < 2) {
+      return "identify::chunked_bipartite.chunk is " + std::to_string(chunk) +
+             "; allowed are numbers from 2 on";
+    }
+    return admission.problem();
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,171 @@
+// The walk behind consecutive_threshold: sets of consecutive similar entries for one threshold.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/rows.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// What an entry is compared with before it joins a set.
+enum class anchor_rule : std::uint8_t {
+  fixed,  ///< the newest entry of the set (KVMerger's first version; the default)
+  chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
+};
+
+KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {
+  return scratch_size(std::size_t{lanes + 1} * dim * sizeof(float));
+}
+
+/// One track's scan. Borrows arrays of the wave that are free until sets are linked:
+/// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary keys.
+template <class Team, class Keys> class consecutive_scan {
+public:
+  KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
+                             anchor_rule anchor, bool break_at_gap)
+      : team_(team),
+        keys_(keys),
+        where_(t.where),
+        anchor_(anchor),
+        break_at_gap_(break_at_gap),
+        n_(wave.state[t.item].field),
+        d_(keys.channels()),
+        field_(wave.field + wave.at(t.item, 0)),
+        marks_(wave.candidates + wave.at(t.item, 0)),
+        inverse_bits_(wave.set_end + wave.at(t.item, 0)),
+        newest_(wave.set_member + wave.at(t.item, 0)),
+        reference_(team.template scratch<float>(std::size_t{team.lanes() + 1} * d_)),
+        block_(reference_ + d_) {
+    for (std::uint32_t i = 0; i < n_; i += team_.lanes()) {
+      std::uint32_t const rows = min_of(n_ - i, team_.lanes());
+      load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);
+      team_.sync();
+      team_.for_each(rows, [&](std::uint32_t r) {
+        inverse_bits_[i + r] = float_bits(inverse_norm(block_ + std::size_t{r} * d_, d_));
+      });
+      team_.sync();
+    }
+  }
+
+  /// Number of sets for this threshold.
+  KVMELD_HD std::uint32_t count(float theta) {
+    return walk(theta, [](std::uint32_t, std::uint32_t) {});
+  }
+
+  /// Writes marks[i].target = newest entry of the set of i; returns the number of sets.
+  KVMELD_HD std::uint32_t mark(float theta) {
+    std::uint32_t const sets = walk(theta, [&](std::uint32_t oldest, std::uint32_t newest) {
+      team_.for_each(newest - oldest + 1, [&](std::uint32_t i) { marks_[oldest + i].target = newest; });
+    });
+    team_.sync();
+    return sets;
+  }
+
+  /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar.
+  KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
+    compact_indices(
+        team_, n_, [&](std::uint32_t i) { return marks_[i].target == i; },
+        [&](std::uint32_t rank, std::uint32_t i) { newest_[rank] = i; });
+    std::uint32_t const boundaries = sets - 1;
+    for (std::uint32_t b = 0; b < boundaries; ++b) {
+      bool const gap = break_at_gap_ && field_[newest_[b]] + 1 != field_[newest_[b] + 1];
+      load_one(newest_[b], reference_);
+      load_one(newest_[b + 1], block_);
+      team_.sync();
+      if (team_.lane() == 0) {
+        marks_[b].key = gap ? 0u : order_key(similarity(reference_, newest_[b], block_, newest_[b + 1]));
+        marks_[b].source = 0;
+      }
+      team_.sync();
+    }
+    select_k(
+        team_, boundaries, excess, [&](std::uint32_t b) { return marks_[b].key; },
+        [&](std::uint32_t b) { marks_[b].source = 1; });
+    team_.for_each(sets, [&](std::uint32_t b) {
+      std::uint32_t last = b;
+      while (last < boundaries && marks_[last].source != 0) ++last;
+      std::uint32_t const oldest = b == 0 ? 0 : newest_[b - 1] + 1;
+      for (std::uint32_t i = oldest; i <= newest_[b]; ++i) marks_[i].target = newest_[last];
+    });
+    team_.sync();
+  }
+
+private:
+  /// Visits sets [oldest, newest] from the newest on. Lanes test as many older entries at once as there are lanes:
+  /// the first that fails ends the set, so the result does not depend on their number.
+  template <class Visit> KVMELD_HD std::uint32_t walk(float theta, Visit visit) {
+    std::uint32_t const bar = order_key(theta);
+    std::uint32_t sets = 0;
+    for (std::uint32_t end = n_; end > 0;) {  // entries below `end` are not in a set yet
+      std::uint32_t const newest = end - 1;
+      load_one(newest, reference_);
+      team_.sync();
+      std::uint32_t oldest = newest;
+      bool open = true;
+      while (open && oldest > 0) {
+        std::uint32_t const rows = min_of(oldest, team_.lanes());
+        for (std::uint32_t r = 0; r < rows; ++r) load_one(oldest - 1 - r, block_ + std::size_t{r} * d_);
+        team_.sync();
+        std::uint32_t joined = rows;
+        if (team_.lane() < rows && !joins(oldest - 1 - team_.lane(), newest, oldest, bar))
+          joined = team_.lane();
+        joined = team_.reduce(joined, op_min{});
+        open = joined == rows;
+        oldest -= joined;
+        if (open &&
+            anchor_ == anchor_rule::chain) {  // the oldest member is what the next block compares with
+          team_.for_each(d_,
+                         [&](std::uint32_t c) { reference_[c] = block_[std::size_t{rows - 1} * d_ + c]; });
+        }
+        team_.sync();
+      }
+      visit(oldest, newest);
+      ++sets;
+      end = oldest;
+    }
+    return sets;
+  }
+
+  /// Whether entry i, row `lane` of the block, joins the set whose members so far are [oldest, newest].
+  KVMELD_HD bool joins(std::uint32_t i, std::uint32_t newest, std::uint32_t oldest, std::uint32_t bar) const {
+    if (break_at_gap_ && field_[i] + 1 != field_[i + 1]) return false;
+    float const* const row = block_ + std::size_t{team_.lane()} * d_;
+    if (anchor_ == anchor_rule::fixed) return order_key(similarity(row, i, reference_, newest)) > bar;
+    float const* const newer = i + 1 == oldest ? reference_ : row - d_;
+    return order_key(similarity(row, i, newer, i + 1)) > bar;
+  }
+
+  KVMELD_HD float similarity(float const* a, std::uint32_t i, float const* b, std::uint32_t j) const {
+    return cosine(dot(a, b, d_), bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+  }
+  KVMELD_HD void load_one(std::uint32_t i, float* to) const {
+    keys_.load_tile(team_, where_, field_[i], 1, 0, d_, to, d_);
+  }
+
+  Team const& team_;
+  Keys const& keys_;
+  track where_;
+  anchor_rule anchor_;
+  bool break_at_gap_;
+  std::uint32_t n_, d_;
+  slot_t const* field_;
+  candidate* marks_;
+  std::uint32_t* inverse_bits_;
+  slot_t* newest_;
+  float* reference_;
+  float* block_;
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

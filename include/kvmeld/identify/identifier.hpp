@@ -1,0 +1,116 @@
+// What an identifier is, and the phases of one round: open the step, propose, admit.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// An identifier finds merging sets in the live-slot list of a track:
+///   `tiles(shape)`, `scratch_bytes(shape, lanes)`   of its proposal
+///   `propose(team, wave, keys, tile)`                writes candidates; may read keys, never the step
+///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
+///                                                    what it removes to state.merged
+/// and declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
+/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`.
+template <class Identify, class = void> struct is_identifier : std::false_type {};
+
+template <class Identify>
+struct is_identifier<
+    Identify,
+    std::void_t<decltype(Identify::repeats), decltype(Identify::meets_budget),
+                decltype(Identify::needs_score), decltype(Identify::makes_sets),
+                decltype(Identify::needs_keys), decltype(std::declval<Identify const&>().tiles(shape{})),
+                decltype(std::declval<Identify const&>().scratch_bytes(shape{}, 1)),
+                decltype(std::declval<Identify const&>().admit(std::declval<serial_team const&>(),
+                                                               std::declval<wave_ref const&>(), 0u, 0u))>>
+    : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
+
+/// Opens a round: an empty step, the number of live entries, the live-slot list.
+struct round_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state& s = wave.state[t.item];
+    std::uint32_t const n = s.length;
+    team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
+    team.sync();
+    if (s.active == 0) return;
+    role const* const roles = wave.roles + wave.at(t.item, 0);
+    slot_t* const field = wave.field + wave.at(t.item, 0);
+    auto const lives = [&](std::uint32_t i) { return wave.plan.what[wave.plan.at(t.item, i)] == fate::keep; };
+    // The zero class of a selector goes first; a later round finds it gone.
+    std::uint32_t dropped = 0;
+    team.for_each(n, [&](std::uint32_t i) {
+      if (lives(i) && roles[i] == role::irrelevant) {
+        wave.step.what[wave.step.at(t.item, i)] = fate::drop;
+        ++dropped;
+      }
+    });
+    dropped = team.reduce(dropped, op_sum{});
+    std::uint32_t const members = compact_indices(
+        team, n,
+        [&](std::uint32_t i) {
+          return lives(i) && roles[i] == role::mergeable && wave.ledger.usable(t.where, i);
+        },
+        [&](std::uint32_t rank, std::uint32_t i) { field[rank] = i; });
+    if (team.lane() == 0) {
+      s.field = members;
+      s.merged = 0;
+      s.alive -= dropped;
+    }
+  }
+};
+
+template <class Identify, class Keys> struct propose_phase {
+  Identify identify;
+  Keys keys;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const& s) const { return identify.tiles(s); }
+  std::size_t scratch_bytes(int lanes) const { return identify.scratch_bytes(wave.ledger.extent, lanes); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (wave.state[t.item].active == 0) return;
+    identify.propose(team, wave, keys, t);
+  }
+};
+
+template <class Identify> struct admit_phase {
+  Identify identify;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 2 * select_k_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state& s = wave.state[t.item];
+    if (s.active == 0) return;
+    std::uint32_t const before =
+        wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + s.rounds;
+    team.sync();
+    identify.admit(team, wave, t.item, before);
+    team.sync();
+    if (team.lane() == 0) {
+      s.alive -= s.merged;
+      s.rounds += s.merged != 0 ? 1u : 0u;
+      s.active = Identify::repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
+    }
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

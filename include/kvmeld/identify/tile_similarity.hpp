@@ -1,0 +1,74 @@
+// Cosines of two tiles of rows, with the row maximum kept as they are made: no similarity matrix is stored.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/identify/rows.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+KVMELD_HD constexpr std::size_t row_match_scratch(std::uint32_t rows) {
+  return 2 * scratch_size(rows * sizeof(std::uint32_t)) + 2 * scratch_size(rows * sizeof(float));
+}
+
+/// Best column of each row of a tile so far: higher key wins, then the lower column. In scratch, shared by the team.
+struct row_match {
+  std::uint32_t* best_key;
+  std::uint32_t* best_column;
+  float* inverse_row;
+  float* inverse_column;
+
+  template <class Team>
+  KVMELD_HD row_match(Team const& team, std::uint32_t rows)
+      : best_key(team.template scratch<std::uint32_t>(rows)),
+        best_column(team.template scratch<std::uint32_t>(rows)),
+        inverse_row(team.template scratch<float>(rows)),
+        inverse_column(team.template scratch<float>(rows)) {}
+
+  /// Forgets earlier matches and takes the norms of the rows a[rows][d].
+  template <class Team>
+  KVMELD_HD void begin(Team const& team, float const* a, std::uint32_t rows, std::uint32_t d) const {
+    team.for_each(rows, [&](std::uint32_t i) {
+      best_key[i] = 0;
+      best_column[i] = 0;
+      inverse_row[i] = inverse_norm(a + std::size_t{i} * d, d);
+    });
+    team.sync();
+  }
+};
+
+/// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`; at most as many columns as rows
+/// were reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never matches. Cooperative; barrier at
+/// the end. This is the generic form of the primitive: fixed summation order, one lane per row.
+template <class Team>
+KVMELD_HD void tile_similarity(Team const& team, float const* a, std::uint32_t rows, float const* b,
+                               std::uint32_t columns, std::uint32_t d, std::uint32_t first_column,
+                               row_match const& match) {
+  team.for_each(columns,
+                [&](std::uint32_t j) { match.inverse_column[j] = inverse_norm(b + std::size_t{j} * d, d); });
+  team.sync();
+  team.for_each(rows, [&](std::uint32_t i) {
+    std::uint32_t key = match.best_key[i];
+    std::uint32_t column = match.best_column[i];
+    for (std::uint32_t j = 0; j < columns; ++j) {
+      float const product = dot(a + std::size_t{i} * d, b + std::size_t{j} * d, d);
+      std::uint32_t const k = order_key(cosine(product, match.inverse_row[i], match.inverse_column[j]));
+      if (k > key) {
+        key = k;
+        column = first_column + j;
+      }
+    }
+    match.best_key[i] = key;
+    match.best_column[i] = column;
+  });
+  team.sync();
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

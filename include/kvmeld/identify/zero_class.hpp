@@ -1,0 +1,50 @@
+// The zero class: eviction is merging into nothing.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// Drops every mergeable entry. The selector decides how many that are, so the budget is met exactly when the
+/// selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is computed from
+/// them.
+struct zero_class {
+  static constexpr bool repeats = false;
+  static constexpr bool meets_budget = true;
+  static constexpr bool needs_score = false;
+  static constexpr bool makes_sets = false;
+  static constexpr bool needs_keys = false;
+
+  std::uint32_t tiles(shape const&) const { return 0; }
+  std::size_t scratch_bytes(shape const&, int) const { return 0; }
+  template <class Team, class Keys>
+  KVMELD_HD void propose(Team const&, wave_ref const&, Keys const&, tile const&) const {}
+
+  template <class Team>
+  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
+    role const* const roles = wave.roles + wave.at(item, 0);
+    std::uint32_t dropped = 0;
+    team.for_each(wave.state[item].length, [&](std::uint32_t s) {
+      std::size_t const e = wave.plan.at(item, s);
+      if (roles[s] != role::mergeable || wave.plan.what[e] != fate::keep) return;
+      wave.step.what[wave.step.at(item, s)] = fate::drop;
+      ++dropped;
+    });
+    dropped = team.reduce(dropped, op_sum{});
+    if (team.lane() == 0) wave.state[item].merged += dropped;
+    team.sync();
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,16 @@
+// kvmeld: merge KV-cache entries in place, on an engine's own tensors. Host-safe umbrella; no CUDA header behind it.
+#pragma once
+
+#include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/log_degree_bias.hpp>
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/random.hpp>
+#include <kvmeld/identify/none.hpp>
+#include <kvmeld/layout/strided.hpp>
+#include <kvmeld/layout/transposed.hpp>
+#include <kvmeld/merge/average.hpp>
+#include <kvmeld/merge/score_weighted.hpp>
+#include <kvmeld/preset/chelsea.hpp>
+#include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/preset/kvmerger.hpp>

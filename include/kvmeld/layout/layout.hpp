@@ -1,0 +1,116 @@
+// What a layout is: the answer to "where is entry (track, slot)?", for K and V independently.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// A run of entries with constant strides, in elements. `base` is channel 0 of the located slot.
+template <class T> struct segment {
+  T* base;
+  std::int64_t token_stride, channel_stride;
+  std::uint32_t remaining;  ///< slots from the located one on for which the strides hold
+};
+
+/// K and V of a group of layers. Layouts are trivially copyable views; the engine owns the memory.
+template <class Keys, class Values> struct kv {
+  Keys keys;
+  Values values;
+};
+template <class Keys, class Values> kv(Keys, Values) -> kv<Keys, Values>;
+
+/// Gives a layout that only knows `locate` the operations on rows and tiles. Derived provides
+/// `segment<T> locate(track, slot_t) const` and `std::uint32_t channels() const`.
+template <class Derived, class T> struct addressed_rows {
+  using element_type = T;
+
+  /// out[t * ld + c] = element (first + t, channel + c) as float. Cooperative; no barrier at the end.
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    for (std::uint32_t t = 0; t < tokens;) {
+      segment<T> const s = self().locate(where, first + t);
+      std::uint32_t const run = min_of(tokens - t, s.remaining);
+      T const* const base = s.base + std::int64_t{channel} * s.channel_stride;
+      float* const to = out + std::size_t{t} * ld;
+      if (s.channel_stride == 1) {
+        for (std::uint32_t r = 0; r < run; ++r) {
+          T const* const row = base + std::int64_t{r} * s.token_stride;
+          team.for_each(channels, [&](std::uint32_t c) {
+            to[std::size_t{r} * ld + c] = element_traits<T>::to_float(row[c]);
+          });
+        }
+      } else {
+        for (std::uint32_t c = 0; c < channels; ++c) {
+          T const* const column = base + std::int64_t{c} * s.channel_stride;
+          team.for_each(run, [&](std::uint32_t r) {
+            to[std::size_t{r} * ld + c] =
+                element_traits<T>::to_float(column[std::int64_t{r} * s.token_stride]);
+          });
+        }
+      }
+      t += run;
+    }
+  }
+
+  /// Element (slot, c) = value(c), rounded to storage. Cooperative over channels; no barrier.
+  template <class Team, class F>
+  KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
+    segment<T> const s = self().locate(where, slot);
+    team.for_each(self().channels(), [&](std::uint32_t c) {
+      s.base[std::int64_t{c} * s.channel_stride] = element_traits<T>::from_float(value(c));
+    });
+  }
+
+  /// Raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so that consecutive
+  /// calls need no barrier between them.
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    segment<T> const to = self().locate(where, dst);
+    segment<T> const from = self().locate(where, src);
+    team.for_each(self().channels(), [&](std::uint32_t c) {
+      to.base[std::int64_t{c} * to.channel_stride] = from.base[std::int64_t{c} * from.channel_stride];
+    });
+  }
+
+private:
+  KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
+};
+
+/// True for layouts whose tokens lie side by side while channels do not: loops then run along tokens.
+template <class Layout>
+inline constexpr bool runs_along_tokens = Layout::token_run == 0 && Layout::channel_run == 1;
+
+template <class Layout, class = void> struct is_layout : std::false_type {};
+
+template <class Layout>
+struct is_layout<Layout,
+                 std::void_t<typename Layout::element_type, decltype(Layout::channel_run),
+                             decltype(Layout::token_run), decltype(std::declval<Layout const&>().channels()),
+                             decltype(std::declval<Layout const&>().writable(track{}, slot_t{})),
+                             decltype(std::declval<Layout const&>().load_tile(
+                                 std::declval<serial_team const&>(), track{}, slot_t{}, 0u, 0u, 0u,
+                                 std::declval<float*>(), 0u)),
+                             decltype(std::declval<Layout const&>().copy_row(
+                                 std::declval<serial_team const&>(), track{}, slot_t{}, slot_t{}))>>
+    : std::bool_constant<std::is_trivially_copyable_v<Layout>> {};
+
+/// Names the bad type in the error and says what is missing.
+template <class Layout> constexpr void require_layout() {
+  static_assert(
+      is_layout<Layout>::value,
+      "kvmeld: this type is not a layout: it must be trivially copyable and have element_type, channel_run, "
+      "token_run, channels(), writable(track, slot), load_tile(...), encode_row(...) and copy_row(...)");
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,35 @@
+// The merge function of eviction: members go, the pivot stays as it is.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace merge {
+
+/// Everything that would merge is dropped. With `zero_class` this is plain eviction; with an identifier that makes
+/// sets it keeps one entry per set, unchanged.
+struct drop {
+  static constexpr bool needs_score = false;
+  static constexpr bool cooperative = false;
+  constexpr bool carries_degree() const { return false; }
+  std::size_t scratch_bytes(shape const&, int) const { return 0; }
+
+  KVMELD_HD void weigh(wave_ref const& wave, tile const& t, slot_t pivot, member_list const& m) const {
+    for (std::uint32_t i = 0; i < m.count; ++i) {
+      if (m.slots[i] == pivot) continue;
+      std::size_t const e = wave.step.at(t.item, m.slots[i]);
+      wave.step.what[e] = fate::drop;
+      wave.step.target[e] = m.slots[i];
+    }
+  }
+};
+
+}  // namespace merge
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,71 @@
+// What a merge function is, and the phase that computes coefficients.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// A merge function answers `weigh(team, wave, keys, tile, members)`: writes key, value and degree weights of one set
+/// into the step; called by the whole team, set by set, when `cooperative`, otherwise by one lane per set.
+/// It declares `needs_score`, `carries_degree()` (results have degree > 1) and `scratch_bytes(shape, lanes)`.
+template <class Merge, class = void> struct is_merge_function : std::false_type {};
+
+template <class Merge>
+struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), decltype(Merge::cooperative),
+                                            decltype(std::declval<Merge const&>().carries_degree()),
+                                            decltype(std::declval<Merge const&>().scratch_bytes(shape{}, 1))>>
+    : std::bool_constant<std::is_trivially_copyable_v<Merge>> {};
+
+/// Coefficients of the step's sets.
+template <class Merge, class Keys> struct weigh_phase {
+  static constexpr std::uint32_t block = 256;  ///< pivot slots per tile
+  Merge merge;
+  Keys keys;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].merged == 0) return;
+    std::uint32_t const count = min_of(block, n - begin);
+    if constexpr (Merge::cooperative) {
+      auto const scratch = merge.prepare(team, keys.channels());
+      for (std::uint32_t i = 0; i < count; ++i) {
+        member_list const m = members_of(wave, t.item, begin + i);
+        if (m.count > 1) merge.weigh(team, wave, keys, t, begin + i, m, scratch);
+      }
+    } else {
+      team.for_each(count, [&](std::uint32_t i) {
+        member_list const m = members_of(wave, t.item, begin + i);
+        if (m.count > 1) merge.weigh(wave, t, begin + i, m);
+      });
+    }
+  }
+};
+
+/// Writes one set's weights: `share(i)` for member i, the same for keys and values.
+template <class Share>
+KVMELD_HD void write_weights(wave_ref const& wave, tile const& t, member_list const& m, Share share) {
+  for (std::uint32_t i = 0; i < m.count; ++i) {
+    std::size_t const e = wave.step.at(t.item, m.slots[i]);
+    float const w = share(i);
+    wave.step.key_weight[e] = w;
+    wave.step.value_weight[e] = w;
+  }
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

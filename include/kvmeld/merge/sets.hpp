@@ -1,0 +1,116 @@
+// The sets of a plan as lists: for every pivot its members in ascending order.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Members of one pivot, the pivot among them, ascending. Empty when nothing merges into the slot.
+struct member_list {
+  slot_t const* slots;
+  std::uint32_t count;
+};
+
+KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item, slot_t pivot) {
+  slot_t const* const ends = wave.set_end + wave.at(item, 0);
+  slot_t const begin = pivot == 0 ? 0 : ends[pivot - 1];
+  return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
+}
+
+/// Spread sources of a track, ascending: they follow the sets.
+KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item) {
+  track_state const& s = wave.state[item];
+  slot_t const begin = s.length == 0 ? 0 : wave.set_end[wave.at(item, s.length - 1)];
+  return {wave.set_member + wave.at(item, begin), s.spreads};
+}
+
+/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the list, so that
+/// only the pivot has to find its place. Otherwise a heap sort.
+KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
+  for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
+    slot_t const pivot = list[i - 1];
+    list[i - 1] = list[i];
+    list[i] = pivot;
+  }
+  std::uint32_t ordered = 1;
+  while (ordered < n && list[ordered - 1] < list[ordered]) ++ordered;
+  if (ordered >= n) return;
+  auto const sift = [&](std::uint32_t root, std::uint32_t end) {
+    for (std::uint32_t child = 2 * root + 1; child < end; child = 2 * root + 1) {
+      if (child + 1 < end && list[child] < list[child + 1]) ++child;
+      if (list[root] >= list[child]) return;
+      slot_t const x = list[root];
+      list[root] = list[child];
+      list[child] = x;
+      root = child;
+    }
+  };
+  for (std::uint32_t i = n / 2; i-- > 0;) sift(i, n);
+  for (std::uint32_t end = n; end-- > 1;) {
+    slot_t const x = list[0];
+    list[0] = list[end];
+    list[end] = x;
+    sift(0, end);
+  }
+}
+
+/// Lists the sets of `map` (the step or the plan) into set_end and set_member.
+struct link_phase {
+  wave_ref wave;
+  plan_ref map;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    slot_t* const end = wave.set_end + wave.at(t.item, 0);
+    slot_t* const member = wave.set_member + wave.at(t.item, 0);
+    std::size_t const base = map.at(t.item, 0);
+    auto const joins = [&](std::uint32_t i) {
+      return map.what[base + i] == fate::merge || map.what[base + i] == fate::share;
+    };
+    team.for_each(n, [&](std::uint32_t i) { end[i] = 0; });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) {
+      if (joins(i)) team.fetch_add(&end[map.target[base + i]], 1);
+    });
+    team.sync();
+    // A pivot belongs to its own set and opens it; counts become cursors, which filling turns into ends.
+    lane_range const mine = contiguous_range(team, n);
+    std::uint32_t total = 0;
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] == 0 ? 0 : end[i] + 1;
+    scan_result const s = team.scan(total);
+    std::uint32_t begin = s.before;
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
+      std::uint32_t const count = end[i] == 0 ? 0 : end[i] + 1;
+      if (count != 0) member[begin] = i;
+      end[i] = begin + (count == 0 ? 0 : 1);
+      begin += count;
+    }
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) {
+      if (joins(i)) member[team.fetch_add(&end[map.target[base + i]], 1)] = i;
+    });
+    team.sync();
+    // Arrival order of atomics does not show: every list is sorted.
+    team.for_each(n, [&](std::uint32_t i) {
+      std::uint32_t const first = i == 0 ? 0 : end[i - 1];
+      if (end[i] > first + 1) sort_members(member + first, end[i] - first);
+    });
+    std::uint32_t const spreads = compact_indices(
+        team, n, [&](std::uint32_t i) { return map.what[base + i] == fate::spread; },
+        [&](std::uint32_t rank, std::uint32_t i) { member[s.total + rank] = i; });
+    if (team.lane() == 0) wave.state[t.item].spreads = spreads;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

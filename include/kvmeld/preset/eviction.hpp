@@ -1,0 +1,50 @@
+// The eviction baselines: policies whose merge function is `drop`.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/zero_class.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/score/global.hpp>
+#include <kvmeld/score/local.hpp>
+#include <kvmeld/score/none.hpp>
+#include <kvmeld/select/sinks_and_recents.hpp>
+#include <kvmeld/select/top.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+
+/// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): the first `sinks`
+/// entries and the most recent ones.
+namespace streaming_llm {
+using type = policy<score::none, select::sinks_and_recents, identify::zero_class, merge::drop>;
+inline type with_sinks(std::uint32_t sinks = 4) {
+  return {{}, {quantity::entries(sinks), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace streaming_llm
+
+/// H2O (Zhang et al., "Heavy-Hitter Oracle", 2023): half the budget recent, half by accumulated attention.
+namespace h2o {
+using type = policy<score::global, select::top, identify::zero_class, merge::drop>;
+inline type halves() {
+  return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace h2o
+
+/// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): the last `window` entries and
+/// those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
+namespace snapkv {
+using type = policy<score::local, select::top, identify::zero_class, merge::drop>;
+inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
+  return {
+      {window, pool}, {quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace snapkv
+
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,51 @@
+// KVMerger, "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs" (2024): defaults and citations.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/admit/exact_budget.hpp>
+#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/consecutive_threshold.hpp>
+#include <kvmeld/merge/gaussian.hpp>
+#include <kvmeld/score/global.hpp>
+#include <kvmeld/select/top.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+namespace kvmerger {
+
+using type =
+    policy<score::global, select::top, identify::consecutive_threshold<admit::exact_budget>, merge::gaussian>;
+using paper_type =
+    policy<score::global, select::top, identify::consecutive_threshold<admit::threshold>, merge::gaussian>;
+
+/// The resolution: a third of the budget recent and a quarter heavy, as the paper's 50% setting comes to (0.17 and
+/// 0.12 of the context); a threshold per head that meets the budget; Gaussian weights with the mean distance as
+/// bandwidth; degrees and scores add.
+inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
+                       quantity heavy = quantity::of_budget(0.25)) {
+  return {{}, {quantity::entries(0), recents, heavy}, {}, {}};
+}
+
+/// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no degrees.
+/// The length reached depends on the data; the budget only says whether to compress.
+inline paper_type paper_50() {
+  paper_type p{};
+  p.select = {quantity::entries(0), quantity::of_length(0.17), quantity::of_length(0.12)};
+  p.merge.sigma = merge::bandwidth::fixed;
+  p.merge.degrees = false;
+  return p;
+}
+/// As printed, for a 35% cache: recent 0.08, protected 0.02.
+inline paper_type paper_35() {
+  paper_type p = paper_50();
+  p.select = {quantity::entries(0), quantity::of_length(0.08), quantity::of_length(0.02)};
+  return p;
+}
+
+}  // namespace kvmerger
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

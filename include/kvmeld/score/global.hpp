@@ -1,0 +1,36 @@
+// Accumulated attention: how much every query so far looked at an entry (H2O; KVMerger section 4.1).
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// Column sums of the attention probabilities over all observed queries, averaged over the query heads of a KV head.
+/// One channel; when entries merge their sums add, since the entry stands for all of them.
+struct global {
+  static constexpr bool needs_attention = true;
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::accumulated_attention, channel_rule::sum, 0.0f});
+    return c;
+  }
+
+  KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
+  template <class Team>
+  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
+                          float* out) const {
+    float const* const sum = ledger.channel_data[0] + ledger.at(where, 0);
+    team.for_each(length, [&](std::uint32_t s) { out[s] = sum[s]; });
+    team.sync();
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

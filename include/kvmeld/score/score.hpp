@@ -1,0 +1,57 @@
+// What a score is, and the phases that feed and read it.
+#pragma once
+
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// What one observation does to a channel: new = (base < 0 ? 0 : old value of channel `base`) + the attention that
+/// rows from `first_row` on give the entry.
+struct channel_update {
+  std::int32_t base;
+  std::uint32_t first_row;
+};
+
+/// A score declares channels and answers, for a block of `rows` query rows observed together:
+///   `channel_update update(channel, window_rows, rows)`   what the block does to each channel
+///   `std::uint32_t next_window(window_rows, rows)`        the per-track counter after the block
+///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
+template <class Score, class = void> struct is_score : std::false_type {};
+
+template <class Score>
+struct is_score<Score, std::void_t<decltype(Score::needs_attention), decltype(Score::channels()),
+                                   decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
+                                   decltype(std::declval<Score const&>().next_window(0u, 0u)),
+                                   decltype(std::declval<Score const&>().evaluate(
+                                       std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
+                                       track{}, 0u, std::declval<float*>()))>>
+    : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
+
+/// Evaluates the score of every entry of a track.
+template <class Score> struct score_phase {
+  Score score;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = wave.state[t.item];
+    if (s.active == 0) return;
+    score.evaluate(team, wave.ledger, t.where, s.length, wave.score + wave.at(t.item, 0));
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

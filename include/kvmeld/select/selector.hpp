@@ -1,0 +1,75 @@
+// What a selector is, and the phase that runs it.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// How many entries a selector pins: the first, the last, and the best in between.
+struct pins {
+  std::uint32_t sinks, recents, heavy;
+  KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
+};
+
+/// Resolves quantities in the order sinks, recents, heavy. A frozen beginning is pinned whole, whatever the sinks.
+KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
+                                   std::uint32_t limit, std::uint32_t frozen) {
+  pins p{};
+  p.sinks = max_of(frozen, min_of(length, sinks.resolve(length, limit, 0)));
+  p.recents = min_of(length - p.sinks, recents.resolve(length, limit, p.sinks));
+  p.heavy = min_of(length - p.sinks - p.recents, heavy.resolve(length, limit, p.sinks + p.recents));
+  return p;
+}
+
+/// A selector answers:
+///   `pins pinned(length, limit, frozen)`   how many entries it will pin (host and device)
+///   `assign(team, wave, item, pins)`       writes a role for every entry; cooperative
+template <class Select, class = void> struct is_selector : std::false_type {};
+
+template <class Select>
+struct is_selector<Select,
+                   std::void_t<decltype(std::declval<Select const&>().pinned(0u, 0u, 0u)),
+                               decltype(std::declval<Select const&>().assign(
+                                   std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u,
+                                   std::declval<pins const&>()))>>
+    : std::bool_constant<std::is_trivially_copyable_v<Select>> {};
+
+/// Pins the ends, marks everything between as mergeable. Cooperative; barrier at the end.
+template <class Team>
+KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
+  std::uint32_t const n = wave.state[item].length;
+  role* const roles = wave.roles + wave.at(item, 0);
+  team.for_each(n, [&](std::uint32_t s) {
+    roles[s] = s < p.sinks || s >= n - p.recents ? role::pinned : role::mergeable;
+  });
+  team.sync();
+}
+
+template <class Select> struct select_phase {
+  Select select;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return select_k_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = wave.state[t.item];
+    if (s.active == 0) return;
+    select.assign(team, wave, t.item, select.pinned(s.length, s.limit, s.shielded));
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

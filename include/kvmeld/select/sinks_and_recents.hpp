@@ -1,0 +1,37 @@
+// Roles by position alone: the first and the last entries are pinned (StreamingLLM; Chelsea section 4).
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace select {
+
+/// Pins `sinks` first and `recents` last entries; the middle is mergeable. Needs no score.
+struct sinks_and_recents {
+  quantity sinks = quantity::entries(16);
+  quantity recents = quantity::entries(64);
+
+  static constexpr bool needs_score = false;
+
+  KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
+    return resolve_pins(sinks, recents, quantity::entries(0), length, limit, frozen);
+  }
+  template <class Team>
+  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
+    pin_ends(team, wave, item, p);
+  }
+  std::string problem() const {
+    return share_problem("select::sinks_and_recents.sinks", sinks) +
+           share_problem("select::sinks_and_recents.recents", recents);
+  }
+};
+
+}  // namespace select
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,48 @@
+// Roles by position and score: the ends are pinned, and of the rest the best (H2O, SnapKV, KVMerger).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace select {
+
+/// Pins `sinks` first, `recents` last and, of the rest, the `heavy` entries with the highest score (ties to the lower
+/// slot); everything else is mergeable.
+struct top {
+  quantity sinks = quantity::entries(0);
+  quantity recents = quantity::of_budget(0.5);
+  quantity heavy = quantity::rest_of_budget();
+
+  static constexpr bool needs_score = true;
+
+  KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
+    return resolve_pins(sinks, recents, heavy, length, limit, frozen);
+  }
+  template <class Team>
+  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
+    pin_ends(team, wave, item, p);
+    std::uint32_t const middle = wave.state[item].length - p.sinks - p.recents;
+    float const* const score = wave.score + wave.at(item, p.sinks);
+    role* const roles = wave.roles + wave.at(item, p.sinks);
+    // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
+    select_k(
+        team, middle, p.heavy, [&](std::uint32_t i) { return max_of(std::uint32_t{1}, order_key(score[i])); },
+        [&](std::uint32_t i) { roles[i] = role::pinned; });
+  }
+  std::string problem() const {
+    return share_problem("select::top.sinks", sinks) + share_problem("select::top.recents", recents) +
+           share_problem("select::top.heavy", heavy);
+  }
+};
+
+}  // namespace select
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

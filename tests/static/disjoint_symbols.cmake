@@ -1,0 +1,27 @@
+# Objects compiled under different configurations define no common symbol of kvmeld: the linker, which keeps one of
+# several equal weak symbols, has nothing to confuse.
+#   cmake -DNM=<nm> "-DOBJECTS=a.o|b.o|..." -P disjoint_symbols.cmake
+cmake_minimum_required(VERSION 3.25)
+
+string(REPLACE "|" ";" objects "${OBJECTS}")
+set(seen)
+set(shared)
+foreach(object IN LISTS objects)
+  execute_process(COMMAND "${NM}" --defined-only "${object}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[WVu] [^\n]*6kvmeld[^\n]*" symbols "${text}")
+  list(LENGTH symbols count)
+  if(count EQUAL 0)
+    message(FATAL_ERROR "${object} defines no weak symbol of kvmeld: this test tests nothing")
+  endif()
+  message(STATUS "${object}: ${count} symbols of kvmeld")
+  foreach(symbol IN LISTS symbols)
+    if(symbol IN_LIST seen)
+      list(APPEND shared "  ${symbol}")
+    endif()
+  endforeach()
+  list(APPEND seen ${symbols})
+endforeach()
+if(shared)
+  list(JOIN shared "\n" shared)
+  message(FATAL_ERROR "defined under more than one configuration:\n${shared}")
+endif()

@@ -1,0 +1,33 @@
+# Only .hpp and .cuh under include/, nothing outside include/kvmeld, each file under 450 lines and with #pragma once.
+#   cmake -DINCLUDE_DIR=<include> -P no_stray_headers.cmake
+cmake_minimum_required(VERSION 3.25)
+
+set(line_limit 450)
+file(GLOB_RECURSE files RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/*")
+list(LENGTH files count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "no headers under ${INCLUDE_DIR}")
+endif()
+
+set(findings)
+foreach(file IN LISTS files)
+  if(NOT file MATCHES "^kvmeld/.*\\.(hpp|cuh)$")
+    list(APPEND findings "  ${file}: not a header kvmeld/**.hpp or kvmeld/**.cuh")
+    continue()
+  endif()
+  file(READ "${INCLUDE_DIR}/${file}" text)
+  string(REGEX MATCHALL "\n" line_ends "${text}")
+  list(LENGTH line_ends lines)
+  if(NOT lines LESS line_limit)
+    list(APPEND findings "  ${file}: ${lines} lines, allowed are fewer than ${line_limit}")
+  endif()
+  if(NOT text MATCHES "(^|\n)#pragma once\n")
+    list(APPEND findings "  ${file}: no #pragma once")
+  endif()
+endforeach()
+
+if(findings)
+  list(JOIN findings "\n" findings)
+  message(FATAL_ERROR "stray headers:\n${findings}")
+endif()
+message(STATUS "${count} headers, each under ${line_limit} lines")

@@ -1,0 +1,3 @@
+#include "unit.hpp"
+
+one_program::report one_program::fast_math() { return run(); }
