@@ -23,35 +23,44 @@ namespace attention {
 /// What both sources share: slots per tile, and how sums enter the channels.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
+  static constexpr std::uint32_t channels = Score::channels().count;
   Score score;
   ledger_ref ledger;
   batch_source source;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, token_block); }
 
-  /// First row that any channel counts; earlier ones need not be computed.
-  KVMELD_HD std::uint32_t first_row(std::uint32_t window, std::uint32_t rows) const {
-    std::uint32_t first = rows;
-    for (std::uint32_t c = 0; c < ledger.channels.count; ++c)
-      first = min_of(first, score.update(c, window, rows).first_row);
-    return first;
-  }
-  /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
-  KVMELD_HD void add(track where, slot_t s, std::uint32_t window, std::uint32_t rows,
-                     float const* sums) const {
-    float old[max_channels];
-    std::size_t const i = ledger.at(where, s);
-    for (std::uint32_t c = 0; c < ledger.channels.count; ++c) old[c] = ledger.channel_data[c][i];
-    for (std::uint32_t c = 0; c < ledger.channels.count; ++c) {
-      std::int32_t const base = score.update(c, window, rows).base;
-      ledger.channel_data[c][i] = (base < 0 ? 0.0f : old[base]) + sums[c];
+  /// What a block of `rows` rows does to every channel of the score.
+  struct updates {
+    channel_update at[channels];
+    std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
+
+    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows) : first_row(rows) {
+      for (std::uint32_t c = 0; c < channels; ++c) {
+        at[c] = score.update(c, window, rows);
+        first_row = min_of(first_row, at[c].first_row);
+      }
     }
+  };
+  KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
+    return updates(score, ledger.word(where, track_word::window_rows), rows);
+  }
+
+  /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
+  KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
+    float next[channels];
+    std::size_t const i = ledger.at(where, s);
+    for (std::uint32_t c = 0; c < channels; ++c) {
+      next[c] = (u.at[c].base < 0 ? 0.0f : ledger.channel_data[u.at[c].base][i]) + sums[c];
+    }
+    for (std::uint32_t c = 0; c < channels; ++c) ledger.channel_data[c][i] = next[c];
   }
 };
 
 /// Recomputes p = exp(logit - lse) tile by tile: no matrix of queries x entries, exact with the engine's log-sum-exp.
 template <class Score, class Keys, class Q> struct observe_queries_phase : observe_base<Score> {
   using base = observe_base<Score>;
+  using base::channels;
   using base::token_block;
   static constexpr std::uint32_t row_block = 16;
   Keys keys;
@@ -63,7 +72,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::size_t const d = keys.channels();
     std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
-           scratch_size(rows * sizeof(float)) + scratch_size(token_block * max_channels * sizeof(float));
+           scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -74,7 +83,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::uint32_t const tokens = min_of(token_block, length - begin);
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries[member];
-    std::uint32_t const window = l.word(t.where, track_word::window_rows);
+    typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
     float const scale = params.scale_for(d);
@@ -82,11 +91,11 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const k = team.template scratch<float>(std::size_t{token_block} * d);
     float* const q = team.template scratch<float>(std::size_t{row_block} * group * d);
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
-    float* const sums = team.template scratch<float>(std::size_t{token_block} * max_channels);
+    float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
     keys.load_tile(team, t.where, begin, tokens, 0, d, k, d);
-    team.for_each(token_block * max_channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
+    team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
     team.sync();
-    for (std::uint32_t r0 = this->first_row(window, rows); r0 < rows; r0 += row_block) {
+    for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
       team.for_each(block * group * d, [&](std::uint32_t i) {
@@ -102,7 +111,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       team.for_each(tokens, [&](std::uint32_t j) {
         float const degree = l.degree[l.at(t.where, begin + j)];
         float const bias = degree == 1.0f ? 0.0f : std::log(degree);
-        float part[max_channels] = {};
+        float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
           if (begin + j >= params.visible(length, rows, r0 + r)) continue;
           float p = 0.0f;
@@ -112,16 +121,16 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
             p += std::exp(params.logit(product, bias) - norm[row]);
           }
           p /= static_cast<float>(group);
-          for (std::uint32_t c = 0; c < l.channels.count; ++c) {
-            if (r0 + r >= this->score.update(c, window, rows).first_row) part[c] += p;
+          for (std::uint32_t c = 0; c < channels; ++c) {
+            if (r0 + r >= u.at[c].first_row) part[c] += p;
           }
         }
-        for (std::uint32_t c = 0; c < l.channels.count; ++c) sums[j * max_channels + c] += part[c];
+        for (std::uint32_t c = 0; c < channels; ++c) sums[j * channels + c] += part[c];
       });
       team.sync();
     }
     team.for_each(tokens, [&](std::uint32_t j) {
-      this->add(t.where, begin + j, window, rows, sums + std::size_t{j} * max_channels);
+      this->add(t.where, begin + j, u, sums + std::size_t{j} * channels);
     });
   }
 };
@@ -129,6 +138,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
 /// Sums probabilities that the engine has: rows[sequence][query head][query][slot], visible entries only.
 template <class Score, class T> struct observe_rows_phase : observe_base<Score> {
   using base = observe_base<Score>;
+  using base::channels;
   using base::token_block;
   attention_params params;
   head_rows<T> rows_view;
@@ -142,11 +152,11 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     if (begin >= length) return;
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries[member];
-    std::uint32_t const window = l.word(t.where, track_word::window_rows);
+    typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
-      float sums[max_channels] = {};
-      for (std::uint32_t r = this->first_row(window, rows); r < rows; ++r) {
+      float sums[channels] = {};
+      for (std::uint32_t r = u.first_row; r < rows; ++r) {
         if (begin + j >= params.visible(length, rows, r)) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -154,11 +164,11 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
           p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[begin + j]);
         }
         p /= static_cast<float>(group);
-        for (std::uint32_t c = 0; c < l.channels.count; ++c) {
-          if (r >= this->score.update(c, window, rows).first_row) sums[c] += p;
+        for (std::uint32_t c = 0; c < channels; ++c) {
+          if (r >= u.at[c].first_row) sums[c] += p;
         }
       }
-      this->add(t.where, begin + j, window, rows, sums);
+      this->add(t.where, begin + j, u, sums);
     });
   }
 };

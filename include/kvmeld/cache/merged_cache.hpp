@@ -205,6 +205,8 @@ public:
     for_tracks(slot, [&](track t) { most = max_of(most, ledger_.length[t.index]); });
     return most;
   }
+  /// Tokens the sequence has been given, pending ones included: the position of the next one.
+  std::uint32_t tokens(std::uint32_t slot) const { return ledger_.seen[slot] + ledger_.pending[slot]; }
   /// Entries held by all tracks of a sequence.
   std::size_t entries(std::uint32_t slot) const {
     std::size_t sum = 0;

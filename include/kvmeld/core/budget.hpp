@@ -50,12 +50,12 @@ private:
 /// A count that a selector protects, relative to what it is applied to.
 class quantity {
 public:
-  static constexpr quantity entries(std::uint32_t n) { return {unit::entries, static_cast<double>(n)}; }
+  KVMELD_HD static constexpr quantity entries(std::uint32_t n) { return {unit::entries, static_cast<double>(n)}; }
   /// Of the entries held before compression.
-  static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
-  static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
+  KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
+  KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
   /// What the quantities before this one leave of the budget.
-  static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
+  KVMELD_HD static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
 
   KVMELD_HD std::uint32_t resolve(std::uint32_t length, std::uint32_t limit, std::uint32_t taken) const {
     switch (unit_) {
@@ -71,7 +71,7 @@ public:
 
 private:
   enum class unit : std::uint8_t { entries, of_length, of_budget, rest };
-  constexpr quantity(unit u, double v) : unit_(u), value_(v) {}
+  KVMELD_HD constexpr quantity(unit u, double v) : unit_(u), value_(v) {}
 
   unit unit_;
   double value_;

@@ -33,26 +33,26 @@ KVMELD_HD constexpr std::size_t scratch_size(std::size_t bytes) { return (bytes 
 /// One lane: every cooperative operation is the identity.
 class serial_team {
 public:
-  serial_team(void* scratch, std::size_t bytes)
+  KVMELD_HD serial_team(void* scratch, std::size_t bytes)
       : next_(static_cast<std::byte*>(scratch)), end_(next_ + bytes) {}
 
-  std::uint32_t lane() const { return 0; }
-  std::uint32_t lanes() const { return 1; }
-  void sync() const {}
-  template <class Op> std::uint32_t reduce(std::uint32_t x, Op) const { return x; }
-  scan_result scan(std::uint32_t x) const { return {0, x}; }
+  KVMELD_HD std::uint32_t lane() const { return 0; }
+  KVMELD_HD std::uint32_t lanes() const { return 1; }
+  KVMELD_HD void sync() const {}
+  template <class Op> KVMELD_HD std::uint32_t reduce(std::uint32_t x, Op) const { return x; }
+  KVMELD_HD scan_result scan(std::uint32_t x) const { return {0, x}; }
   /// f(i) for all i < n, shared out over the lanes; no order, no barrier at the end.
-  template <class F> void for_each(std::uint32_t n, F f) const {
+  template <class F> KVMELD_HD void for_each(std::uint32_t n, F f) const {
     for (std::uint32_t i = 0; i < n; ++i) f(i);
   }
   /// Adds to a value that lanes share and returns what was there. Use only where the order does not show.
-  std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
+  KVMELD_HD std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
     std::uint32_t const old = *where;
     *where += x;
     return old;
   }
   /// `n` uninitialised objects shared by the lanes of this tile; every lane asks in the same order.
-  template <class T> T* scratch(std::size_t n) const {
+  template <class T> KVMELD_HD T* scratch(std::size_t n) const {
     std::byte* const p = next_;
     next_ += scratch_size(n * sizeof(T));
     assert(next_ <= end_ && "phase asked for more scratch than scratch_bytes() declared");

@@ -35,6 +35,9 @@ struct local {
     if (filled + rows > window) {  // the current half is full: it becomes the past
       return channel == past ? channel_update{current, rows} : channel_update{-1, 0};
     }
+    if (filled + rows == window) {  // the current half alone is the window
+      return channel == past ? channel_update{-1, rows} : channel_update{current, 0};
+    }
     return channel == past ? channel_update{past, rows} : channel_update{current, 0};
   }
   KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {

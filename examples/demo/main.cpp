@@ -1,0 +1,166 @@
+// The demo: a real language model reads a long text, its KV cache is merged or evicted down to a budget, and it answers
+// from what is left.
+#include "material.hpp"
+#include "measure.hpp"
+#include "prompts.hpp"
+
+#include <tiny_llama/model.hpp>
+#include <tiny_llama/options.hpp>
+#include <tiny_llama/progress.hpp>
+#include <tiny_llama/report.hpp>
+#include <tiny_llama/threads.hpp>
+#include <tiny_llama/tokens.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using tiny_llama::options;
+using tiny_llama::report_row;
+
+constexpr int continuation_tokens = 129;  // 128 are predicted
+constexpr int probe_tokens = 32;
+
+/// Runs `run(policy)` with the preset of a method's name.
+template <class Run> void with_preset(std::string const& method, Run run) {
+  namespace preset = kvmeld::preset;
+  if (method == "h2o") return run(preset::h2o::halves());
+  if (method == "snapkv") return run(preset::snapkv::with_window());
+  if (method == "kvmerger") return run(preset::kvmerger::for_budget());
+  if (method == "chelsea") return run(preset::chelsea::llama3());
+  run(preset::streaming_llm::with_sinks());  // also the full cache, which it never compresses
+}
+
+std::string kind_of(std::string const& method) {
+  if (method == "full") return "full";
+  return method == "kvmerger" || method == "chelsea" ? "merge" : "evict";
+}
+
+report_row summarise(std::string const& method, double budget, demo::tally const& t,
+                     std::uint64_t full_bytes) {
+  report_row row;
+  row.method = method;
+  row.kind = kind_of(method);
+  row.budget = budget;
+  row.bits_per_byte = t.bits / static_cast<double>(t.tokens);
+  auto const share = [](int part, int whole) {
+    return whole == 0 ? -1.0 : static_cast<double>(part) / whole;
+  };
+  row.needle_accuracy = share(t.after.right, t.after.digits);
+  row.needle_exact = share(t.after.exact, t.after.numbers);
+  row.needle_accuracy_inside = share(t.inside.right, t.inside.digits);
+  row.needle_exact_inside = share(t.inside.exact, t.inside.numbers);
+  row.output_error = t.error / t.contexts;
+  row.kv_bytes_full = full_bytes;
+  row.kv_bytes = t.bytes / static_cast<std::uint64_t>(t.contexts);
+  row.compress_ms = 1e3 * t.compress_seconds / t.contexts;
+  row.observe_ms = 1e3 * t.observe_seconds / t.contexts;
+  row.decode_tokens_per_s = static_cast<double>(t.tokens) / t.decode_seconds;
+  return row;
+}
+
+tiny_llama::report run(options const& o) {
+  tiny_llama::use_threads(o.threads);
+  tiny_llama::model model = tiny_llama::model::load(o.model);
+  bool const bytes = tiny_llama::is_byte_model(model.shape().vocab);
+  std::vector<int> const ids = tiny_llama::read_tokens(o.text_path(), model.shape().vocab);
+  std::string text;  // planting and asking for numbers takes bytes
+  if (bytes) text.assign(ids.begin(), ids.end());
+  int const needles = bytes ? o.needles : 0;
+  if (needles != o.needles)
+    std::cerr << "token ids: what they mean is not known, so no numbers are planted\n";
+  // The context, the longest question or the continuation, and an answer.
+  auto const capacity = static_cast<std::uint32_t>(o.context + std::max(continuation_tokens, 64) + 64);
+
+  int const methods = static_cast<int>(o.methods.size());
+  auto const budgets_of = [&](std::string const& m) {
+    return m == "full" ? std::vector<double>{1.0} : o.budgets;
+  };
+  double steps = 0;
+  for (std::string const& m : o.methods) steps += static_cast<double>(budgets_of(m).size()) + needles;
+  tiny_llama::progress bar(std::cerr, (steps + 4) * o.contexts);
+
+  std::map<std::string, std::vector<demo::tally>> tallies;
+  double done = 0;
+  for (int index = 0; index < o.contexts; ++index) {
+    std::string const name =
+        "context " + std::to_string(index + 1) + " of " + std::to_string(o.contexts) + ": ";
+    bar.update(done, name + "reading");
+    tiny_llama::needle_request request;
+    request.context = o.context;
+    request.needles = needles;
+    request.continuation = continuation_tokens;
+    request.seed = o.seed;
+    request.index = static_cast<std::uint64_t>(index);
+    demo::context const context = demo::read_context(
+        model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity,
+        probe_tokens);
+    done += 4;
+    for (int m = 0; m < methods; ++m) {
+      std::string const& method = o.methods[static_cast<std::size_t>(m)];
+      std::vector<double> const budgets = budgets_of(method);
+      auto& sums = tallies[method];
+      sums.resize(budgets.size());
+      bar.update(done, name + method);
+      with_preset(method, [&](auto const& policy) {
+        demo::measure(model, policy, context, capacity, budgets, method != "full", sums,
+                      [&] { bar.update(++done, name + method); });
+      });
+    }
+  }
+  bar.finish();
+
+  tiny_llama::report results;
+  results.model = model.name();
+  results.context = o.context;
+  results.contexts = o.contexts;
+  results.needles = needles;
+  results.seed = o.seed;
+  auto const& c = model.shape();
+  std::uint64_t const full_bytes =
+      static_cast<std::uint64_t>(o.context) * static_cast<std::uint64_t>(c.layers) *
+      static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::half);
+  for (std::string const& method : o.methods) {
+    std::vector<double> const budgets = budgets_of(method);
+    for (std::size_t b = 0; b < budgets.size(); ++b) {
+      results.rows.push_back(summarise(method, budgets[b], tallies[method][b], full_bytes));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    tiny_llama::parsed_options const parsed = tiny_llama::parse_options(argc, argv);
+    if (!parsed.help.empty()) {
+      std::cout << parsed.help;
+      return 0;
+    }
+    tiny_llama::report const results = run(parsed.chosen);
+    tiny_llama::print_table(results, std::cout);
+    if (!parsed.chosen.json.empty()) {
+      tiny_llama::write_json(results, parsed.chosen.json);
+      std::cout << "figures: " << parsed.chosen.json << "\n";
+    }
+    if (!parsed.chosen.chart.empty()) {
+      tiny_llama::write_chart(results, parsed.chosen.chart);
+      std::cout << "chart:   " << parsed.chosen.chart << "\n";
+    }
+    return 0;
+  } catch (tiny_llama::option_error const& problem) {
+    std::cerr << "kvmeld_demo: " << problem.what() << "\n";
+    return tiny_llama::option_error::exit_code;
+  } catch (std::exception const& problem) {
+    std::cerr << "kvmeld_demo: " << problem.what() << "\n";
+    return 1;
+  }
+}

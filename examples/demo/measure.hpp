@@ -1,0 +1,69 @@
+// One method on one context at every budget.
+#pragma once
+
+#include "prompts.hpp"
+#include "questions.hpp"
+
+#include <tiny_llama/engine.hpp>
+#include <tiny_llama/model.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace demo {
+
+/// Sums over contexts; the report shows their means.
+struct tally {
+  double bits = 0, decode_seconds = 0, compress_seconds = 0, observe_seconds = 0, error = 0;
+  std::size_t tokens = 0;
+  recall_result after, inside;
+  std::uint64_t bytes = 0;
+  int contexts = 0;
+};
+
+/// Asks an engine whose cache has its final form everything that is asked after compression.
+template <class Engine> void question(Engine& engine, context const& c, tally& t) {
+  continuation_result const read = read_on(engine, c.source.continuation);
+  t.bits += read.bits;
+  t.decode_seconds += read.seconds;
+  t.tokens += read.tokens;
+  t.error += output_error(engine, c.probe_queries);
+  t.bytes += engine.kv_bytes();
+  for (tiny_llama::needle const& n : c.source.needles) {
+    t.after += ask(engine, tiny_llama::byte_tokens(n.question), n.answer);
+  }
+  ++t.contexts;
+}
+
+/// Compresses copies of the prompt to every budget (none: the full cache) and asks. `done` is told after each step.
+template <class Policy>
+void measure(tiny_llama::model& model, Policy const& policy, context const& c, std::uint32_t capacity,
+             std::vector<double> const& budgets, bool compresses, std::vector<tally>& tallies,
+             std::function<void()> const& done) {
+  auto const begin = clock::now();
+  tiny_llama::engine<Policy> const observed(model, policy, capacity, c.plain);
+  double const observing = seconds_since(begin);
+  for (std::size_t b = 0; b < budgets.size(); ++b) {
+    tiny_llama::engine<Policy> engine(observed);
+    auto const start = clock::now();
+    if (compresses) engine.compress(budgets[b]);
+    tallies[b].compress_seconds += seconds_since(start);
+    tallies[b].observe_seconds += observing;
+    question(engine, c, tallies[b]);
+    done();
+  }
+  for (asked_prompt const& p : c.with_question) {
+    tiny_llama::engine<Policy> const asked(model, policy, capacity, p.state);
+    for (std::size_t b = 0; b < budgets.size(); ++b) {
+      tiny_llama::engine<Policy> engine(asked);
+      if (compresses) engine.compress(budgets[b]);
+      tallies[b].inside += ask(engine, p.rest, p.answer);
+    }
+    done();
+  }
+}
+
+}  // namespace demo

@@ -1,0 +1,162 @@
+// A language model whose KV cache kvmeld shrinks. All that an engine does for it is in this file: it keeps K and V in
+// its own tensors, tells the cache how many entries come and stay, and lets kvmeld read the attention.
+#pragma once
+
+#include "model.hpp"
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace tiny_llama {
+
+/// A prompt that was read once: its K and V, and what scores are made of. Several engines can start from it.
+struct prompt_state {
+  std::vector<kvmeld::half> keys, values;        ///< as an engine of the same capacity lays them out
+  std::vector<std::vector<float>> queries, lse;  ///< per layer [tokens][heads][head_dim] and [tokens][heads]
+  std::uint32_t tokens = 0;
+};
+
+template <class Policy> class engine {
+public:
+  /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the engine.
+  engine(model& m, Policy policy, std::uint32_t capacity)
+      : model_(&m),
+        extent_(extent_of(m.shape(), capacity)),
+        keys_(elements()),
+        values_(elements()),
+        cache_(kvmeld::host_executor(), policy, tensors(), kvmeld::limits{extent_}) {
+    cache_.open(0);
+  }
+
+  /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and log-sum-exps.
+  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt)
+      : engine(m, policy, capacity) {
+    cache_.close(0);
+    keys_ = prompt.keys;
+    values_ = prompt.values;
+    cache_.rebind(tensors());
+    cache_.open(0, prompt.tokens);
+    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
+      observe(layer, prompt.tokens, prompt.queries[layer].data(), prompt.lse[layer].data());
+    }
+  }
+
+  /// Copies start with the same entries and scores and go their own way.
+  engine(engine const& other)
+      : model_(other.model_),
+        extent_(other.extent_),
+        keys_(other.keys_),
+        values_(other.values_),
+        cache_(other.cache_) {
+    cache_.rebind(tensors());
+  }
+  engine& operator=(engine const&) = delete;
+
+  /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps.
+  template <class Seen> void read(std::vector<int> const& tokens, std::vector<float>& logits, Seen&& seen) {
+    auto const n = static_cast<std::uint32_t>(tokens.size());
+    auto const position = static_cast<int>(cache_.tokens(0));
+    cache_.append({0}, {n});
+    cache_.commit({0}, {n});
+    forward(tokens, position, logits, true, [&](std::uint32_t layer, float const* q, float const* lse) {
+      observe(layer, n, q, lse);
+      seen(layer, n, q, lse);
+    });
+  }
+
+  /// Reads tokens as drafts, which `forget` takes back. logits [n][vocab], or the last row only.
+  void try_out(std::vector<int> const& tokens, std::vector<float>& logits, bool last_only) {
+    auto const position = static_cast<int>(cache_.tokens(0));
+    cache_.append({0}, {static_cast<std::uint32_t>(tokens.size())});
+    forward(tokens, position, logits, last_only, [](std::uint32_t, float const*, float const*) {});
+  }
+  void forget() { cache_.commit({0}, {0}); }
+
+  /// Merges or evicts down to a share of the tokens read.
+  void compress(double share) { cache_.compress({0}, kvmeld::budget::ratio(share)); }
+
+  /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
+  void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {
+    kvmeld::attention_params params;
+    params.causal = false;
+    attend(params, layer, n, q, out);
+  }
+
+  auto const& cache() const { return cache_; }
+  std::vector<kvmeld::half> const& keys() const { return keys_; }
+  std::vector<kvmeld::half> const& values() const { return values_; }
+  std::size_t kv_bytes() const {
+    return cache_.entries(0) * (extent_.key_dim + extent_.value_dim) * sizeof(kvmeld::half);
+  }
+
+private:
+  using layout = kvmeld::strided<kvmeld::half>;
+
+  static kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
+    auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
+    return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
+  }
+  std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
+  kvmeld::kv<layout, layout> tensors() {
+    return {layout(keys_.data(), "LSTHC", extent_, extent_.key_dim),
+            layout(values_.data(), "LSTHC", extent_, extent_.value_dim)};
+  }
+
+  template <class Seen>
+  void forward(std::vector<int> const& tokens, int position, std::vector<float>& logits, bool last_only,
+               Seen&& seen) {
+    auto const hook = [&](int which, int count, float const* q, float const* k, float const* v, float* out) {
+      auto const layer = static_cast<std::uint32_t>(which);
+      auto const n = static_cast<std::uint32_t>(count);
+      store(layer, n, k, v);
+      attend({}, layer, n, q, out);
+      seen(layer, q, static_cast<float const*>(lse_.data()));
+    };
+    model_->forward(tokens.data(), static_cast<int>(tokens.size()), position, hook, logits, last_only);
+  }
+
+  /// Heads are ragged after merging: each track has its own length, and new rows go to its end.
+  void store(std::uint32_t layer, std::uint32_t n, float const* k, float const* v) {
+    auto const ref = cache_.ref();
+    std::uint32_t const d = extent_.key_dim;
+    for (std::uint32_t head = 0; head < extent_.kv_heads; ++head) {
+      kvmeld::track const where = ref.where(layer, 0, head);
+      for (std::uint32_t i = 0; i < n; ++i) {
+        std::uint32_t const slot = ref.length(where) - n + i;
+        std::size_t const to = ((std::size_t{layer} * extent_.capacity + slot) * extent_.kv_heads + head) * d;
+        std::size_t const from = (std::size_t{i} * extent_.kv_heads + head) * d;
+        for (std::uint32_t c = 0; c < d; ++c) {
+          keys_[to + c] = kvmeld::element_traits<kvmeld::half>::from_float(k[from + c]);
+          values_[to + c] = kvmeld::element_traits<kvmeld::half>::from_float(v[from + c]);
+        }
+      }
+    }
+  }
+
+  void attend(kvmeld::attention_params const& params, std::uint32_t layer, std::uint32_t n, float const* q,
+              float* out) {
+    std::uint32_t const heads = extent_.query_heads(), d = extent_.value_dim;
+    lse_.resize(std::size_t{n} * heads);
+    kvmeld::attention::extend(
+        cache_.executor(), params, {layer, {0}, {n}}, kvmeld::rows_by_token(q, n, heads, d), cache_.ref(),
+        kvmeld::rows_by_token(out, n, heads, d), kvmeld::rows_by_token(lse_.data(), n, heads, 1));
+  }
+
+  void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
+    std::uint32_t const heads = extent_.query_heads();
+    cache_.observe({layer, {0}, {n}}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
+                   kvmeld::rows_by_token(lse, n, heads, 1));
+  }
+
+  model* model_;
+  kvmeld::shape extent_;
+  std::vector<kvmeld::half> keys_, values_;
+  kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
+  std::vector<float> lse_;
+};
+
+}  // namespace tiny_llama

@@ -1,0 +1,129 @@
+#include "matmul.hpp"
+
+#include "matmul_kernel.hpp"
+
+#include <algorithm>
+#include <vector>
+
+// Chosen by hand rather than by target_clones: its resolvers run before a sanitizer is set up, and Clang 14 lacks it.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define TINY_LLAMA_X86 1
+#else
+#define TINY_LLAMA_X86 0
+#endif
+
+namespace tiny_llama {
+namespace {
+
+using tokens_kernel = void (*)(float const*, float const*, float*, std::size_t, std::size_t, std::size_t);
+using rows_kernel = void (*)(float const*, float const*, float*, std::size_t, std::size_t, std::size_t);
+
+// The tile sizes fill each set's registers: accumulators, two rows of activations and one weight.
+void tokens_plain(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
+  kernel::sweep_tokens<4, 4>(x, w, y, n, in, out);
+}
+void rows_plain(float const* x, float const* w, float* y, std::size_t first, std::size_t last,
+                std::size_t in) {
+  kernel::sweep_rows<4, 4>(x, w, y, first, last, in);
+}
+#if TINY_LLAMA_X86
+__attribute__((target("avx2,fma"))) void tokens_avx2(float const* x, float const* w, float* y, std::size_t n,
+                                                     std::size_t in, std::size_t out) {
+  kernel::sweep_tokens<8, 4>(x, w, y, n, in, out);
+}
+__attribute__((target("avx2,fma"))) void rows_avx2(float const* x, float const* w, float* y,
+                                                   std::size_t first, std::size_t last, std::size_t in) {
+  kernel::sweep_rows<8, 4>(x, w, y, first, last, in);
+}
+__attribute__((target("avx512f"))) void tokens_avx512(float const* x, float const* w, float* y, std::size_t n,
+                                                      std::size_t in, std::size_t out) {
+  kernel::sweep_tokens<16, 8>(x, w, y, n, in, out);
+}
+__attribute__((target("avx512f"))) void rows_avx512(float const* x, float const* w, float* y,
+                                                    std::size_t first, std::size_t last, std::size_t in) {
+  kernel::sweep_rows<16, 8>(x, w, y, first, last, in);
+}
+#endif
+
+struct kernels {
+  char const* name;
+  std::size_t tile;  // tokens of a packed tile
+  tokens_kernel tokens;
+  rows_kernel rows;
+};
+
+kernels choose() {
+#if TINY_LLAMA_X86
+  if (__builtin_cpu_supports("avx512f")) {
+    return {"avx512f", 32, tokens_avx512, rows_avx512};
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return {"avx2", 16, tokens_avx2, rows_avx2};
+  }
+#endif
+  return {"plain", 8, tokens_plain, rows_plain};
+}
+
+kernels const& chosen() {
+  static kernels const once = choose();
+  return once;
+}
+
+constexpr std::size_t few_tokens = 4;  // below this a packed tile would be mostly empty
+[[maybe_unused]] constexpr std::size_t worth_a_team =
+    1u << 20;  // multiply-adds; less than this is done before a team has woken up
+constexpr std::size_t row_block = 64;
+
+void by_rows(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
+  auto const& use = chosen();
+  auto const blocks = static_cast<long long>((out + row_block - 1) / row_block);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) if (n * in * out >= worth_a_team)
+#endif
+  for (long long block = 0; block < blocks; ++block) {
+    auto const first = static_cast<std::size_t>(block) * row_block;
+    auto const last = std::min(out, first + row_block);
+    for (std::size_t t = 0; t < n; ++t) {
+      use.rows(x + t * in, w, y + t * out, first, last, in);
+    }
+  }
+}
+
+void by_tokens(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
+  auto const& use = chosen();
+  auto const tiles = static_cast<long long>((n + use.tile - 1) / use.tile);
+#ifdef _OPENMP
+#pragma omp parallel if (n * in * out >= worth_a_team)
+#endif
+  {
+    std::vector<float> packed(
+        in * use.tile);  // one per thread; absent tokens stay zero or stale, and are not written back
+#ifdef _OPENMP
+#pragma omp for schedule(static)
+#endif
+    for (long long tile = 0; tile < tiles; ++tile) {
+      auto const first = static_cast<std::size_t>(tile) * use.tile;
+      auto const count = std::min(use.tile, n - first);
+      for (std::size_t t = 0; t < count; ++t) {
+        for (std::size_t i = 0; i < in; ++i) {
+          packed[i * use.tile + t] = x[(first + t) * in + i];
+        }
+      }
+      use.tokens(packed.data(), w, y + first * out, count, in, out);
+    }
+  }
+}
+
+}  // namespace
+
+void matmul(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
+  if (n < few_tokens) {
+    by_rows(x, w, y, n, in, out);
+  } else {
+    by_tokens(x, w, y, n, in, out);
+  }
+}
+
+char const* matmul_instruction_set() { return chosen().name; }
+
+}  // namespace tiny_llama

@@ -1,0 +1,44 @@
+// The demo's command line: every bad value is refused in one sentence with its name, itself and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tiny_llama {
+
+struct options {
+  std::string model = "examples/data/tiny-kjv";  ///< folder with config.json and model.safetensors
+  std::string text;                              ///< empty: heldout.txt in the model's folder
+  std::vector<std::string> methods;  ///< after parsing never empty; "full" comes first where present
+  std::vector<double> budgets{0.5, 0.35, 0.2};  ///< descending, no two alike
+  int context = 1024;
+  int contexts = 12;
+  int needles = 4;
+  std::uint64_t seed = 1;
+  std::string json, chart;  ///< empty: not written
+  int threads = 0;          ///< 0: as many as the machine has
+
+  std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }
+};
+
+/// All methods, in the order in which they run and are reported.
+std::vector<std::string> const& known_methods();
+
+/// Carries the sentence for stderr; a program ends with exit_code.
+class option_error : public std::runtime_error {
+public:
+  using std::runtime_error::runtime_error;
+  static constexpr int exit_code = 2;
+};
+
+struct parsed_options {
+  options chosen;
+  std::string help;  ///< not empty: print it on stdout and end with 0
+};
+
+/// Throws option_error.
+parsed_options parse_options(int argc, char const* const* argv);
+
+}  // namespace tiny_llama

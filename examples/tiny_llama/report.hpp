@@ -1,0 +1,52 @@
+// What a run of the demo found, and its three forms: JSON for programs, a table for the terminal, a chart for the eye.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace tiny_llama {
+
+/// One method at one budget, averaged over the contexts. A negative figure means: not measured.
+struct report_row {
+  std::string method;
+  std::string kind;             ///< full, evict or merge
+  double budget = 1.0;          ///< share of the entries kept
+  double bits_per_byte = -1;    ///< of the held-out text that follows the context
+  double needle_accuracy = -1;  ///< share of digits right, question asked after compression
+  double needle_exact = -1;     ///< share of numbers with all five digits right, asked after compression
+  double needle_accuracy_inside = -1;  ///< the same with the question inside the prompt
+  double needle_exact_inside = -1;
+  double output_error = -1;  ///< relative, of the attention output against the full cache
+  std::uint64_t kv_bytes_full = 0, kv_bytes = 0;
+  double compress_ms = -1;
+  double decode_tokens_per_s = -1;
+  double observe_ms = -1;  ///< recomputing the prompt's attention for the score, before compression
+};
+
+struct report {
+  std::string model;
+  int context = 0;  ///< bytes or tokens per context
+  int contexts = 0;
+  int needles = 0;  ///< per context
+  std::uint64_t seed = 0;
+  std::vector<report_row> rows;
+};
+
+/// The report as a JSON text; figures that were not measured become null.
+std::string to_json(report const& results);
+
+/// Writes to_json beside `path` and renames it. Throws std::runtime_error.
+void write_json(report const& results, std::string const& path);
+
+/// One table, at most 110 columns wide: full cache first, then a group per budget, the best of each group marked '*'.
+void print_table(report const& results, std::ostream& out);
+
+/// An SVG of digits recalled and of bits per byte against the budget.
+std::string to_chart(report const& results);
+
+/// Writes to_chart beside `path` and renames it. Throws std::runtime_error.
+void write_chart(report const& results, std::string const& path);
+
+}  // namespace tiny_llama

@@ -1,0 +1,104 @@
+// The demo's command line: what it takes, and the one sentence by which it refuses.
+#include "options.hpp"
+
+#include "model_files.hpp"
+
+#include <doctest/doctest.h>
+
+using tiny_llama::option_error;
+
+namespace {
+
+tiny_llama::parsed_options parse(std::vector<std::string> const& words) {
+  std::vector<char const*> argv{"kvmeld_demo"};
+  for (auto const& word : words) {
+    argv.push_back(word.c_str());
+  }
+  return tiny_llama::parse_options(static_cast<int>(argv.size()), argv.data());
+}
+
+std::string told(std::vector<std::string> const& words) {
+  return test::refusal<option_error>([&] { parse(words); });
+}
+
+}  // namespace
+
+TEST_CASE("options: defaults") {
+  auto const o = parse({}).chosen;
+  CHECK(o.methods == tiny_llama::known_methods());
+  CHECK(o.budgets == std::vector<double>{0.5, 0.35, 0.2});
+  CHECK(o.context == 1024);
+  CHECK(o.contexts == 12);
+  CHECK(o.needles == 4);
+  CHECK(o.seed == 1);
+  CHECK(o.threads == 0);
+  CHECK(o.text_path() == o.model + "/heldout.txt");
+  CHECK(option_error::exit_code == 2);
+}
+
+TEST_CASE("options: values") {
+  auto const o = parse({"--model",
+                        "m",
+                        "--text",
+                        "t",
+                        "--method",
+                        "chelsea,full,chelsea",
+                        "--budget",
+                        "0.1,1,0.1",
+                        "--context",
+                        "512",
+                        "--contexts=2",
+                        "--needles",
+                        "0",
+                        "--seed",
+                        "18446744073709551615",
+                        "--json",
+                        "j",
+                        "--chart",
+                        "c",
+                        "--threads",
+                        "2"})
+                     .chosen;
+  CHECK(o.model == "m");
+  CHECK(o.text_path() == "t");
+  CHECK(o.methods == std::vector<std::string>{"full", "chelsea"});
+  CHECK(o.budgets == std::vector<double>{1.0, 0.1});
+  CHECK(o.context == 512);
+  CHECK(o.contexts == 2);
+  CHECK(o.needles == 0);
+  CHECK(o.seed == 18446744073709551615u);
+  CHECK(o.json == "j");
+  CHECK(o.chart == "c");
+  CHECK(o.threads == 2);
+  CHECK(parse({"--method", "all"}).chosen.methods == tiny_llama::known_methods());
+  CHECK(test::has(parse({"--help"}).help, "--budget"));
+  CHECK(parse({}).help.empty());
+}
+
+TEST_CASE("options: refusals") {
+  CHECK(told({"--method", "h2o,foo"}) == "--method is 'h2o,foo'; full, streaming_llm, h2o, snapkv, kvmerger, "
+                                         "chelsea, separated by commas, or all, are allowed.");
+  for (char const* bad :
+       {"0", "-0.5", "1.01", "nan", "inf", "1e999", "0.5,", ",", "0.5 ", " 0.5", "0.5;0.2", "50%"}) {
+    CHECK(told({std::string("--budget=") + bad}) ==
+          "--budget is '" + std::string(bad) +
+              "'; shares above 0 and up to 1, separated by commas, are needed.");
+  }
+  CHECK(test::has(told({"--budget", ""}), "--budget is ''; shares above 0"));
+  CHECK(told({"--context", "63"}) == "--context is '63'; a whole number from 64 to 1048576 is needed.");
+  CHECK(test::has(told({"--context", "1e3"}), "--context is '1e3'"));
+  CHECK(told({"--context", "100"}) == "--context is '100'; with --needles 4 at least 292 is needed.");
+  CHECK(told({"--contexts", "0"}) == "--contexts is '0'; a whole number from 1 to 10000 is needed.");
+  CHECK(told({"--needles", "33"}) == "--needles is '33'; a whole number from 0 to 32 is needed.");
+  CHECK(test::has(told({"--needles=-1"}), "--needles is '-1'"));
+  CHECK(test::has(told({"--seed", "18446744073709551616"}),
+                  "--seed is '18446744073709551616'; a whole number from 0 to"));
+  CHECK(test::has(told({"--threads", "2000"}), "--threads is '2000'; a whole number from 0 to 1024"));
+  for (char const* path : {"--model", "--text", "--json", "--chart"}) {
+    CHECK(told({path, ""}) == std::string(path) + " is ''; a path is needed.");
+  }
+  CHECK(test::has(told({"--foo"}), "--foo"));
+  CHECK(test::has(told({"stray"}), "stray"));
+  CHECK(test::has(told({"--context"}), "--context"));
+  CHECK(test::has(told({"--seed", "1", "--seed", "2"}), "--seed"));
+}
