@@ -64,12 +64,29 @@ template <class Layout> struct compact_rows_phase {
       using T = typename Layout::element_type;
       segment<T> const s = layout.locate(t.where, 0);
       std::uint32_t const first = t.index * channel_slice;
-      team.for_each(min_of(channel_slice, layout.channels() - first), [&](std::uint32_t i) {
-        T* const x = s.base + std::int64_t{first + i} * s.channel_stride;
-        for (slot_t from = begin; from < n; ++from) {
-          if (plan.what[base + from] == fate::keep) x[plan.new_slot[base + from]] = x[from];
+      std::uint32_t const channels = min_of(channel_slice, layout.channels() - first);
+      auto const column = [&](std::uint32_t i) {
+        return s.base + std::int64_t{first + i} * s.channel_stride;
+      };
+      // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no barrier.
+      for (slot_t from = begin; from < n;) {
+        if (plan.what[base + from] != fate::keep) {
+          ++from;
+          continue;
         }
-        for (slot_t to = kept; zero && to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
+        std::uint32_t run = 1;
+        while (from + run < n && plan.what[base + from + run] == fate::keep) ++run;
+        slot_t const to = plan.new_slot[base + from];
+        team.for_each(channels, [&](std::uint32_t i) {
+          T* const x = column(i);
+          for (std::uint32_t r = 0; r < run; ++r) x[to + r] = x[from + r];
+        });
+        from += run;
+      }
+      if (!zero) return;
+      team.for_each(channels, [&](std::uint32_t i) {
+        T* const x = column(i);
+        for (slot_t to = kept; to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
       });
     } else {
       for (slot_t from = begin; from < n; ++from) {

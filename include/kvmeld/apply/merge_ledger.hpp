@@ -15,13 +15,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position. With `fold_scores`
-/// the wave's scores add within a set, so that a later round weighs what the entry stands for.
+/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position.
 struct merge_ledger_phase {
   static constexpr std::uint32_t block = 256;
   wave_ref wave;
   plan_ref map;
-  bool fold_scores;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
@@ -46,13 +44,10 @@ private:
   KVMELD_HD void merge_set(tile const& t, slot_t p, member_list const& m) const {
     ledger_ref const& l = wave.ledger;
     float degree = 0.0f;
-    float score = 0.0f;
     for (std::uint32_t i = 0; i < m.count; ++i) {
       degree += map.degree_weight[map.at(t.item, m.slots[i])] * l.degree[l.at(t.where, m.slots[i])];
-      if (fold_scores) score += wave.score[wave.at(t.item, m.slots[i])];
     }
     l.degree[l.at(t.where, p)] = degree;
-    if (fold_scores) wave.score[wave.at(t.item, p)] = score;
     for (std::uint32_t c = 0; c < l.channels.count; ++c) {
       float* const x = l.channel_data[c] + l.at(t.where, 0);
       float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;

@@ -105,28 +105,33 @@ private:
     float const* const weight = weights() + map.at(t.item, 0);
     member_list const spreads = spreads_of(wave, t.item);
     segment<T> const s = layout.locate(t.where, 0);
-    team.for_each(channels, [&](std::uint32_t i) {
-      T* const x = s.base + std::int64_t{first + i} * s.channel_stride;
-      for (slot_t p = 0; p < n; ++p) {
-        member_list const m = members_of(wave, t.item, p);
-        float total = 0.0f;
-        if (m.count > 1) {
+    auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
+    // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has the same
+    // channels, so sets need no barrier between them.
+    for (slot_t p = 0; p < n; ++p) {
+      member_list const m = members_of(wave, t.item, p);
+      if (m.count > 1) {
+        team.for_each(channels, [&](std::uint32_t i) {
+          T* const x = column(i);
+          float total = 0.0f;
           for (std::uint32_t j = 0; j < m.count; ++j) {
             total += weight[m.slots[j]] * element_traits<T>::to_float(x[m.slots[j]]);
           }
-        } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
-          total = weight[p] * element_traits<T>::to_float(x[p]);
+          x[p] = element_traits<T>::from_float(total);
+        });
+      } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
+        team.for_each(channels, [&](std::uint32_t i) {
+          T* const x = column(i);
+          float total = weight[p] * element_traits<T>::to_float(x[p]);
           for (std::uint32_t j = 0; j < spreads.count; ++j) {
             slot_t const from = spreads.slots[j];
             if (reaches(t.item, from, p))
               total += weight[p] * weight[from] * element_traits<T>::to_float(x[from]);
           }
-        } else {
-          continue;
-        }
-        x[p] = element_traits<T>::from_float(total);
+          x[p] = element_traits<T>::from_float(total);
+        });
       }
-    });
+    }
   }
 };
 

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <kvmeld/attention/attend_tile.hpp>
-#include <kvmeld/attention/params.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/wave.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -20,18 +19,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
-
-/// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
-struct batch_source {
-  shape extent;
-  query_batch batch;
-
-  std::uint32_t items() const { return static_cast<std::uint32_t>(batch.sequences.size()) * extent.kv_heads; }
-  KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
-  KVMELD_HD track where(std::uint32_t item) const {
-    return make_track(extent, batch.layer, batch.sequences[row_of(item)], item % extent.kv_heads);
-  }
-};
 
 /// One tile per block of queries; the query heads of a KV head share its keys and values.
 template <class Keys, class Values, class Q, class Out> struct extend_phase {
@@ -112,22 +99,6 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase {
   }
 };
 
-/// Why a batch does not fit a cache; empty if it does.
-inline std::string batch_problem(char const* call, ledger_ref const& l, query_batch const& b) {
-  shape const& s = l.extent;
-  if (b.layer >= s.layers) return message(call, ": layer is ", b.layer, "; allowed are 0 to ", s.layers - 1);
-  if (b.sequences.size() != b.queries.size()) {
-    return message(call, ": ", b.sequences.size(), " sequences but ", b.queries.size(),
-                   " query counts; give one each");
-  }
-  for (std::uint32_t sequence : b.sequences) {
-    if (sequence >= s.sequences) {
-      return message(call, ": sequence is ", sequence, "; allowed are 0 to ", s.sequences - 1);
-    }
-  }
-  return {};
-}
-
 /// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
 /// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
 /// lse (natural log, degrees included) may be empty. A query that sees nothing gives zeros and the lowest float.
@@ -137,7 +108,7 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
               head_rows<float> lse = {}) {
-  std::string const problem = batch_problem("attention::extend", cache.ledger, batch);
+  std::string const problem = batch_problem("attention::extend", cache.extent(), batch);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch};
   std::uint32_t most = 0;

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/params.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -99,7 +98,7 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
 }
 
 inline std::string observe(ledger_ref const& l, query_batch const& batch) {
-  if (std::string text = attention::batch_problem("observe", l, batch); !text.empty()) return text;
+  if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
   if (std::string text = is_open("observe", l, batch.sequences); !text.empty()) return text;
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
     std::uint32_t const sequence = batch.sequences[i];

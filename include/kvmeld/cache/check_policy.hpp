@@ -9,6 +9,7 @@
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 

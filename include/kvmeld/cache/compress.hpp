@@ -19,6 +19,8 @@
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/fold_scores.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/score/score.hpp>
@@ -113,6 +115,10 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
+/// merge::drop turns the sources of sets into evictions.
+template <class Policy>
+inline constexpr bool dissolves_sets = std::is_same_v<typename Policy::merge_type, merge::drop>;
+
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
@@ -125,17 +131,18 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if constexpr (identify_type::makes_sets) {
     launch(link_phase{wave, wave.step});
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
+    if constexpr (!dissolves_sets<Policy>) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
 }
 
 /// Keys and the ledger take in the sets of `map`, which link_phase has listed.
 template <class Executor, class Keys>
-void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map, bool fold_scores) {
+void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
   if (wave.ledger.members.capacity != 0) launch(share_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
-  launch(merge_ledger_phase{wave, map, fold_scores});
+  launch(merge_ledger_phase{wave, map});
 }
 
 /// Values take in the whole plan at once, then everything moves together once.
@@ -179,7 +186,7 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
-    detail::merge_keys(launch, x.keys, wave.plan, false);
+    detail::merge_keys(launch, x.keys, wave.plan);
     detail::finish(launch, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
@@ -199,9 +206,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     for (bool more = detail::any_active(executor, wave); more;) {
       detail::plan_round(launch, p, x);
       // The sets were listed to weigh them; merge::drop has dissolved them since.
-      if constexpr (std::is_same_v<typename Policy::merge_type, merge::drop>)
-        launch(link_phase{wave, wave.step});
-      detail::merge_keys(launch, x.keys, wave.step, true);
+      if constexpr (detail::dissolves_sets<Policy>) launch(link_phase{wave, wave.step});
+      detail::merge_keys(launch, x.keys, wave.step);
       more = Policy::identify_type::repeats && detail::any_active(executor, wave);
     }
     if (fallback == shortfall::evict_lowest) {

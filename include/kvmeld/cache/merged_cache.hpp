@@ -3,8 +3,6 @@
 
 #include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
-#include <kvmeld/attention/observe.hpp>
-#include <kvmeld/attention/params.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_policy.hpp>
@@ -14,8 +12,10 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/score/observe.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -83,7 +83,8 @@ public:
   /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
   status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
               std::uint32_t id = 0) {
-    if (status s = refuse(check_calls::open(ledger_, slot, tokens_cached, frozen)); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::open(ledger_, slot, tokens_cached, frozen); }); !s.ok())
+      return s;
     lists_.sequences[0] = slot;
     lists_.counts[0] = tokens_cached;
     launch(open_phase{{ledger_, work(1), lists_.counts}, frozen, id}, 1);
@@ -92,7 +93,7 @@ public:
 
   /// Ends a sequence; its slot can be opened again.
   status close(std::uint32_t slot) {
-    if (status s = refuse(check_calls::is_open("close", ledger_, {slot})); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::is_open("close", ledger_, {slot}); }); !s.ok()) return s;
     ledger_.is_open[slot] = 0;
     return {};
   }
@@ -100,7 +101,7 @@ public:
   /// Adds `counts[i]` pending entries to every track of sequence `slots[i]`. The engine writes their K and V to the
   /// slots below ref().length(track), before or after this call, before attention reads them.
   status append(index_list slots, index_list counts) {
-    if (status s = refuse(check_calls::append(ledger_, slots, counts)); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::append(ledger_, slots, counts); }); !s.ok()) return s;
     take(slots, counts);
     launch(append_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
     launch(append_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
@@ -109,7 +110,7 @@ public:
 
   /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
   status commit(index_list slots, index_list accepted) {
-    if (status s = refuse(check_calls::commit(ledger_, slots, accepted)); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::commit(ledger_, slots, accepted); }); !s.ok()) return s;
     take(slots, accepted);
     launch(commit_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
     launch(commit_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
@@ -123,10 +124,10 @@ public:
   status observe(query_batch const& batch, head_rows<Q> query, head_rows<float const> lse,
                  attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
-    if (status s = refuse(check_calls::observe(ledger_, batch)); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch); }); !s.ok()) return s;
     if constexpr (score_type::needs_attention) {
-      attention::batch_source const source{sizes_.extent, batch};
-      attention::observe_queries_phase<score_type, Keys, Q> phase{
+      batch_source const source{sizes_.extent, batch};
+      observe_queries_phase<score_type, Keys, Q> phase{
           {policy_.score, ledger_, source}, tensors_.keys, params, query, lse};
       observe_with(phase, source);
     }
@@ -137,10 +138,10 @@ public:
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
-    if (status s = refuse(check_calls::observe(ledger_, batch)); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch); }); !s.ok()) return s;
     if constexpr (score_type::needs_attention) {
-      attention::batch_source const source{sizes_.extent, batch};
-      attention::observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
+      batch_source const source{sizes_.extent, batch};
+      observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
       observe_with(phase, source);
     }
     return {};
@@ -149,7 +150,7 @@ public:
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse(plan_problem_for(slots, allowed, true)); !s.ok()) return s;
+    if (status s = refuse([&] { return plan_problem_for(slots, allowed, true); }); !s.ok()) return s;
     take_slots(slots);
     kvmeld::plan(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback, workspace_);
     planned_ = static_cast<std::uint32_t>(slots.size());
@@ -158,7 +159,9 @@ public:
 
   /// Applies the plan made last. Refuses a plan that the cache has outgrown, and an edited one that is not sound.
   status apply() {
-    if (status s = refuse(check_calls::apply(ledger_, workspace_.plan, planned_work(), planned_)); !s.ok())
+    if (status s =
+            refuse([&] { return check_calls::apply(ledger_, workspace_.plan, planned_work(), planned_); });
+        !s.ok())
       return s;
     kvmeld::apply(executor_, tensors_, ledger_, planned_work(), workspace_);
     planned_ = 0;
@@ -167,7 +170,7 @@ public:
 
   /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse(plan_problem_for(slots, allowed, false)); !s.ok()) return s;
+    if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
     take_slots(slots);
     planned_ = 0;
     kvmeld::compress(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback,
@@ -191,7 +194,7 @@ public:
     std::string problem = layout_problem("keys", tensors.keys, sizes_.extent.key_dim, sizes_.extent);
     if (problem.empty())
       problem = layout_problem("values", tensors.values, sizes_.extent.value_dim, sizes_.extent);
-    if (status s = refuse(problem); !s.ok()) return s;
+    if (status s = refuse([&] { return problem; }); !s.ok()) return s;
     tensors_ = tensors;
     return {};
   }
@@ -260,8 +263,9 @@ private:
     }
     return check_calls::compress(ledger_, slots, allowed, policy_);
   }
-  status refuse(std::string problem) const {
-    return construction_.ok() ? report(std::move(problem)) : construction_;
+  /// Looks for the problem only where construction succeeded: without it there is no ledger to look at.
+  template <class Problem> status refuse(Problem problem) const {
+    return construction_.ok() ? report(problem()) : construction_;
   }
 
   void carve(arena& a) {
@@ -296,9 +300,9 @@ private:
     track_source const source{sizes_.extent, work(sequences)};
     executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
   }
-  template <class Phase> void observe_with(Phase const& phase, attention::batch_source const& source) {
+  template <class Phase> void observe_with(Phase const& phase, batch_source const& source) {
     executor_.run(phase, sizes_.extent, source.items(), source);
-    attention::observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
+    observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
     executor_.run(done, sizes_.extent, source.items(), source);
   }
   template <class F> void for_tracks(std::uint32_t slot, F f) const {

@@ -50,7 +50,9 @@ private:
 /// A count that a selector protects, relative to what it is applied to.
 class quantity {
 public:
-  KVMELD_HD static constexpr quantity entries(std::uint32_t n) { return {unit::entries, static_cast<double>(n)}; }
+  KVMELD_HD static constexpr quantity entries(std::uint32_t n) {
+    return {unit::entries, static_cast<double>(n)};
+  }
   /// Of the entries held before compression.
   KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
   KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }

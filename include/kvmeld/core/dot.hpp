@@ -11,21 +11,25 @@ inline namespace KVMELD_ABI {
 /// Partial sums of every single-source reduction over channels: channel c goes to partial c mod 16.
 constexpr std::uint32_t partial_sums = 16;
 
-KVMELD_HD inline float sum_partials(float (&p)[partial_sums]) {
-  for (std::uint32_t width = partial_sums / 2; width != 0; width /= 2) {
-    for (std::uint32_t j = 0; j < width; ++j) p[j] += p[j + width];
-  }
-  return p[0];
+/// Fixed tree over the partials: halves of 8, 4, 2, 1. Written out, so that compilers keep partials in registers.
+KVMELD_HD inline float sum_partials(float const (&p)[partial_sums]) {
+  float a[8];
+  float b[4];
+  for (std::uint32_t j = 0; j < 8; ++j) a[j] = p[j] + p[j + 8];
+  for (std::uint32_t j = 0; j < 4; ++j) b[j] = a[j] + a[j + 4];
+  return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
-/// sum over c < n of term(c), in 16 strided partials and a fixed tree.
+/// sum over c < n of term(c), in 16 strided partials and a fixed tree. `term` is called below n only.
 template <class Term> KVMELD_HD float ordered_sum(std::uint32_t n, Term term) {
   float p[partial_sums] = {};
-  std::uint32_t c = 0;
-  for (; c + partial_sums <= n; c += partial_sums) {
+  std::uint32_t const whole = n / partial_sums * partial_sums;
+  for (std::uint32_t c = 0; c < whole; c += partial_sums) {
     for (std::uint32_t j = 0; j < partial_sums; ++j) p[j] += term(c + j);
   }
-  for (std::uint32_t j = 0; c + j < n; ++j) p[j] += term(c + j);
+  for (std::uint32_t j = 0; j < partial_sums; ++j) {  // a constant bound, or the partials would go to memory
+    if (whole + j < n) p[j] += term(whole + j);
+  }
   return sum_partials(p);
 }
 

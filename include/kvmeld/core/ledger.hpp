@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {

@@ -91,8 +91,9 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   return s.total;
 }
 
-/// Marks a phase that a backend replaces by a tuned kernel; specialise with a static `accepts(phase, device)` and
-/// `enqueue(executor, phase)`.
+/// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
+/// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does what
+/// executor.run would.
 template <class Backend, class Phase, class = void> struct tuned { static constexpr bool value = false; };
 
 }  // namespace KVMELD_ABI

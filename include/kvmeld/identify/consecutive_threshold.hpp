@@ -34,6 +34,10 @@ enum class pivot_rule : std::uint8_t {
 /// least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their anchors,
 /// ties to the older pair) merge until the budget is met exactly.
 template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshold {
+  static_assert(
+      std::is_same_v<Admit, kvmeld::admit::exact_budget> || std::is_same_v<Admit, kvmeld::admit::threshold>,
+      "kvmeld: consecutive_threshold is a scan with one threshold: its admission is admit::threshold or "
+      "admit::exact_budget");
   anchor_rule anchor = anchor_rule::fixed;
   pivot_rule pivot = pivot_rule::highest_score;
   bool break_at_gap = false;  ///< true: a protected entry in between ends a set

@@ -25,7 +25,8 @@ enum class bandwidth : std::uint8_t {
 };
 
 /// g_i = exp(-||k_p - k_i||^2 / (2 sigma^2)), w_i = g_i / sum g; k* = sum w_i k_i, v* = sum w_i v_i. sigma = 0 (equal
-/// keys) gives equal weights. Degrees add unless `degrees` is off.
+/// keys) gives equal weights, as do distances whose squares are too small or too large for float. Degrees add unless
+/// `degrees` is off.
 struct gaussian {
   bandwidth sigma = bandwidth::mean_l2;
   float fixed_sigma = 5.0f;  ///< for bandwidth::fixed
@@ -86,8 +87,10 @@ struct gaussian {
     team.sync();
     if (team.lane() == 0) {
       float total = 0.0f;
+      float const spread = 2.0f * width * width;  // where it vanishes or overflows: equal weights
+      bool const usable = spread > 0.0f && is_finite(spread);
       for (std::uint32_t i = 0; i < m.count; ++i) {
-        float const g = width > 0.0f ? std::exp(-weight(i) / (2.0f * width * width)) : 1.0f;
+        float const g = usable ? std::exp(-weight(i) / spread) : 1.0f;
         weight(i) = g;
         total += g;
       }

@@ -1,6 +1,7 @@
 // Important entries pull harder (EMS section 4.2, eq. 6, without its unit keys).
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>

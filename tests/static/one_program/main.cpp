@@ -1,6 +1,8 @@
 // Units compiled with -ffast-math, with -fno-exceptions -fno-rtti, without OpenMP and plainly link into one
 // program, and each computes the same order keys: in particular, none has its functions replaced by another unit's.
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "unit.hpp"
 
@@ -18,6 +20,20 @@ void expect(bool ok, const char* what, int where) {
   std::fprintf(stderr, "failed: %s (probe %d)\n", what, where);
 }
 
+// A whole compression of 60 entries to 20, and two refusals in our words.
+void check_pipeline(const one_program::report& r, bool throws, int unit) {
+  expect(r.length == 20, "the cache was compressed to its budget", unit);
+  expect(r.findings == 0, "without findings", unit);
+  expect(std::fabs(r.degrees - 60.0f) < 1e-3f, "its entries stand for all tokens", unit);
+  expect(std::fabs(r.values - 240.0) < 0.5, "equal values stay equal", unit);
+  expect(r.throws == throws, "refusals are thrown where exceptions are on, and only there", unit);
+  expect(r.unusable, "a refused construction leaves nothing to call", unit);
+  expect(std::strstr(r.refusal[0], "chunked_bipartite.chunk is 1; allowed are") != nullptr,
+         "a constructor's refusal names part, value and what is allowed", unit);
+  expect(std::strstr(r.refusal[1], "sequence slot 0 is open already") != nullptr, "a call's refusal says why",
+         unit);
+}
+
 }  // namespace
 
 int main() {
@@ -28,8 +44,12 @@ int main() {
     expect(plain.keys[i] == fast.keys[i], "-ffast-math gives the same key", i);
     expect(plain.keys[i] == bare.keys[i], "-fno-exceptions gives the same key", i);
   }
+  check_pipeline(plain, true, 0);
+  check_pipeline(fast, true, 1);
+  check_pipeline(bare, false, 2);
 #if defined(UNIT_NO_OPENMP)
   const one_program::report serial = one_program::no_openmp();
+  check_pipeline(serial, true, 3);
   for (int i = 0; i < one_program::probe_count; ++i)
     expect(plain.keys[i] == serial.keys[i], "without OpenMP the key is the same", i);
 #endif

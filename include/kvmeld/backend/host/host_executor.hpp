@@ -77,6 +77,11 @@ public:
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
+    if constexpr (tuned<host_executor, Phase>::value) {
+      if (tuning_ == tuning::on && tuned<host_executor, Phase>::accepts(phase, *this)) {
+        return tuned<host_executor, Phase>::enqueue(*this, phase, extent, items, source);
+      }
+    }
     std::uint64_t const per_item = phase.tiles(extent);
     std::int64_t const total = static_cast<std::int64_t>(per_item * items);
     reserve(phase.scratch_bytes(1));

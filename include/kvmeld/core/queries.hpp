@@ -2,11 +2,13 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -44,6 +46,33 @@ struct query_batch {
   index_list sequences;
   index_list queries;
 };
+
+/// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
+struct batch_source {
+  shape extent;
+  query_batch batch;
+
+  std::uint32_t items() const { return static_cast<std::uint32_t>(batch.sequences.size()) * extent.kv_heads; }
+  KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
+  KVMELD_HD track where(std::uint32_t item) const {
+    return make_track(extent, batch.layer, batch.sequences[row_of(item)], item % extent.kv_heads);
+  }
+};
+
+/// Why a batch does not fit a cache; empty if it does.
+inline std::string batch_problem(char const* call, shape const& s, query_batch const& b) {
+  if (b.layer >= s.layers) return message(call, ": layer is ", b.layer, "; allowed are 0 to ", s.layers - 1);
+  if (b.sequences.size() != b.queries.size()) {
+    return message(call, ": ", b.sequences.size(), " sequences but ", b.queries.size(),
+                   " query counts; give one each");
+  }
+  for (std::uint32_t sequence : b.sequences) {
+    if (sequence >= s.sequences) {
+      return message(call, ": sequence is ", sequence, "; allowed are 0 to ", s.sequences - 1);
+    }
+  }
+  return {};
+}
 
 /// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap).
 struct attention_params {

@@ -1,12 +1,11 @@
 // Attention becomes scores: from rows an engine has, or recomputed from queries and their log-sum-exps.
 #pragma once
 
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/params.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/score/score.hpp>
@@ -18,8 +17,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-namespace attention {
-
 /// What both sources share: slots per tile, and how sums enter the channels.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
@@ -129,9 +126,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       });
       team.sync();
     }
-    team.for_each(tokens, [&](std::uint32_t j) {
-      this->add(t.where, begin + j, u, sums + std::size_t{j} * channels);
-    });
+    team.for_each(
+        tokens, [&](std::uint32_t j) { this->add(t.where, begin + j, u, sums + std::size_t{j} * channels); });
   }
 };
 
@@ -193,6 +189,5 @@ template <class Score> struct observed_phase {
   }
 };
 
-}  // namespace attention
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

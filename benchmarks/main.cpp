@@ -1,0 +1,75 @@
+// Times kvmeld's stages and presets on this machine and compares them with memcpy and OpenBLAS.
+#include "machine.hpp"
+#include "memory.hpp"
+#include "options.hpp"
+#include "presets.hpp"
+#include "report.hpp"
+#include "session.hpp"
+#include "stages.hpp"
+#include "tensors.hpp"
+#include "yardstick.hpp"
+
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/core/element.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+using namespace kvmeld_bench;
+
+template <class T> void run_all(session& s, std::uint32_t n, char const* dtype) {
+  tensors<T> x(n, s.threads(), dtype);
+  run_stages(s, x);
+  run_presets(s, x);
+}
+
+int run(options const& o) {
+  std::ofstream json;
+  if (!o.json.empty()) {  // opened first: a path that cannot be written is worth no run
+    json.open(o.json);
+    if (!json) throw bad_arguments("The file '" + o.json + "' cannot be written.");
+  }
+  session s(o, kvmeld::host_executor(o.threads).workers());
+  std::vector<std::uint32_t> lengths{4096, 16384};
+  if (!o.quick) lengths.insert(lengths.end(), {65536, 262144});
+  for (std::uint32_t n : lengths) {
+    run_all<float>(s, n, "f32");
+    run_all<kvmeld::bfloat16>(s, n, "bf16");
+  }
+  if (s.rows().empty()) throw bad_arguments("No row matches the filter '" + o.filter + "'.");
+  remember_workspace(s);
+  report const figures{describe_machine(s.threads()), s.rows(), s.memory()};
+  figures.print(std::cout);
+  if (json.is_open()) {
+    figures.write_json(json);
+    json.flush();
+    if (!json) throw std::runtime_error("The file '" + o.json + "' could not be written to its end.");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    options const o = parse_options(count, arguments);
+    if (o.help) {
+      std::cout << usage();
+      return 0;
+    }
+    restart_for_blas(arguments);
+    return run(o);
+  } catch (bad_arguments const& e) {
+    std::cerr << "kvmeld_bench: " << e.what() << '\n';
+    return 2;
+  } catch (std::exception const& e) {
+    std::cerr << "kvmeld_bench: " << e.what() << '\n';
+    return 1;
+  }
+}

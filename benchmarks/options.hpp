@@ -1,0 +1,26 @@
+// What the command line asks for.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace kvmeld_bench {
+
+struct options {
+  bool help = false;
+  bool quick = false;         ///< the two smallest lengths, fewer repetitions
+  std::string json;           ///< file to write; empty: none
+  std::string filter;         ///< only rows whose "name n dtype" contains this
+  std::uint32_t threads = 0;  ///< 0: as many as the executor picks
+};
+
+/// A command line that cannot be used; what() is the sentence to print.
+struct bad_arguments : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+char const* usage();
+options parse_options(int count, char const* const* arguments);
+
+}  // namespace kvmeld_bench

@@ -1,0 +1,7 @@
+#include "presets_impl.hpp"
+
+namespace kvmeld_bench {
+
+template void run_presets<float>(session&, tensors<float>&);
+
+}  // namespace kvmeld_bench

@@ -1,0 +1,118 @@
+// Included by one source file per element type.
+#pragma once
+
+#include "presets.hpp"
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvmeld_bench {
+
+/// A host executor that notes how much scratch a worker needed.
+class metering_executor : public kvmeld::host_executor {
+public:
+  using kvmeld::host_executor::host_executor;
+
+  template <class Phase, class Source>
+  void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    most_scratch_ = std::max(most_scratch_, phase.scratch_bytes(1));
+    kvmeld::host_executor::run(phase, extent, items, source);
+  }
+  std::size_t most_scratch() const { return most_scratch_; }
+  void restart_meter() { most_scratch_ = 0; }
+
+private:
+  std::size_t most_scratch_ = 0;
+};
+
+template <class T, class Policy>
+using cache_of = kvmeld::merged_cache<metering_executor, Policy, kvmeld::strided<T>, kvmeld::strided<T>>;
+
+/// A cache of the tensors' entries with scores as attention leaves them.
+template <class T, class Policy> cache_of<T, Policy> filled(session& s, tensors<T>& x, Policy const& policy) {
+  metering_executor executor(s.threads());
+  executor.reserve(
+      std::size_t{1} << 20);  // so that a repetition does not pay for the first touch of the scratch
+  cache_of<T, Policy> cache(std::move(executor), policy, x.rows(), kvmeld::limits{x.extent()});
+  cache.open(0, x.of().n);
+  fill_scores(cache.ledger());
+  return cache;
+}
+
+/// One decode step over all heads: a query per query head.
+template <class T, class Cache>
+void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache& cache) {
+  std::array<std::uint32_t, 1> const sequences{0};
+  std::array<std::uint32_t, 1> const queries{1};
+  std::uint32_t const heads = kv_heads * group;
+  std::vector<float> query(std::size_t{heads} * head_dim);
+  std::vector<float> out(query.size());
+  std::uint32_t state = 5;
+  for (float& q : query) q = noise(state);
+  s.measure(
+      name, x.of(), [] {},
+      [&] {
+        kvmeld::attention::extend(cache.executor(), {}, {0, sequences, queries},
+                                  kvmeld::rows_by_token<float const>(query.data(), 1, heads, head_dim),
+                                  cache.ref(), kvmeld::rows_by_token(out.data(), 1, heads, head_dim));
+      },
+      [&] { return static_cast<double>(cache.entries(0)) * (2.0 * head_dim * sizeof(T) + 4); });
+}
+
+/// Compresses to `kept_share` in waves of two tracks per worker, the default of a cache.
+template <class T, class Policy>
+void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
+                bool with_attention = false) {
+  std::string const name = "compress/" + preset;
+  bool const attends = with_attention && s.wants_any({"attend/unmerged", "attend/merged"}, "", x.of());
+  if (!s.wants(name, x.of()) && !attends) return;
+  x.restore();
+  cache_of<T, Policy> const original = filled(s, x, policy);
+  cache_of<T, Policy> cache = original;
+  if (attends) measure_attention(s, x, "attend/unmerged", cache);
+  std::array<std::uint32_t, 1> const slots{0};
+  double const row_bytes = double{head_dim} * sizeof(T);
+  s.measure(
+      name, x.of(),
+      [&] {
+        x.restore();
+        cache = original;
+      },
+      [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share)); },
+      [&] {
+        double const before = double{kv_heads} * x.of().n;
+        double const after = static_cast<double>(cache.entries(0));
+        return row_bytes * (2 * before + 2 * after + (before - after));
+      });
+  if (cache.longest(0) != kvmeld::floor_share(kept_share, x.of().n)) {
+    throw std::runtime_error(name + " left " + std::to_string(cache.longest(0)) + " of " +
+                             std::to_string(x.of().n) + " entries, which is not its budget.");
+  }
+  s.remember(
+      {"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().most_scratch())});
+  s.remember({"ledger per entry, " + preset, "bytes",
+              static_cast<double>(kvmeld::ledger_bytes_per_entry(Policy::score_type::channels()))});
+  if (!attends) return;
+  cache.executor().restart_meter();
+  measure_attention(s, x, "attend/merged", cache);
+  s.remember({"scratch per worker, attention::extend", "bytes",
+              static_cast<double>(cache.executor().most_scratch())});
+}
+
+template <class T> void run_presets(session& s, tensors<T>& x) {
+  run_preset(s, x, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks());
+  run_preset(s, x, "h2o", kvmeld::preset::h2o::halves());
+  run_preset(s, x, "snapkv", kvmeld::preset::snapkv::with_window());
+  run_preset(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
+  run_preset(s, x, "chelsea", kvmeld::preset::chelsea::llama3(), true);
+}
+
+}  // namespace kvmeld_bench

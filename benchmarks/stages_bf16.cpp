@@ -1,0 +1,7 @@
+#include "stages_impl.hpp"
+
+namespace kvmeld_bench {
+
+template void run_stages<kvmeld::bfloat16>(session&, tensors<kvmeld::bfloat16>&);
+
+}  // namespace kvmeld_bench

@@ -1,0 +1,293 @@
+// Included by one source file per element type.
+#pragma once
+
+#include "stages.hpp"
+#include "workbench.hpp"
+
+#include <kvmeld/apply/compact.hpp>
+#include <kvmeld/apply/compose.hpp>
+#include <kvmeld/apply/merge_ledger.hpp>
+#include <kvmeld/apply/merge_rows.hpp>
+#include <kvmeld/score/observe.hpp>
+#include <kvmeld/cache/inspect.hpp>
+#include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/layout/transposed.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/preset/chelsea.hpp>
+#include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/preset/kvmerger.hpp>
+#include <kvmeld/score/global.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace kvmeld_bench {
+
+constexpr double candidate_bytes = sizeof(kvmeld::candidate);
+constexpr double step_bytes = 21;  ///< one entry of a plan as keep_entry writes it
+
+/// One tile per track and nothing to do in it: what a launch costs.
+struct empty_phase {
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  template <class Team> void operator()(Team const&, kvmeld::tile const&) const {}
+};
+
+/// A launch, finiteness of the keys, and attention becoming scores: `observed_rows` queries, four query heads per KV head.
+template <class T> void run_observation(session& s, tensors<T>& x) {
+  using keys_type = kvmeld::strided<T>;
+  using score_type = kvmeld::score::global;
+  input const& of = x.of();
+  if (!s.wants_any({"launch", "inspect", "observe_queries", "observe_rows"}, "", of)) return;
+  x.restore();
+  workbench b(x.extent(), score_type::channels(), s.threads());
+  auto const none = [] {};
+  double const entries = double{kv_heads} * of.n;
+  double const key_bytes = double{head_dim} * sizeof(T);
+
+  s.measure(
+      "launch", of, none, [&] { b.launch(empty_phase{}); }, [] { return 0.0; });
+  s.measure(
+      "inspect", of, [&] { b.forget_checks(); },
+      [&] {
+        b.launch(kvmeld::inspect_phase<keys_type>{x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked});
+      },
+      [&] { return entries * (key_bytes + 2); });
+
+  std::array<std::uint32_t, 1> const sequences{0};
+  std::array<std::uint32_t, 1> const queries{observed_rows};
+  kvmeld::batch_source const source{x.extent(), {0, sequences, queries}};
+  std::uint32_t const heads = kv_heads * group;
+  std::vector<float> query(std::size_t{observed_rows} * heads * head_dim);
+  std::uint32_t state = 3;
+  for (float& q : query) q = noise(state);
+  std::vector<float> const lse(std::size_t{observed_rows} * heads, std::log(static_cast<float>(of.n)) + 0.5f);
+  kvmeld::observe_queries_phase<score_type, keys_type, float const> const from_queries{
+      {{}, b.ledger(), source},
+      x.rows().keys,
+      {},
+      kvmeld::rows_by_token<float const>(query.data(), observed_rows, heads, head_dim),
+      kvmeld::rows_by_head<float const>(lse.data(), observed_rows, heads, 1)};
+  s.measure(
+      "observe_queries", of, none,
+      [&] { b.executor().run(from_queries, x.extent(), source.items(), source); },
+      [&] { return entries * (key_bytes + 12); });
+
+  // The rows borrow the memory of V, which is just as large: 32 queries x 32 heads = 8 heads x 128 channels.
+  static_assert(observed_rows * group == head_dim);
+  kvmeld::observe_rows_phase<score_type, T const> const from_rows{
+      {{}, b.ledger(), source}, {}, kvmeld::rows_by_head<T const>(x.values(), observed_rows, heads, of.n)};
+  s.measure(
+      "observe_rows", of, none, [&] { b.executor().run(from_rows, x.extent(), source.items(), source); },
+      [&] { return entries * (double{observed_rows} * group * sizeof(T) + 8); });
+}
+
+/// The way of one policy to 20% of the entries, one round of it where it takes several.
+template <class T, class Policy> class stage_run {
+public:
+  using keys_type = kvmeld::strided<T>;
+  using identify_type = typename Policy::identify_type;
+  using merge_type = typename Policy::merge_type;
+
+  stage_run(session& s, tensors<T>& x, std::string const& policy_name, Policy const& p)
+      : s_(s),
+        x_(x),
+        suffix_("/" + policy_name),
+        policy_(p),
+        b_(x.extent(), Policy::score_type::channels(), s.threads()),
+        channels_(Policy::score_type::channels().count) {}
+
+  void run() {
+    x_.restore();
+    decide();
+    if constexpr (identify_type::makes_sets) {
+      weigh();
+      merge();
+    }
+    move();
+  }
+
+private:
+  template <class Body, class Bytes> void measure(char const* stage, Body body, Bytes bytes) {
+    measure(
+        stage, [] {}, body, bytes);
+  }
+  template <class Setup, class Body, class Bytes>
+  void measure(char const* stage, Setup setup, Body body, Bytes bytes) {
+    s_.measure(stage + suffix_, x_.of(), setup, body, [&] { return bytes(b_.count()); });
+  }
+
+  void decide() {
+    kvmeld::wave_ref const& wave = b_.wave();
+    b_.launch(kvmeld::begin_phase{wave, kvmeld::budget::ratio(kept_share)});
+    auto const opened = b_.states();
+    measure(
+        "score_select",
+        [&] {
+          b_.launch(kvmeld::score_phase<typename Policy::score_type>{policy_.score, wave});
+          b_.launch(kvmeld::select_phase<typename Policy::select_type>{policy_.select, wave});
+        },
+        [&](counts const& c) { return c.entries * (channels_ * 4.0 + 5); });
+    measure(
+        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::round_phase{wave}); },
+        [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
+    auto const round = b_.states();
+    if constexpr (identify_type::needs_keys) {
+      s_.measure(
+          "propose" + suffix_, x_.of(), [] {},
+          [&] {
+            b_.launch(kvmeld::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
+          },
+          [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
+          [&] { return similarity_reference(); });
+    }
+    measure(
+        "admit",
+        [&] {
+          b_.restore(round);
+          b_.launch(kvmeld::round_phase{wave});
+        },
+        [&] {
+          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave});
+        },
+        [&](counts const& c) {
+          return c.candidates * (identify_type::needs_keys ? candidate_bytes / 2 : 2) + c.removed * 5;
+        });
+  }
+
+  void weigh() {
+    kvmeld::wave_ref const& wave = b_.wave();
+    measure(
+        "link",
+        [&] {
+          b_.launch(kvmeld::link_phase{wave, wave.step});
+        },
+        [&](counts const& c) { return c.entries * 9 + c.members * 4; });
+    measure(
+        "weigh",
+        [&] {
+          b_.launch(kvmeld::weigh_phase<merge_type, keys_type>{policy_.merge, keys(), wave});
+        },
+        [&](counts const& c) { return c.members * ((merge_type::cooperative ? row_bytes : 4.0) + 8); });
+  }
+
+  void merge() {
+    kvmeld::wave_ref const& wave = b_.wave();
+    measure(
+        "compose", [&] { b_.clear_plan(); }, [&] { b_.launch(kvmeld::compose_phase{wave}); },
+        [&](counts const& c) { return c.entries * 38; });
+    auto const rows = [&](counts const& c) { return (c.members + c.sets) * row_bytes; };
+    measure(
+        "merge_keys",
+        [&] {
+          b_.launch(kvmeld::merge_rows_phase<keys_type>{keys(), wave, wave.step, kvmeld::side::key});
+        },
+        rows);
+    measure(
+        "merge_ledger",
+        [&] {
+          b_.launch(kvmeld::merge_ledger_phase{wave, wave.step});
+        },
+        [&](counts const& c) { return c.entries * 4 + c.members * (16.0 + 4.0 * channels_) + c.sets * 8; });
+    b_.launch(kvmeld::link_phase{wave, wave.plan});
+    measure(
+        "merge_values",
+        [&] {
+          b_.launch(
+              kvmeld::merge_rows_phase<keys_type>{x_.rows().values, wave, wave.plan, kvmeld::side::value});
+        },
+        rows);
+    measure(
+        "merge_values_transposed",
+        [&] {
+          b_.launch(kvmeld::merge_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, wave.plan,
+                                                                    kvmeld::side::value});
+        },
+        rows);
+  }
+
+  void move() {
+    kvmeld::wave_ref const& wave = b_.wave();
+    if constexpr (!identify_type::makes_sets) {
+      b_.launch(kvmeld::compose_phase{wave});
+      b_.launch(kvmeld::link_phase{wave, wave.plan});
+    }
+    measure(
+        "renumber", [&] { b_.launch(kvmeld::renumber_phase{wave}); },
+        [&](counts const& c) { return c.entries * 1 + (c.entries - c.emptied) * 4; });
+    measure(
+        "compact_keys",
+        [&] {
+          b_.launch(kvmeld::compact_rows_phase<keys_type>{keys(), wave, false});
+        },
+        [&](counts const& c) { return 2 * c.moved * row_bytes; });
+    auto const values = [&](counts const& c) { return (2 * c.moved + c.emptied) * row_bytes; };
+    measure(
+        "compact_values",
+        [&] {
+          b_.launch(kvmeld::compact_rows_phase<keys_type>{x_.rows().values, wave, true});
+        },
+        values);
+    measure(
+        "compact_values_transposed",
+        [&] {
+          b_.launch(kvmeld::compact_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, true});
+        },
+        values);
+    measure(
+        "compact_ledger", [&] { b_.launch(kvmeld::compact_ledger_phase{wave}); },
+        [&](counts const& c) { return c.moved * (2 * (9.0 + 4.0 * channels_) + 5) + c.emptied * 4; });
+  }
+
+  /// Only chunked_bipartite computes what a matrix product does.
+  std::optional<double> similarity_reference() const {
+    if constexpr (std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
+      return s_.reference().similarity_seconds(kv_heads, b_.wave().state[0].field, policy_.identify.chunk,
+                                               head_dim);
+    } else {
+      return {};
+    }
+  }
+
+  keys_type keys() const { return x_.rows().keys; }
+  kvmeld::transposed<T> transposed_values() const { return {x_.values(), "LSHCT", x_.extent(), head_dim}; }
+
+  static constexpr double row_bytes = double{head_dim} * sizeof(T);
+
+  session& s_;
+  tensors<T>& x_;
+  std::string suffix_;
+  Policy policy_;
+  workbench b_;
+  std::uint32_t channels_;
+};
+
+template <class T, class Policy>
+void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const& p) {
+  if (!s.wants_any({"score_select", "open_round", "propose", "admit", "link", "weigh", "compose",
+                    "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "renumber",
+                    "compact_keys", "compact_values", "compact_values_transposed", "compact_ledger"},
+                   std::string("/") + name, x.of())) {
+    return;
+  }
+  stage_run<T, Policy>(s, x, name, p).run();
+}
+
+template <class T> void run_stages(session& s, tensors<T>& x) {
+  run_observation(s, x);
+  run_policy_stages(s, x, "h2o", kvmeld::preset::h2o::halves());
+  run_policy_stages(s, x, "chelsea", kvmeld::preset::chelsea::llama3());
+  run_policy_stages(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
+}
+
+}  // namespace kvmeld_bench

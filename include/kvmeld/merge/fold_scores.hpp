@@ -1,0 +1,40 @@
+// What an entry stands for, it is also as important as: scores of a set add.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Sums the wave's scores of every set of the step, which link_phase listed, at its pivot: later rounds weigh by it and
+/// the fallback ranks by it. Runs after the weights, which want the scores apart.
+struct fold_scores_phase {
+  static constexpr std::uint32_t block = 256;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].merged == 0) return;
+    team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
+      member_list const m = members_of(wave, t.item, begin + i);
+      if (m.count < 2) return;
+      float sum = 0.0f;
+      for (std::uint32_t j = 0; j < m.count; ++j) sum += wave.score[wave.at(t.item, m.slots[j])];
+      wave.score[wave.at(t.item, begin + i)] = sum;
+    });
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

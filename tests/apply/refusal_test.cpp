@@ -1,0 +1,152 @@
+// What apply refuses: every way in which an edited or outgrown plan is not sound, by name, value and what is allowed.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "hand_made.hpp"
+#include "support/random_cache.hpp"
+
+using hand_made::send;
+using kvmeld::fate;
+
+namespace {
+
+// Track (1, 0, 0) of eight entries, two of them frozen, slot 6 with NaN; `edit` makes the plan unsound.
+template <class Edit> std::string refused(Edit edit) {
+  kvmeld::shape const s{2, 1, 1, 1, 2, 2, 10};
+  support::engine_memory<float> memory(s);
+  support::dice d(1);
+  memory.fill_sequence(d, 0, 0, 8, support::texture::noise);
+  kvmeld::track const t = kvmeld::make_track(s, 1, 0, 0);
+  support::write_row(memory.tensors().values, t, 6, {kvmeld::bits_float(0x7fc00000u)});
+  auto cache = make_cache(memory, hand_made::policy(), support::with_plan(3));
+  cache.open(0, 8, 2);
+  cache.plan({0}, kvmeld::budget::entries(10));
+  support::engine_memory<float> const before = memory;
+  edit(cache, cache.current_plan(), 1u);
+  std::string text;
+  try {
+    cache.apply();
+  } catch (kvmeld::invalid_argument const& e) {
+    text = e.what();
+  }
+  CHECK(memory == before);  // a refused call leaves everything as it was
+  CHECK(cache.length(1, 0, 0) >= 8);
+  return text;
+}
+
+std::string slot(int n) {
+  return "apply: plan of track (layer 1, sequence 0, head 0), slot " + std::to_string(n) + ": ";
+}
+
+}  // namespace
+
+TEST_CASE("apply refuses plans that are not sound") {
+  CHECK(refused([](auto&, auto const&, auto) {}).empty());
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          p.what[p.at(item, 3)] = static_cast<fate>(7);
+        }) == slot(3) + "fate is 7; allowed are 0 to 4");
+  for (int which = 0; which < 3; ++which) {
+    CHECK(refused([&](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+            float* const weights[] = {p.key_weight, p.value_weight, p.degree_weight};
+            weights[which][p.at(item, 4)] = kvmeld::bits_float(which == 0 ? 0x7f800000u : 0x7fc00000u);
+          }) == slot(4) + "a weight is not finite; allowed are finite numbers");
+  }
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) { p.target[p.at(item, 4)] = 5; }) ==
+        slot(4) + "is kept, but its target is 5; give 4");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 1, fate::drop, 1, 1, 1, 1);
+        }) == slot(1) + "lies in the frozen beginning of 2; allowed is keep");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 6, fate::merge, 5, 1, 1, 1);
+        }) == slot(6) + "holds NaN or infinity; allowed are keep and drop");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::merge, 8, 1, 1, 1);
+        }) == slot(3) + "goes to 1 slots from 8 on; allowed is 1 or more within 8");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::spread, 4, 1, 1, 1, 0);
+        }) == slot(3) + "goes to 0 slots from 4 on; allowed is 1 or more within 8");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::spread, 7, 1, 1, 1, 2);
+        }) == slot(3) + "goes to 2 slots from 7 on; allowed is 1 or more within 8");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::spread, 7, 1, 1, 1, 0xffffffffu);
+        }) == slot(3) + "goes to 4294967295 slots from 7 on; allowed is 1 or more within 8");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::merge, 4, 1, 1, 1);
+          send(p, item, 4, fate::merge, 5, 1, 1, 1);
+        }) == slot(3) + "goes to slot 4, which is not kept; targets must be kept");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::merge, 3, 1, 1, 1);
+        }) == slot(3) + "goes to slot 3, which is not kept; targets must be kept");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::share, 6, 1, 1, 1);
+        }) == slot(3) + "goes to slot 6, which holds NaN or infinity");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::merge, 1, 1, 1, 1);
+        }) == slot(3) + "goes to slot 1, which is frozen");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 2, fate::merge, 4, 1, 1, 1);
+          send(p, item, 7, fate::spread, 3, 1, 1, 1, 3);
+        }) == slot(7) + "goes to slot 4, which takes in both a set and a spread; allowed is one of them");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 2, fate::spread, 3, 1, 1, 1, 3);
+          send(p, item, 7, fate::share, 5, 1, 1, 1);
+        }) == slot(7) + "goes to slot 5, which takes in both a set and a spread; allowed is one of them");
+  // Two sharers each of two owners are four members with the owners... 2 + 2 > 3.
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 2, fate::share, 3, 1, 1, 1);
+          send(p, item, 4, fate::share, 5, 1, 1, 1);
+        }) == slot(0) + "the plan makes 4 members; allowed are limits.members = 3");
+  CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
+          cache.append({0}, {1});
+          cache.commit({0}, {1});
+        }) == "apply: plan of track (layer 0, sequence 0, head 0) was made for 8 entries, but the track "
+              "holds 9; plan again");
+  CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) { cache.append({0}, {1}); }) ==
+        "apply: sequence slot 0 has 1 pending entries; commit them first");
+  CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
+          cache.compress({0}, kvmeld::budget::entries(10));
+        }) == "apply: there is no plan; call plan first");
+}
+
+TEST_CASE("a plan is applied once, and members fill up") {
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 2, 10});
+  support::dice d(2);
+  memory.fill_sequence(d, 0, 0, 8, support::texture::noise);
+  auto cache = make_cache(memory, hand_made::policy(), support::with_plan(3));
+  cache.open(0, 8);
+  auto const share = [&] {
+    cache.plan({0}, kvmeld::budget::entries(10));
+    send(cache.current_plan(), 0, 1, fate::share, 0, 1, 1, 1);
+    hand_made::dump::renumber(cache.current_plan(), 0);
+    cache.apply();
+  };
+  share();
+  CHECK(cache.ledger().members.count[0] == 2);
+  CHECK_THROWS_WITH(cache.apply(), "apply: there is no plan; call plan first");
+  CHECK_THROWS_WITH(share(),
+                    "apply: plan of track (layer 0, sequence 0, head 0), slot 0: the plan makes 4 members; "
+                    "allowed are limits.members = 3");
+  CHECK(cache.longest(0) == 7);
+
+  // Dropping an owner drops its members; moving it renames them.
+  auto kept = make_cache(memory, hand_made::policy(), support::with_plan(6));
+  kept.open(0, 6);
+  kept.plan({0}, kvmeld::budget::entries(10));
+  send(kept.current_plan(), 0, 0, fate::share, 1, 1, 1, 1);
+  send(kept.current_plan(), 0, 3, fate::share, 5, 1, 1, 1);
+  hand_made::dump::renumber(kept.current_plan(), 0);
+  kept.apply();  // 1 2 4 5 stay
+  CHECK(kept.ledger().members.count[0] == 4);
+  kept.plan({0}, kvmeld::budget::entries(10));
+  send(kept.current_plan(), 0, 0, fate::drop, 0, 1, 1, 1);
+  send(kept.current_plan(), 0, 1, fate::drop, 1, 1, 1, 1);
+  hand_made::dump::renumber(kept.current_plan(), 0);
+  kept.apply();
+  REQUIRE(kept.ledger().members.count[0] == 2);
+  CHECK(kept.ledger().members.owner[0] == 1);
+  CHECK(kept.ledger().members.position[0] == 3);
+  CHECK(kept.ledger().members.position[1] == 5);
+}

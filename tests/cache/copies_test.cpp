@@ -1,0 +1,150 @@
+// Copies of a cache are deep in everything but K and V; rebind points them elsewhere. Sizes it reports.
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/cache_bytes.hpp"
+#include "support/random_cache.hpp"
+
+namespace {
+
+using kvmeld::budget;
+
+constexpr kvmeld::shape extent{1, 2, 2, 1, 12, 8, 64};
+
+auto chelsea() {
+  return kvmeld::preset::chelsea::with_schedule({0.4, 0.0, 0, 0.05}, kvmeld::quantity::entries(2),
+                                                kvmeld::quantity::entries(4));
+}
+
+struct filled {
+  support::engine_memory<float> memory{extent};
+  filled() {
+    support::dice d(1);
+    for (std::uint32_t s : {0u, 1u}) memory.fill_sequence(d, s, 0, 60, support::texture::walk);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a copy rebound to copied tensors goes its own way") {
+  filled x;
+  auto cache = support::make_cache(x.memory, chelsea(), support::with_plan());
+  cache.open(0, 60);
+  cache.open(1, 50);
+  cache.plan({1}, budget::entries(40));
+  auto copy = cache;
+  auto memory = x.memory;
+  copy.rebind(memory.tensors());
+  CHECK(support::ledger_bytes(copy) == support::ledger_bytes(cache));
+  CHECK(copy.ledger().length != cache.ledger().length);
+
+  auto const ledger = support::ledger_bytes(cache);
+  auto const held = x.memory;
+  copy.apply();  // the plan came along
+  CHECK(copy.longest(1) == 40);
+  copy.compress({0}, budget::entries(20));
+  CHECK(copy.longest(0) == 20);
+  CHECK(support::ledger_bytes(cache) == ledger);
+  CHECK(x.memory == held);
+  CHECK(cache.planned_work().sequence_count == 1);
+
+  cache.apply();
+  cache.compress({0}, budget::entries(20));
+  CHECK(support::ledger_bytes(copy) == support::ledger_bytes(cache));
+  CHECK(x.memory == memory);
+
+  // Assignment replaces everything; moving takes it along.
+  auto other = support::make_cache(memory, chelsea(), support::with_plan());
+  other.open(0, 9);
+  other = cache;
+  CHECK(support::ledger_bytes(other) == support::ledger_bytes(cache));
+  CHECK(other.ledger().length != cache.ledger().length);
+  auto const bytes = support::ledger_bytes(other);
+  auto const moved = std::move(other);
+  CHECK(support::ledger_bytes(moved) == bytes);
+  CHECK(moved.longest(0) == 20);
+}
+
+TEST_CASE("rebind points the cache at other tensors of the same contents") {
+  filled x;
+  auto expected = x.memory;
+  auto reference = support::make_cache(expected, chelsea());
+  auto cache = support::make_cache(x.memory, chelsea());
+  for (auto* c : {&cache, &reference}) {
+    c->open(0, 60);
+    c->compress({0}, budget::entries(40));
+  }
+  support::engine_memory<float> elsewhere(extent, "HSLTC");
+  support::for_tracks(extent, 0, [&](kvmeld::track t) {
+    for (kvmeld::slot_t s = 0; s < 60; ++s) {
+      support::put_row(elsewhere.tensors().keys, t, s, support::get_row(x.memory.tensors().keys, t, s));
+      support::put_row(elsewhere.tensors().values, t, s, support::get_row(x.memory.tensors().values, t, s));
+    }
+  });
+  auto const left = x.memory;
+  cache.rebind(elsewhere.tensors());
+  cache.compress({0}, budget::entries(20));
+  reference.compress({0}, budget::entries(20));
+  CHECK(x.memory == left);
+  CHECK(support::ledger_bytes(cache) == support::ledger_bytes(reference));
+  support::for_tracks(extent, 0, [&](kvmeld::track t) {
+    for (kvmeld::slot_t s = 0; s < 20; ++s) {
+      CHECK(support::same_bits(support::get_row(cache.ref().keys, t, s),
+                               support::get_row(reference.ref().keys, t, s)));
+      CHECK(support::same_bits(support::get_row(cache.ref().values, t, s),
+                               support::get_row(reference.ref().values, t, s)));
+    }
+  });
+}
+
+TEST_CASE("what a cache says about its memory") {
+  filled x;
+  auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
+  using local = kvmeld::score::local;
+  CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::none::channels()) == 9);
+  CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::global::channels()) == 13);
+  CHECK(kvmeld::ledger_bytes_per_entry(local::channels()) == 17);
+  std::size_t const entries = extent.slots() * kvmeld::ledger_bytes_per_entry(local::channels());
+  CHECK(cache.ledger_bytes() >= entries);
+  CHECK(cache.ledger_bytes() <= entries + 16 * 64 + 200);
+  CHECK(cache.workspace_bytes() > 0);
+  CHECK(cache.sizes().wave_tracks == 2);  // two per worker
+  CHECK(support::make_cache(x.memory, chelsea(), {}, 64).sizes().wave_tracks == extent.tracks());
+  kvmeld::limits sizes{};
+  sizes.wave_tracks = 3;
+  auto const larger = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
+  CHECK(larger.sizes().wave_tracks == 3);
+  CHECK(larger.workspace_bytes() > cache.workspace_bytes());
+  sizes.whole_plan = true;
+  CHECK(support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes).workspace_bytes() >
+        larger.workspace_bytes());
+  sizes.members = 100;
+  auto const members = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
+  CHECK(members.ledger_bytes() >= larger.ledger_bytes() + std::size_t{extent.tracks()} * 100 * 16);
+  CHECK(cache.policy().score.window == 8);
+}
+
+TEST_CASE("a wave of any size gives the same result") {
+  filled x;
+  support::byte_list first;
+  for (std::uint32_t wave : {1u, 2u, 3u, 4u}) {
+    auto memory = x.memory;
+    kvmeld::limits sizes{};
+    sizes.wave_tracks = wave;
+    auto cache = support::make_cache(memory, chelsea(), sizes);
+    cache.open(0, 60);
+    cache.open(1, 55);
+    cache.compress({1, 0}, budget::entries(20));
+    auto bytes = support::ledger_bytes(cache);
+    for (auto const& part : {support::bytes_of(memory.keys), support::bytes_of(memory.values)})
+      bytes.insert(bytes.end(), part.begin(), part.end());
+    if (first.empty()) first = bytes;
+    CHECK(first == bytes);
+  }
+}

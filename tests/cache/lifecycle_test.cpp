@@ -1,0 +1,228 @@
+// The life of a sequence: open, append, commit, compress, close; and of a cache: copies, rebinding, what it reports.
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/cache_bytes.hpp"
+#include "support/random_cache.hpp"
+
+namespace {
+
+using kvmeld::budget;
+using kvmeld::quantity;
+
+constexpr kvmeld::shape extent{2, 3, 2, 1, 12, 8, 64};
+
+template <class Cache> std::vector<int> positions(Cache const& cache, std::uint32_t sequence) {
+  std::vector<int> out;
+  kvmeld::track const t = cache.ref().where(0, sequence, 0);
+  for (kvmeld::slot_t s = 0; s < cache.ref().length(t); ++s) out.push_back(cache.ref().position(t, s));
+  return out;
+}
+
+auto chelsea() {
+  return kvmeld::preset::chelsea::with_schedule({0.4, 0.0, 0, 0.05}, quantity::entries(2),
+                                                quantity::entries(4));
+}
+
+}  // namespace
+
+TEST_CASE("an opened sequence holds its cached tokens, once each") {
+  support::engine_memory<float> memory(extent);
+  auto cache = support::make_cache(memory, kvmeld::preset::h2o::halves());
+  CHECK(cache.longest(1) == 0);
+  cache.open(1, 20, 6, 99);
+  auto const& l = cache.ledger();
+  CHECK(l.is_open[1] == 1);
+  CHECK(l.is_open[0] == 0);
+  CHECK(l.seen[1] == 20);
+  CHECK(l.pending[1] == 0);
+  CHECK(l.frozen[1] == 6);
+  CHECK(l.id[1] == 99);
+  CHECK(cache.longest(1) == 20);
+  CHECK(cache.entries(1) == 80);
+  CHECK(cache.entries(0) == 0);
+  CHECK(cache.findings(1) == kvmeld::finding::none);
+  support::for_tracks(extent, 1, [&](kvmeld::track t) {
+    CHECK(cache.length(t.layer, 1, t.kv_head) == 20);
+    for (kvmeld::slot_t s = 0; s < extent.capacity; ++s) {
+      CHECK(cache.ref().degree(t, s) == (s < 20 ? 1.0f : 0.0f));
+      if (s >= 20) continue;
+      CHECK(cache.ref().log_degree(t, s) == 0.0f);
+      CHECK(cache.ref().position(t, s) == static_cast<int>(s));
+      CHECK(l.channel_data[0][l.at(t, s)] == 0.0f);
+    }
+  });
+  CHECK(cache.ref().extent().capacity == extent.capacity);
+}
+
+TEST_CASE("appended entries are pending until committed, and rejected drafts leave no trace") {
+  support::engine_memory<float> memory(extent);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 10);
+  cache.open(2);
+  auto const before = support::ledger_bytes(cache);
+  cache.append({0, 2}, {5, 1});
+  CHECK(cache.ledger().pending[0] == 5);
+  CHECK(cache.ledger().pending[2] == 1);
+  CHECK(cache.ledger().seen[0] == 10);
+  CHECK(cache.longest(0) == 15);
+  CHECK(cache.longest(2) == 1);
+  CHECK(cache.tokens(0) == 15);
+  cache.append({0}, {2});  // drafts may come in parts
+  CHECK(cache.ledger().pending[0] == 7);
+  CHECK(positions(cache, 0).back() == 16);
+  cache.commit({2, 0}, {0, 3});
+  CHECK(cache.longest(2) == 0);
+  CHECK(cache.ledger().seen[2] == 0);
+  CHECK(cache.longest(0) == 13);
+  CHECK(cache.ledger().pending[0] == 0);
+  CHECK(cache.ledger().seen[0] == 13);
+  CHECK(cache.tokens(0) == 13);
+  support::for_tracks(extent, 0, [&](kvmeld::track t) {
+    CHECK(cache.ref().degree(t, 12) == 1.0f);
+    for (kvmeld::slot_t s = 13; s < 17; ++s) CHECK(cache.ref().degree(t, s) == 0.0f);
+  });
+  cache.append({0}, {2});  // the next tokens take the positions of the rejected ones
+  CHECK(positions(cache, 0) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14});
+  cache.commit({0}, {2});
+  cache.append({}, {});
+  cache.commit({}, {});
+  CHECK(before != support::ledger_bytes(cache));
+}
+
+TEST_CASE("positions go on from the tokens seen, however few entries are held") {
+  support::engine_memory<float> memory(extent);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 30);
+  cache.compress({0}, budget::entries(6));
+  CHECK(positions(cache, 0) == std::vector<int>{0, 1, 26, 27, 28, 29});
+  cache.append({0}, {4});
+  cache.commit({0}, {1});
+  cache.append({0}, {1});
+  CHECK(positions(cache, 0) == std::vector<int>{0, 1, 26, 27, 28, 29, 30, 31});
+  cache.commit({0}, {1});
+  CHECK(cache.ledger().seen[0] == 32);
+  CHECK(cache.length(0, 0, 0) == 8);
+  // A ratio counts tokens seen, so that it does not shrink the same tokens twice.
+  cache.compress({0}, budget::ratio(0.25));
+  CHECK(cache.longest(0) == 8);
+}
+
+TEST_CASE("per-track budgets make ragged lengths") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(1);
+  memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
+  auto cache = support::make_cache(memory, chelsea());
+  cache.open(0, 40);
+  std::vector<std::uint32_t> table(extent.tracks(), 1000);
+  support::for_tracks(extent, 0, [&](kvmeld::track t) { table[t.index] = 12 + 7 * t.layer + 3 * t.kv_head; });
+  cache.compress({0}, budget::per_track(table.data()));
+  support::for_tracks(extent, 0, [&](kvmeld::track t) { CHECK(cache.ref().length(t) == table[t.index]); });
+  CHECK(cache.longest(0) == 22);
+  CHECK(cache.entries(0) == 12 + 15 + 19 + 22);
+}
+
+TEST_CASE("a closed slot can be opened again and starts afresh") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(2);
+  memory.fill_sequence(d, 1, 0, 50, support::texture::walk);
+  auto cache = support::make_cache(memory, chelsea());
+  cache.open(1, 50, 3, 5);
+  cache.compress({1}, budget::entries(20));
+  CHECK(cache.rounds(1) > 0);
+  cache.close(1);
+  CHECK(cache.ledger().is_open[1] == 0);
+  cache.open(1, 4);
+  CHECK(cache.longest(1) == 4);
+  CHECK(cache.rounds(1) == 0);
+  CHECK(cache.ledger().frozen[1] == 0);
+  CHECK(cache.ledger().seen[1] == 4);
+  CHECK(positions(cache, 1) == std::vector<int>{0, 1, 2, 3});
+  support::for_tracks(extent, 1, [&](kvmeld::track t) {
+    for (kvmeld::slot_t s = 0; s < extent.capacity; ++s)
+      CHECK(cache.ref().degree(t, s) == (s < 4 ? 1.0f : 0.0f));
+  });
+}
+
+TEST_CASE("rounds count a sequence's steps until they are reset") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(3);
+  for (std::uint32_t s : {0u, 1u}) memory.fill_sequence(d, s, 0, 60, support::texture::walk);
+  auto cache = support::make_cache(memory, chelsea());
+  cache.open(0, 60);
+  cache.open(1, 60);
+  cache.compress({0}, budget::entries(30));  // 60 - 21 = 39, then 9 of 33
+  CHECK(cache.rounds(0) == 2);
+  CHECK(cache.rounds(1) == 0);
+  cache.compress({0, 1}, budget::entries(28));  // 0 needs one more, 1 goes on its own count
+  CHECK(cache.rounds(0) == 3);
+  CHECK(cache.rounds(1) == 2);
+  cache.compress({0, 1}, budget::entries(28));  // nothing to do
+  CHECK(cache.rounds(0) == 3);
+  cache.reset_rounds(0);
+  CHECK(cache.rounds(0) == 0);
+  CHECK(cache.rounds(1) == 2);
+}
+
+TEST_CASE("a trigger is due by the longest track") {
+  support::engine_memory<float> memory(extent);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 20);
+  CHECK_FALSE(cache.due(0, {10, 11}));
+  CHECK(cache.due(0, {10, 10}));
+  cache.append({0}, {1});
+  CHECK(cache.due(0, {10, 11}));
+}
+
+TEST_CASE("findings tell about rows that are not numbers and budgets out of reach") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(4);
+  for (std::uint32_t s : {0u, 1u}) memory.fill_sequence(d, s, 0, 40, support::texture::walk);
+  memory.values[3] = kvmeld::bits_float(0x7f800000u);  // sequence 0, slot 0
+  auto cache = support::make_cache(memory, chelsea());
+  cache.open(0, 40);
+  cache.open(1, 40);
+  cache.compress({0, 1}, budget::entries(20));
+  CHECK(cache.findings(0) == kvmeld::finding::nonfinite_rows);
+  CHECK(cache.findings(1) == kvmeld::finding::none);
+  // Every key of the middle is broken: nothing merges, the budget is out of reach, or evicted for.
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    support::engine_memory<float> broken(extent);
+    broken.fill_sequence(d, 0, 0, 40, support::texture::walk);
+    support::for_tracks(extent, 0, [&](kvmeld::track t) {
+      for (kvmeld::slot_t s = 2; s < 36; ++s)
+        support::put_row(broken.tensors().keys, t, s,
+                         std::vector<float>(extent.key_dim, kvmeld::bits_float(0x7fc00000u)));
+    });
+    auto other = support::make_cache(broken, chelsea());
+    other.open(0, 40);
+    other.compress({0}, budget::entries(20),
+                   i == 0 ? kvmeld::shortfall::report : kvmeld::shortfall::evict_lowest);
+    std::uint32_t const kind = i == 0 ? kvmeld::finding::budget_unreached : kvmeld::finding::evicted_fallback;
+    CHECK(other.findings(0) == (kvmeld::finding::nonfinite_rows | kind));
+    CHECK(other.longest(0) == (i == 0 ? 40 : 20));
+  }
+}
+
+TEST_CASE("nothing to do changes no bit") {
+  support::engine_memory<kvmeld::half> memory(extent);
+  support::dice d(5);
+  memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
+  auto cache = support::make_cache(memory, chelsea());
+  cache.open(0, 40);
+  cache.compress({0}, budget::entries(20));
+  cache.compress({0}, budget::entries(20));  // takes no round, which the ledger notes
+  auto const ledger = support::ledger_bytes(cache);
+  auto const held = memory;
+  cache.compress({0}, budget::entries(20));
+  cache.compress({0}, budget::entries(64));
+  cache.compress({}, budget::entries(5));
+  CHECK(memory == held);
+  CHECK(support::ledger_bytes(cache) == ledger);
+}

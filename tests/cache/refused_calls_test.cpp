@@ -1,0 +1,166 @@
+// Every call that check_calls refuses: by name, value and what is allowed, with the cache as it was.
+#include "refusal.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace {
+
+using cache_test::refused;
+using kvmeld::budget;
+using kvmeld::quantity;
+
+constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 64};
+
+// Sequence 0 with 40 committed tokens, 1 with 20 committed and 3 pending, 2 closed.
+template <class Policy> struct world {
+  support::engine_memory<float> memory{extent};
+  decltype(support::make_cache(memory, std::declval<Policy>())) cache;
+
+  explicit world(Policy const& policy, kvmeld::limits sizes = {})
+      : cache(support::make_cache(memory, policy, sizes)) {
+    support::dice d(1);
+    memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
+    memory.fill_sequence(d, 1, 0, 23, support::texture::walk);
+    cache.open(0, 40, 5);
+    cache.open(1, 20);
+    cache.append({1}, {3});
+  }
+  template <class F> void refuses(F call, std::initializer_list<char const*> parts) {
+    refused(cache, memory, call, parts);
+  }
+};
+
+auto streaming() { return kvmeld::preset::streaming_llm::with_sinks(2); }
+
+}  // namespace
+
+TEST_CASE("open refuses") {
+  world w(streaming());
+  w.refuses([](auto& c) { c.open(3); }, {"open", "sequence slot is 3", "0 to 2"});
+  w.refuses([](auto& c) { c.open(0); }, {"open", "sequence slot 0", "open already", "close"});
+  w.refuses([](auto& c) { c.open(2, 65); }, {"open", "tokens_cached is 65", "0 to", "64"});
+  w.refuses([](auto& c) { c.open(2, 10, 11); }, {"open", "frozen is 11", "0 to", "10"});
+}
+
+TEST_CASE("close refuses") {
+  world w(streaming());
+  w.refuses([](auto& c) { c.close(4); }, {"close", "sequence slot is 4", "0 to 2"});
+  w.refuses([](auto& c) { c.close(2); }, {"close", "sequence slot 2", "not open", "open it"});
+}
+
+TEST_CASE("append refuses") {
+  world w(streaming());
+  w.refuses([](auto& c) { c.append({0, 1}, {1}); }, {"append", "2 sequence slots", "1 counts", "one each"});
+  w.refuses([](auto& c) { c.append({0, 7}, {1, 1}); }, {"append", "sequence slot is 7", "0 to 2"});
+  w.refuses([](auto& c) { c.append({2}, {1}); }, {"append", "sequence slot 2", "not open"});
+  w.refuses(
+      [](auto& c) {
+        c.append({1, 0, 1}, {1, 1, 1});
+      },
+      {"append", "sequence slot 1", "listed twice", "once"});
+  w.refuses(
+      [](auto& c) {
+        c.append({1, 0}, {1, 25});
+      },
+      {"append", "25 entries", "layer 0, sequence 0, head 0", "holds 40", "up to 24", "capacity 64"});
+  w.cache.append({0}, {24});  // the last that fits
+  CHECK(w.cache.longest(0) == 64);
+}
+
+TEST_CASE("commit refuses") {
+  world w(streaming());
+  w.refuses([](auto& c) { c.commit({1}, {1, 2}); }, {"commit", "1 sequence slots", "2 counts", "one each"});
+  w.refuses([](auto& c) { c.commit({1}, {4}); }, {"commit", "4 entries", "sequence slot 1", "0 to", "3"});
+  w.refuses([](auto& c) { c.commit({1, 0}, {1, 1}); }, {"commit", "1 entries", "sequence slot 0", "0"});
+  w.refuses([](auto& c) { c.commit({5}, {1}); }, {"commit", "sequence slot is 5", "0 to 2"});
+  w.refuses([](auto& c) { c.commit({2}, {0}); }, {"commit", "sequence slot 2", "not open"});
+  w.refuses([](auto& c) { c.commit({1, 1}, {0, 0}); }, {"commit", "sequence slot 1", "listed twice"});
+}
+
+TEST_CASE("observe refuses") {
+  world w(kvmeld::preset::h2o::halves());
+  std::vector<std::uint32_t> const zero{0}, one{1}, two{2}, twice{0, 0}, nine{9}, many{41}, both{1, 1};
+  auto const rows = [&](std::uint32_t layer, auto const& sequences, auto const& counts) {
+    return [&, layer](auto& c) {
+      c.observe_rows({layer, sequences, counts}, kvmeld::head_rows<float const>{});
+    };
+  };
+  w.refuses(rows(2, zero, one), {"observe", "layer is 2", "0 to 1"});
+  w.refuses(rows(0, twice, one), {"observe", "2 sequences", "1 query counts", "one each"});
+  w.refuses(rows(0, nine, one), {"observe", "sequence is 9", "0 to 2"});
+  w.refuses(rows(0, two, one), {"observe", "sequence slot 2", "not open"});
+  w.refuses(rows(0, twice, both), {"observe", "sequence slot 0", "listed twice"});
+  w.refuses(rows(0, one, one), {"observe", "sequence slot 1", "3 pending", "commit"});
+  w.refuses(rows(1, zero, many), {"observe", "41 queries", "layer 1, sequence 0, head 0", "up to", "40"});
+  w.refuses(
+      [&](auto& c) {
+        c.observe({2, zero, one}, kvmeld::head_rows<float const>{}, kvmeld::head_rows<float const>{});
+      },
+      {"observe", "layer is 2", "0 to 1"});
+}
+
+TEST_CASE("compress and plan refuse") {
+  world w(streaming(), support::with_plan());
+  auto const both = [&](auto const& slots, budget b, std::initializer_list<char const*> parts) {
+    w.refuses([&](auto& c) { c.compress(slots, b); }, parts);
+    w.refuses([&](auto& c) { c.plan(slots, b); }, parts);
+    CHECK(w.cache.planned_work().sequence_count == 0);
+  };
+  using list = std::vector<std::uint32_t>;
+  both(list{3}, budget::entries(10), {"plan", "sequence slot is 3", "0 to 2"});
+  both(list{2}, budget::entries(10), {"plan", "sequence slot 2", "not open"});
+  both(list{0, 0}, budget::entries(10), {"plan", "sequence slot 0", "listed twice"});
+  for (double ratio : {0.0, -0.5, 1.25})
+    both(list{0}, budget::ratio(ratio), {"plan", "budget ratio is", "above 0 and up to 1"});
+  both(list{0}, budget::ratio(1.25), {"1.25"});
+  both(list{0}, budget::per_track(nullptr), {"plan", "per-track", "null", "one number per track"});
+  both(list{0, 1}, budget::entries(10), {"plan", "sequence slot 1", "3 pending", "commit"});
+  both(list{0}, budget::entries(0), {"plan", "layer 0, sequence 0, head 0", "is 0", "from 1 on"});
+  both(list{0}, budget::ratio(0.01), {"plan", "is 0", "from 1 on"});
+  // The frozen five do not fit.
+  both(list{0}, budget::entries(4), {"plan", "budget is 4", "5 of the 40", "5 sinks or frozen", "from 5 on"});
+  w.cache.compress({0}, budget::entries(5));
+  CHECK(w.cache.longest(0) == 5);
+}
+
+TEST_CASE("compress refuses budgets that pins overfill, and keeps one slot for sets") {
+  using kvmeld::preset::chelsea::with_schedule;
+  world w(with_schedule({0.4, 0.0, 0, 0.05}, quantity::entries(3), quantity::entries(6)));
+  w.refuses(
+      [](auto& c) { c.compress({0}, budget::entries(11)); },
+      {"plan", "budget is 11", "11 of the 40", "5 sinks or frozen", "6 recents", "0 by score", "from 12 on"});
+  w.cache.compress({0}, budget::entries(12));
+  CHECK(w.cache.longest(0) == 12);
+  w.refuses([](auto& c) { c.plan({0}, budget::entries(12)); }, {"plan", "whole_plan is false", "compress"});
+}
+
+TEST_CASE("compress refuses scores that were never fed") {
+  world w(kvmeld::preset::h2o::halves());
+  w.refuses([](auto& c) { c.compress({0}, budget::entries(20)); },
+            {"plan", "attention", "layer 0, sequence 0, head 0", "call observe"});
+  std::vector<float> const rows(std::size_t{1} * extent.query_heads() * extent.capacity, 0.5f);
+  std::vector<std::uint32_t> const zero{0}, one{1};
+  auto const view = kvmeld::rows_by_head<float const>(rows.data(), 1, extent.query_heads(), extent.capacity);
+  w.cache.observe_rows({0, zero, one}, view);
+  w.refuses([](auto& c) { c.compress({0}, budget::entries(20)); },
+            {"plan", "attention", "layer 1, sequence 0, head 0", "every layer"});
+  w.cache.observe_rows({1, zero, one}, view);
+  w.cache.compress({0}, budget::entries(20));
+  CHECK(w.cache.longest(0) == 20);
+}
+
+TEST_CASE("rebind refuses tensors that do not fit") {
+  world w(streaming());
+  auto const x = w.memory.tensors();
+  auto const bind = [&](auto keys, auto values) {
+    return [=](auto& c) { c.rebind(kvmeld::kv{keys, values}); };
+  };
+  kvmeld::strided<float> const narrow(w.memory.keys.data(), "LSHTC", extent, 11);
+  w.refuses(bind(narrow, x.values), {"keys", "11 channels", "12", "equal"});
+  kvmeld::strided<float> const wide(w.memory.values.data(), "LSHTC", extent, 9);
+  w.refuses(bind(x.keys, wide), {"values", "9 channels", "8", "equal"});
+  kvmeld::strided<float> const null(nullptr, "LSHTC", extent, 8);
+  w.refuses(bind(x.keys, null), {"values", "null", "tensor"});
+}

@@ -1,0 +1,168 @@
+// consecutive_threshold and zero_class alone: the sets of a plan against the reference's walk.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reference/kvmerger.hpp"
+#include "reference/samples.hpp"
+#include "support/random_cache.hpp"
+#include "support/track_view.hpp"
+
+using kvmeld::quantity;
+using support::dice;
+
+namespace {
+
+using by_threshold =
+    kvmeld::policy<kvmeld::score::global, kvmeld::select::top,
+                   kvmeld::identify::consecutive_threshold<kvmeld::admit::threshold>, kvmeld::merge::average>;
+using by_budget = kvmeld::policy<kvmeld::score::global, kvmeld::select::top,
+                                 kvmeld::identify::consecutive_threshold<kvmeld::admit::exact_budget>,
+                                 kvmeld::merge::average>;
+
+template <class Policy> Policy with_ends(std::uint32_t recents, std::uint32_t heavy) {
+  Policy p{};
+  p.select = {quantity::entries(0), quantity::entries(recents), quantity::entries(heavy)};
+  return p;
+}
+
+// Keys at angles in a plane, in degrees.
+support::engine_memory<float> at_angles(std::vector<double> const& angles) {
+  std::uint32_t const n = static_cast<std::uint32_t>(angles.size());
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, n});
+  support::rows keys;
+  for (double angle : angles) {
+    auto const r = reference::at_angle(angle);
+    keys.push_back({static_cast<float>(r[0]), static_cast<float>(r[1])});
+  }
+  memory.fill({0, 0, 0, 0}, 0, keys, support::rows(n, {0}));
+  return memory;
+}
+
+template <class Policy>
+std::vector<std::uint32_t> targets(support::engine_memory<float> memory, Policy const& policy,
+                                   std::vector<float> const& scores, std::uint32_t limit) {
+  auto cache = make_cache(memory, policy, support::with_plan());
+  std::uint32_t const n = static_cast<std::uint32_t>(scores.size());
+  cache.open(0, n);
+  support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
+  cache.plan({0}, kvmeld::budget::entries(limit));
+  return {cache.current_plan().target, cache.current_plan().target + n};
+}
+
+}  // namespace
+
+TEST_CASE("the walk by hand: anchors, gaps, pivots, strictness") {
+  using list = std::vector<std::uint32_t>;
+  by_threshold p = with_ends<by_threshold>(0, 0);
+  p.identify.admission.theta = 0.7071f;  // 45 degrees
+  // From 60: 30 joins; 0 is 60 degrees from the fixed anchor, 30 from the chain's. Pivots: the best score, ties low.
+  CHECK(targets(at_angles({0, 30, 60}), p, {1, 5, 2}, 2) == list{0, 1, 1});
+  p.identify.anchor = kvmeld::identify::anchor_rule::chain;
+  CHECK(targets(at_angles({0, 30, 60}), p, {2, 2, 2}, 2) == list{0, 0, 0});
+  p.identify.pivot = kvmeld::identify::pivot_rule::newest;
+  CHECK(targets(at_angles({0, 30, 60}), p, {9, 2, 2}, 2) == list{2, 2, 2});
+  // NaN scores rank lowest, and are pivot where nothing else is.
+  float const nan = kvmeld::bits_float(0x7fc00000u);
+  p.identify.pivot = kvmeld::identify::pivot_rule::highest_score;
+  CHECK(targets(at_angles({0, 0, 0}), p, {nan, -1, nan}, 2) == list{1, 1, 1});
+  CHECK(targets(at_angles({0, 0, 0}), p, {nan, nan, nan}, 2) == list{0, 0, 0});
+
+  // Slot 2 is the heavy hitter, slot 4 recent: 0, 1, 3 are one set, or two with the gap.
+  by_threshold gap = with_ends<by_threshold>(1, 1);
+  CHECK(targets(at_angles({0, 0, 0, 0, 0}), gap, {1, 2, 9, 3, 99}, 4) == list{3, 3, 2, 3, 4});
+  gap.identify.break_at_gap = true;
+  CHECK(targets(at_angles({0, 0, 0, 0, 0}), gap, {1, 2, 9, 3, 99}, 4) == list{1, 1, 2, 3, 4});
+
+  // Strictly above: cosine 0 does not exceed 0. A cosine of 1 does not exceed 1.
+  by_threshold strict = with_ends<by_threshold>(0, 0);
+  strict.identify.admission.theta = 0;
+  support::engine_memory<float> cross({1, 1, 1, 1, 2, 1, 3});
+  cross.fill({0, 0, 0, 0}, 0, {{1, 0}, {0, 1}, {0, 0}}, support::rows(3, {0}));
+  CHECK(targets(cross, strict, {0, 0, 0}, 2) == list{0, 1, 2});
+  strict.identify.admission.theta = 1;
+  CHECK(targets(at_angles({0, 0, 0}), strict, {0, 0, 0}, 2) == list{0, 1, 2});
+}
+
+TEST_CASE("an exact budget by hand: the most similar neighbours join, ties to the older") {
+  using list = std::vector<std::uint32_t>;
+  by_budget p = with_ends<by_budget>(0, 0);
+  // Angles 0 50 60 80, down to 3: the lowest theta that leaves three sets lies above cos 30, where 60 joins 80 (20
+  // degrees) and 50 does not (30): {0}, {50}, {60, 80}.
+  CHECK(targets(at_angles({0, 50, 60, 80}), p, {1, 1, 2, 1}, 3) == list{0, 1, 2, 2});
+  CHECK(targets(at_angles({0, 50, 60, 80}), p, {1, 1, 2, 1}, 1) == list{2, 2, 2, 2});
+  // Equal rows are below no theta: only joining separates them, the older boundaries first.
+  CHECK(targets(at_angles({7, 7, 7, 7}), p, {4, 3, 2, 1}, 3) == list{0, 0, 2, 3});
+  CHECK(targets(at_angles({7, 7, 7, 7}), p, {4, 3, 2, 1}, 2) == list{0, 0, 0, 3});
+  // One step of bisection tries theta 0 only: 0 | 105 | 130 200 is 3 sets. For 2 the boundary between the anchors 105
+  // and 200, 95 degrees apart, goes before the one of 105 degrees.
+  p.identify.admission.bisections = 1;
+  CHECK(targets(at_angles({0, 105, 130, 200}), p, {1, 2, 3, 4}, 3) == list{0, 1, 3, 3});
+  CHECK(targets(at_angles({0, 105, 130, 200}), p, {1, 2, 3, 4}, 2) == list{0, 3, 3, 3});
+  // A gap that no theta bridges: sets {0, 1}, {3}, and slot 2 protected: 3 entries are the least.
+  by_budget gap = with_ends<by_budget>(0, 1);
+  gap.identify.break_at_gap = true;
+  CHECK(targets(at_angles({0, 0, 0, 0}), gap, {1, 2, 9, 3}, 2) == list{1, 1, 2, 3});
+}
+
+TEST_CASE("sets at a threshold are the reference's, for every anchor, pivot and gap") {
+  dice d(52);
+  support::tally count;
+  for (int i = 0; i < 1500; ++i) {
+    std::uint32_t const n = d.between(3, 120), dim = d.between(2, 40), limit = d.between(n / 2 + 1, n - 1);
+    support::engine_memory<float> memory({1, 1, 1, 1, dim, 1, n});
+    constexpr support::texture textures[] = {support::texture::noise, support::texture::walk,
+                                             support::texture::clusters};
+    memory.fill_sequence(d, 0, 0, n, d.pick(textures));
+    std::uint32_t const recents = d.below(n / 4 + 1), heavy = d.below(n / 4 + 1);
+    by_threshold p = with_ends<by_threshold>(recents, heavy);
+    reference::kvmerger_options o;
+    o.recents = recents;
+    o.heavies = heavy;
+    p.identify.admission.theta = static_cast<float>(1.4 * d.uniform() - 0.4);
+    o.theta = static_cast<double>(p.identify.admission.theta);
+    p.identify.break_at_gap = o.break_at_gap = d.chance(0.3);
+    if (d.chance(0.5))
+      p.identify.anchor = kvmeld::identify::anchor_rule::chain, o.anchor = reference::anchor_rule::chain;
+    if (d.chance(0.3))
+      p.identify.pivot = kvmeld::identify::pivot_rule::newest, o.pivot = reference::pivot_rule::newest;
+    std::vector<float> scores(n);
+    for (float& x : scores) x = static_cast<float>(d.below(12));  // ties
+    auto cache = make_cache(memory, p);
+    cache.open(0, n);
+    support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
+    reference::outcome const expected =
+        reference::kvmerger(support::read_track(cache.ref(), {0, 0, 0, 0}), o);
+    if (expected.margin < 1e-6) {
+      ++count.skipped;
+      continue;
+    }
+    ++count.compared;
+    auto const got = targets(memory, p, scores, limit);
+    CHECK(std::vector<int>(got.begin(), got.end()) == expected.target);
+  }
+  MESSAGE("compared ", count.compared, " plans, skipped ", count.skipped);
+  CHECK(count.compared > 1400);
+}
+
+TEST_CASE("none and the zero class: nothing goes, or all that may") {
+  kvmeld::select::sinks_and_recents const ends{quantity::entries(1), quantity::entries(2)};
+  kvmeld::policy const nothing{kvmeld::score::global{}, ends, kvmeld::identify::none{},
+                               kvmeld::merge::drop{}};
+  kvmeld::policy const zero{kvmeld::score::global{}, ends, kvmeld::identify::zero_class{},
+                            kvmeld::merge::drop{}};
+  auto const fates = [&](auto const& policy) {
+    auto memory = at_angles({0, 10, 20, 30, 40});
+    auto cache = make_cache(memory, policy, support::with_plan());
+    cache.open(0, 5);
+    support::set_scores(cache.ledger(), {0, 0, 0, 0}, {1, 1, 1, 1, 1});
+    cache.plan({0}, kvmeld::budget::entries(3));
+    std::string out;
+    for (int i = 0; i < 5; ++i) out += cache.current_plan().what[i] == kvmeld::fate::drop ? 'd' : 'k';
+    return out + std::to_string(cache.findings(0));
+  };
+  CHECK(fates(nothing) == "kkkkk2");  // finding::budget_unreached
+  CHECK(fates(zero) == "kddkk0");
+}

@@ -1,0 +1,66 @@
+// Scores from rows, and the written bias, on any number of lanes. (`extend` and scores from queries are part of
+// every scenario.)
+#include "scenario.hpp"
+#include "support/compositions.hpp"
+
+#include <utility>
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 2, 2, 3, 16, 16, 150};
+
+struct outputs {
+  support::byte_list ledger, bias, bias_half;
+};
+bool operator==(outputs const& a, outputs const& b) {
+  return a.ledger == b.ledger && a.bias == b.bias && a.bias_half == b.bias_half;
+}
+
+// Probabilities as an engine would hand them over, in two blocks, then merging and the bias.
+template <class Executor, class Policy> outputs feed_rows(Executor executor, Policy const& policy) {
+  support::dice d(11);
+  lanes_test::world<lanes_test::row_keys> w(extent);
+  w.write(d, 0, 0, 140);
+  w.write(d, 1, 0, 90);
+  kvmeld::limits sizes{};
+  sizes.extent = extent;
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  cache.open(0, 140);
+  cache.open(1, 90);
+  std::vector<std::uint32_t> const slots{1, 0};
+  for (std::vector<std::uint32_t> const& counts : {std::vector<std::uint32_t>{9, 30}, {2, 0}}) {
+    std::vector<float> rows(2 * 30 * extent.query_heads() * extent.capacity);
+    for (float& x : rows) x = static_cast<float>(d.uniform());
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      cache.observe_rows({layer, slots, counts}, kvmeld::rows_by_head<float const>(
+                                                     rows.data(), 30, extent.query_heads(), extent.capacity));
+    }
+  }
+  cache.compress({0}, kvmeld::budget::entries(60));
+  std::vector<float> bias(2 * extent.query_heads() * extent.capacity);
+  std::vector<kvmeld::half> bias_half(2 * extent.kv_heads * extent.capacity);
+  kvmeld::attention::write_log_degree(
+      cache.executor(), cache.ref(), 1, slots,
+      kvmeld::rows_by_head(bias.data(), 1, extent.query_heads(), extent.capacity), extent.group);
+  kvmeld::attention::write_log_degree(
+      cache.executor(), cache.ref(), 0, slots,
+      kvmeld::rows_by_head(bias_half.data(), 1, extent.kv_heads, extent.capacity));
+  return {support::ledger_bytes(cache), support::bytes_of(bias), support::bytes_of(bias_half)};
+}
+
+}  // namespace
+
+TEST_CASE("scores from rows and the written bias do not depend on the number of lanes") {
+  auto const compare = [](auto const& policy) {
+    outputs const host = feed_rows(kvmeld::host_executor(1), policy);
+    for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
+      CAPTURE(lanes);
+      CHECK(host == feed_rows(support::lane_executor(lanes), policy));
+    }
+  };
+  using namespace kvmeld;
+  compare(preset::snapkv::with_window(10));
+  compare(policy{score::global{},
+                 select::top{quantity::entries(0), quantity::of_budget(0.5), quantity::of_budget(0.25)},
+                 identify::chunked_bipartite<admit::exact_budget>{}, merge::degree_weighted{}});
+}

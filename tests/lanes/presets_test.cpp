@@ -1,0 +1,30 @@
+// Every preset makes the same bytes of K, V and ledger on any number of lanes as on the host.
+#include "scenario.hpp"
+#include "support/compositions.hpp"
+
+using lanes_test::row_keys;
+using lanes_test::same_on_all_lanes;
+
+TEST_CASE("eviction presets do not depend on the number of lanes") {
+  support::each_eviction_preset(
+      [](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+}
+
+TEST_CASE("KVMerger does not depend on the number of lanes") {
+  support::each_kvmerger_preset(
+      [](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+}
+
+TEST_CASE("Chelsea does not depend on the number of lanes") {
+  support::each_chelsea_preset([](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+}
+
+TEST_CASE("tracks of several tiles do not depend on the number of lanes") {
+  auto const run = [](char const* name, auto const& p) {
+    same_on_all_lanes<row_keys>(name, p, kvmeld::shortfall::report, lanes_test::long_life);
+  };
+  run("h2o", kvmeld::preset::h2o::halves());
+  run("kvmerger as printed", kvmeld::preset::kvmerger::paper_50());
+  run("chelsea", kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
+                                                        kvmeld::quantity::entries(5)));
+}

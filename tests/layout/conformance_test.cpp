@@ -1,0 +1,141 @@
+// load_tile, encode_row and copy_row of the test layouts, on one lane and on several, and what counts as a layout.
+#include <kvmeld/kvmeld.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/cache_bytes.hpp"
+#include "support/lane_executor.hpp"
+#include "support/random_cache.hpp"
+#include "tensors.hpp"
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 2, 2, 1, 24, 24, 23};
+
+// Rows are written, read as tiles, moved by raw bits and written again, on a team.
+template <class Layout> struct exercise {
+  Layout layout;
+  float const* rows;  // [capacity][channels]
+  float* tiles;       // [2][5][channels - 3]
+
+  template <class Team> void play(Team const& team, kvmeld::track t) const {
+    std::uint32_t const d = layout.channels();
+    for (kvmeld::slot_t s = 0; s < extent.capacity; ++s)
+      layout.encode_row(team, t, s, [&](std::uint32_t c) { return rows[std::size_t{s} * d + c]; });
+    team.sync();
+    layout.load_tile(team, t, 4, 5, 2, d - 3, tiles, d - 3);
+    layout.copy_row(team, t, 0, 9);
+    layout.copy_row(team, t, 9, 17);
+    layout.copy_row(team, t, 17, 22);
+    team.sync();
+    layout.load_tile(team, t, 6, 5, 2, d - 3, tiles + std::size_t{5} * (d - 3), d - 3);
+  }
+};
+
+template <class Layout> struct exercise_phase {
+  exercise<Layout> what;
+  kvmeld::track where;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  template <class Team> void operator()(Team const& team, kvmeld::tile const&) const {
+    what.play(team, where);
+  }
+};
+
+struct any_track {
+  kvmeld::track where(std::uint32_t) const { return {}; }
+};
+
+bool near(float got, float wanted, float step) {
+  return std::fabs(static_cast<double>(got - wanted)) <= 0.5001 * static_cast<double>(step);
+}
+
+template <class Tensor> void conforms() {
+  Tensor tensor(extent, extent.key_dim);
+  auto const layout = tensor.view();
+  CHECK(kvmeld::is_layout<decltype(tensor.view())>::value);
+  CHECK(layout.channels() == extent.key_dim);
+  std::uint32_t const d = layout.channels();
+  support::dice dice(13);
+  kvmeld::track const t = kvmeld::make_track(extent, 1, 0, 1);
+  kvmeld::track const neighbour = kvmeld::make_track(extent, 1, 1, 0);
+  std::vector<float> rows(std::size_t{extent.capacity} * d);
+  for (float& x : rows) x = static_cast<float>(dice.normal());
+  support::put_row(layout, neighbour, 3, {rows.begin(), rows.begin() + d});
+  auto const untouched = support::get_row(layout, neighbour, 3);
+
+  std::vector<float> serial(10 * (d - 3));
+  exercise<std::decay_t<decltype(layout)>> const all{layout, rows.data(), serial.data()};
+  all.play(kvmeld::serial_team(nullptr, 0), t);
+  support::byte_list const memory = tensor.bytes();
+  std::size_t wrong = 0;
+  auto const check_row = [&](kvmeld::slot_t slot, kvmeld::slot_t from) {
+    auto const got = support::get_row(layout, t, slot);
+    for (std::uint32_t c = 0; c < d; ++c)
+      wrong +=
+          near(got[c], rows[std::size_t{from} * d + c], tensor.step(&rows[std::size_t{from} * d])) ? 0 : 1;
+  };
+  for (kvmeld::slot_t s = 0; s < extent.capacity; ++s)
+    check_row(s, s == 0 ? 9 : s == 9 ? 17 : s == 17 ? 22 : s);
+  for (std::uint32_t r = 0; r < 5; ++r) {
+    for (std::uint32_t c = 0; c < d - 3; ++c) {
+      auto const first = [&](kvmeld::slot_t from) {
+        float const* const row = &rows[std::size_t{from} * d];
+        return near(serial[r * (d - 3) + c], row[2 + c], tensor.step(row));
+      };
+      wrong += first(4 + r) ? 0 : 1;
+      kvmeld::slot_t const from = 6 + r == 9 ? 17 : 6 + r;
+      float const* const row = &rows[std::size_t{from} * d];
+      wrong += near(serial[(5 + r) * (d - 3) + c], row[2 + c], tensor.step(row)) ? 0 : 1;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(support::same_bits(support::get_row(layout, neighbour, 3), untouched));
+
+  for (std::uint32_t lanes : {2u, 5u, 32u}) {
+    std::vector<float> together(serial.size());
+    support::lane_executor(lanes).run(
+        exercise_phase<std::decay_t<decltype(layout)>>{{layout, rows.data(), together.data()}, t}, extent, 1,
+        any_track{});
+    CHECK(support::same_bits(serial, together));
+    CHECK(memory == tensor.bytes());
+  }
+}
+
+struct no_layout {};
+struct not_trivially_copyable : kvmeld::strided<float> {
+  using kvmeld::strided<float>::strided;
+  not_trivially_copyable(not_trivially_copyable const& other) : kvmeld::strided<float>(other) {}
+};
+
+}  // namespace
+
+TEST_CASE("layouts load, store and move rows on any number of lanes") {
+  using namespace layout_test;
+  SUBCASE("strided float") { conforms<strided_tensor<float>>(); }
+  SUBCASE("strided half") { conforms<strided_tensor<kvmeld::half>>(); }
+  SUBCASE("transposed bfloat16") { conforms<transposed_tensor<kvmeld::bfloat16>>(); }
+  SUBCASE("paged float, pages of 7") { conforms<paged_tensor<float, 7>>(); }
+  SUBCASE("paged half, pages of 16") { conforms<paged_tensor<kvmeld::half, 16>>(); }
+  SUBCASE("interleaved half") { conforms<interleaved_tensor<kvmeld::half>>(); }
+  SUBCASE("rows of int8") { conforms<int8_tensor>(); }
+}
+
+TEST_CASE("what is a layout") {
+  CHECK(kvmeld::is_layout<kvmeld::strided<float>>::value);
+  CHECK(kvmeld::is_layout<kvmeld::transposed<kvmeld::half>>::value);
+  CHECK(kvmeld::is_layout<support::int8_rows>::value);
+  CHECK_FALSE(kvmeld::is_layout<no_layout>::value);
+  CHECK_FALSE(kvmeld::is_layout<int>::value);
+  CHECK_FALSE(kvmeld::is_layout<not_trivially_copyable>::value);
+  CHECK(kvmeld::runs_along_tokens<kvmeld::transposed<float>>);
+  CHECK_FALSE(kvmeld::runs_along_tokens<kvmeld::strided<float>>);
+  CHECK_FALSE(kvmeld::runs_along_tokens<support::paged<float>>);
+  CHECK(kvmeld::is_always_writable<kvmeld::strided<float>>::value);
+  CHECK_FALSE(kvmeld::is_always_writable<support::paged<float>>::value);
+}

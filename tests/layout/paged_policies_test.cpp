@@ -1,0 +1,18 @@
+// Every preset on block tables, alone and beside other layouts.
+#include "policies.hpp"
+
+using kvmeld::bfloat16;
+using kvmeld::half;
+using namespace layout_test;
+
+TEST_CASE("pages of 7, float") {
+  every_preset_same_as_plain<paged_tensor<float, 7>, paged_tensor<float, 7>>();
+}
+
+TEST_CASE("keys along tokens, half values in pages of 16") {
+  every_preset_same_as_plain<transposed_tensor<float>, paged_tensor<half, 16>>();
+}
+
+TEST_CASE("bfloat16 keys in pages of 16, half values in groups of channels") {
+  every_preset_same_as_plain<paged_tensor<bfloat16, 16>, interleaved_tensor<half>>();
+}

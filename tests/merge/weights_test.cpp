@@ -1,0 +1,196 @@
+// Merge functions alone: the weights of hand-made sets, by hand and against double-precision loops.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reference/kvmerger.hpp"
+#include "support/random_cache.hpp"
+#include "support/track_view.hpp"
+
+using doctest::Approx;
+using support::dice;
+
+namespace {
+
+// An identifier of the tests' own: entries `size` at a time become one, in the set's place `pivot`.
+struct every_few {
+  std::uint32_t size, pivot;
+
+  static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
+                        needs_keys = false;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
+  std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
+  template <class Team, class Keys>
+  void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
+  template <class Team>
+  void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
+    std::uint32_t const n = wave.state[item].length;
+    if (team.lane() != 0) return;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      std::uint32_t const first = i / size * size, target = first + pivot < n ? first + pivot : first;
+      if (i == target) continue;
+      wave.step.what[wave.step.at(item, i)] = kvmeld::fate::merge;
+      wave.step.target[wave.step.at(item, i)] = target;
+      ++wave.state[item].merged;
+    }
+  }
+};
+
+struct weights {
+  std::vector<double> key, value, degree;
+  std::vector<kvmeld::fate> what;
+};
+
+template <class Merge>
+weights weigh(Merge merge, every_few sets, support::rows const& keys, std::vector<float> const& scores,
+              std::vector<float> const& degrees) {
+  std::uint32_t const n = static_cast<std::uint32_t>(keys.size());
+  support::engine_memory<float> memory({1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 1, n});
+  memory.fill({0, 0, 0, 0}, 0, keys, support::rows(n, {1}));
+  kvmeld::select::top const nobody{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0),
+                                   kvmeld::quantity::entries(0)};
+  auto cache =
+      make_cache(memory, kvmeld::policy{kvmeld::score::global{}, nobody, sets, merge}, support::with_plan());
+  cache.open(0, n);
+  support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
+  for (std::uint32_t i = 0; i < n; ++i) cache.ledger().degree[i] = degrees[i];
+  cache.plan({0}, kvmeld::budget::entries(1));
+  kvmeld::plan_ref const& p = cache.current_plan();
+  return {{p.key_weight, p.key_weight + n},
+          {p.value_weight, p.value_weight + n},
+          {p.degree_weight, p.degree_weight + n},
+          {p.what, p.what + n}};
+}
+
+void check_equal(std::vector<double> const& got, std::vector<double> const& expected) {
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(2e-5));
+}
+
+}  // namespace
+
+TEST_CASE("weights by hand: a set of three and an entry alone") {
+  // Keys at 1, 2, 3 on a line and one far away; scores 1, 2, 5; degrees 1, 2, 5.
+  support::rows const keys{{1, 0}, {2, 0}, {3, 0}, {9, 9}};
+  std::vector<float> const scores{1, 2, 5, 7}, degrees{1, 2, 5, 4};
+  every_few const sets{3, 0};
+  auto const average = weigh(kvmeld::merge::average{}, sets, keys, scores, degrees);
+  check_equal(average.key, {1.0 / 3, 1.0 / 3, 1.0 / 3, 1});
+  check_equal(average.degree, {1, 1, 1, 1});
+  check_equal(weigh(kvmeld::merge::degree_weighted{}, sets, keys, scores, degrees).value,
+              {0.125, 0.25, 0.625, 1});
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, scores, degrees).value,
+              {0.125, 0.25, 0.625, 1});
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {0, 0, 0, 0}, degrees).key,
+              {1.0 / 3, 1.0 / 3, 1.0 / 3, 1});
+
+  // Gaussian, pivot 0, distances 0, 1, 2. mean_l2: sigma 3/2; g = 1, exp(-1/4.5), exp(-4/4.5).
+  double const a = std::exp(-1 / 4.5), b = std::exp(-4 / 4.5), total = 1 + a + b;
+  kvmeld::merge::gaussian gaussian;
+  check_equal(weigh(gaussian, sets, keys, scores, degrees).key, {1 / total, a / total, b / total, 1});
+  // eq7_000: sigma = 5 / (3 sqrt 2) = 1.17851, g = 1, 0.69768, 0.23693.
+  gaussian.sigma = kvmeld::merge::bandwidth::eq7_000;
+  check_equal(weigh(gaussian, sets, keys, scores, degrees).key,
+              {1 / 1.934604, 0.697676 / 1.934604, 0.236928 / 1.934604, 1});
+  // fixed 5: exp(-1/50) = 0.98020, exp(-4/50) = 0.92312. As printed: no degrees; times 3 on the values.
+  gaussian.sigma = kvmeld::merge::bandwidth::fixed;
+  gaussian.degrees = false;
+  gaussian.scale_values_by_set_size = true;
+  auto const printed = weigh(gaussian, sets, keys, scores, degrees);
+  double const sum = 1 + std::exp(-0.02) + std::exp(-0.08);
+  check_equal(printed.key, {1 / sum, std::exp(-0.02) / sum, std::exp(-0.08) / sum, 1});
+  check_equal(printed.value, {3 / sum, 3 * std::exp(-0.02) / sum, 3 * std::exp(-0.08) / sum, 1});
+  check_equal(printed.degree, {1, 0, 0, 1});
+
+  // A pair weighs 0.62 to 0.38 at any distance; equal keys weigh the same.
+  for (float scale : {1e-3f, 1.0f, 1e4f}) {
+    auto const pair = weigh(kvmeld::merge::gaussian{}, {2, 1}, {{scale}, {3 * scale}}, {0, 0}, {1, 1});
+    check_equal(pair.key, {0.3775407, 0.6224593});
+  }
+  check_equal(weigh(kvmeld::merge::gaussian{}, {3, 1}, {{2}, {2}, {2}}, {0, 0, 0}, {1, 1, 1}).key,
+              {1.0 / 3, 1.0 / 3, 1.0 / 3});
+
+  // drop: whoever would merge goes, the pivot stays as it is.
+  auto const dropped = weigh(kvmeld::merge::drop{}, {3, 1}, keys, scores, degrees);
+  using kvmeld::fate;
+  CHECK(dropped.what == std::vector<fate>{fate::drop, fate::keep, fate::drop, fate::keep});
+  check_equal(dropped.key, {1, 1, 1, 1});
+}
+
+TEST_CASE("gaussian weights are the reference's, in sets of every size") {
+  dice d(61);
+  for (int i = 0; i < 300; ++i) {
+    std::uint32_t const n = d.between(2, 70), dim = d.between(1, 60), size = d.between(2, n);
+    std::uint32_t const pivot = d.below(size);
+    float const scale = static_cast<float>(std::pow(10.0, 6 * d.uniform() - 3));
+    support::rows keys = support::random_rows(d, n, dim, support::texture::clusters);
+    for (auto& row : keys) {
+      for (float& x : row) x *= scale;
+    }
+    if (d.chance(0.2)) keys[d.below(n)] = keys[0];
+    reference::matrix wide;
+    for (auto const& row : keys) wide.emplace_back(row.begin(), row.end());
+    reference::track_state const track = reference::fresh_track(wide, wide);
+    kvmeld::merge::gaussian g;
+    reference::kvmerger_options o;
+    if (i % 3 == 1) g.sigma = kvmeld::merge::bandwidth::eq7_000, o.sigma = reference::sigma_rule::eq7_000;
+    if (i % 3 == 2) {
+      g.sigma = kvmeld::merge::bandwidth::fixed;
+      g.fixed_sigma = scale;
+      o.sigma = reference::sigma_rule::fixed;
+      o.fixed_sigma = static_cast<double>(scale);
+    }
+    auto const got = weigh(g, {size, pivot}, keys, std::vector<float>(n, 0.0f), std::vector<float>(n, 1.0f));
+    for (std::uint32_t first = 0; first < n; first += size) {
+      reference::indices set;
+      for (std::uint32_t j = first; j < std::min(n, first + size); ++j) set.push_back(j);
+      if (set.size() < 2) continue;
+      auto const expected =
+          reference::gaussian_weights(track, set, first + pivot < n ? first + pivot : first, o);
+      for (std::size_t j = 0; j < set.size(); ++j)
+        CHECK(std::fabs(got.key[set[j]] - expected[j]) < 1e-5 + 1e-4 * expected[j]);
+    }
+  }
+}
+
+TEST_CASE("gaussian weights stay finite where squares overflow or vanish") {
+  for (auto const sigma : {kvmeld::merge::bandwidth::mean_l2, kvmeld::merge::bandwidth::eq7_000,
+                           kvmeld::merge::bandwidth::fixed}) {
+    for (float const x : {1e-30f, 1e-22f, 1e-20f, 1e-13f, 1e-10f, 1e10f, 1e18f, 3e19f, 1e30f}) {
+      CAPTURE(x);
+      kvmeld::merge::gaussian g;
+      g.sigma = sigma;
+      auto const w = weigh(g, {3, 1}, {{x}, {2 * x}, {-x}}, {0, 0, 0}, {1, 1, 1});
+      double sum = 0;
+      for (double k : w.key) {
+        CHECK((kvmeld::is_finite(static_cast<float>(k)) && k >= 0));
+        sum += k;
+      }
+      CHECK(sum == Approx(1));
+    }
+  }
+}
+
+TEST_CASE("score weights stay finite where scores are not") {
+  float const nan = kvmeld::bits_float(0x7fc00000u), infinity = kvmeld::bits_float(0x7f800000u);
+  for (float const bad : {nan, infinity}) {
+    check_equal(weigh(kvmeld::merge::score_weighted{}, {2, 0}, {{1}, {2}}, {bad, 3}, {1, 1}).key, {0.5, 0.5});
+  }
+}
+
+TEST_CASE("gaussian refuses a sigma that is none, and two corrections at once") {
+  kvmeld::merge::gaussian g;
+  CHECK(g.problem().empty());
+  g.scale_values_by_set_size = true;
+  CHECK(g.problem() ==
+        "merge::gaussian has both degrees and scale_values_by_set_size on; allowed is one of them, "
+        "since both correct for the size of a set");
+  g.degrees = false;
+  CHECK(g.problem().empty());
+  g.sigma = kvmeld::merge::bandwidth::fixed;
+  g.fixed_sigma = 0;
+  CHECK(g.problem() == "merge::gaussian.fixed_sigma is 0.000000; allowed are finite numbers above 0");
+}

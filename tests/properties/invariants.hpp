@@ -1,0 +1,222 @@
+// One random case: a cache of awkward tracks under any policy, compressed in several ways, and what must hold.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <type_traits>
+#include <vector>
+
+#include "support/random_cache.hpp"
+#include "support/track_view.hpp"
+
+namespace properties {
+
+using support::dice;
+
+// What a case is, besides its policy.
+struct setting {
+  kvmeld::shape extent;
+  std::vector<std::uint32_t> lengths, frozen;  // per sequence
+  std::vector<std::uint32_t> budgets;          // per track
+  kvmeld::shortfall fallback;
+  bool squares_overflow = false;  // cosines may be none: no promise to reach a budget
+};
+
+inline float special(dice& d) {
+  constexpr std::uint32_t bits[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0xffc12345u};
+  return kvmeld::bits_float(d.pick(bits));
+}
+
+// Rows that are alike, zero, huge, denormal, NaN or infinite among ordinary ones.
+inline void spoil(dice& d, support::rows& k, support::rows& v, setting& s) {
+  std::uint32_t const n = static_cast<std::uint32_t>(k.size());
+  std::uint32_t const kind = d.below(8);
+  for (std::uint32_t times = d.below(n / 2 + 1); times > 0; --times) {
+    std::uint32_t const i = d.below(n);
+    auto& row = d.chance(0.7) ? k[i] : v[i];
+    float& x = row[d.below(static_cast<std::uint32_t>(row.size()))];
+    switch (kind) {
+    case 0: x = special(d); break;
+    case 1: row.assign(row.size(), 0.0f); break;
+    case 2: k[i] = k[0]; break;
+    case 3:
+      for (float& y : row) y *= 1e30f;
+      s.squares_overflow = true;
+      break;
+    case 4:
+      for (float& y : row) y *= 1e-40f;
+      break;
+    case 5: x = -0.0f; break;
+    default: break;
+    }
+  }
+}
+
+template <class T, class Policy> struct subject {
+  support::engine_memory<T> memory;
+  decltype(support::make_cache(std::declval<support::engine_memory<T>&>(),
+                               std::declval<Policy const&>())) cache;
+
+  subject(support::engine_memory<T> const& m, Policy const& policy, std::uint32_t threads, std::uint32_t wave,
+          bool whole)
+      : memory(m), cache(support::make_cache(memory, policy, sizes(wave, whole), threads)) {}
+  subject(subject const& other) : memory(other.memory), cache(other.cache) { cache.rebind(memory.tensors()); }
+  subject& operator=(subject const&) = delete;
+
+  static kvmeld::limits sizes(std::uint32_t wave, bool whole) {
+    kvmeld::limits s;
+    s.wave_tracks = wave;
+    s.whole_plan = whole;
+    return s;
+  }
+};
+
+template <class Policy>
+std::uint32_t least_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, std::uint32_t frozen) {
+  std::uint32_t const pinned = p.select.pinned(n, limit, frozen).total();
+  return std::max(1u, pinned + (Policy::identify_type::makes_sets && pinned < n ? 1 : 0));
+}
+
+// Everything an engine can see of one sequence, in bits; every NaN counts as the same.
+template <class Cache>
+std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint32_t n) {
+  std::vector<std::uint32_t> out{cache.rounds(q), cache.findings(q)};
+  auto const ref = cache.ref();
+  auto const add = [&](double x) {
+    std::uint32_t const u = kvmeld::float_bits(static_cast<float>(x));
+    out.push_back((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : u);
+  };
+  support::for_tracks(ref.extent(), q, [&](kvmeld::track t) {
+    out.push_back(ref.length(t));
+    out.push_back(ref.ledger.findings[t.index]);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (i < ref.length(t)) {
+        for (double x : support::read_row(ref.keys, t, i)) add(x);
+        out.push_back(static_cast<std::uint32_t>(ref.position(t, i)));
+        out.push_back(ref.ledger.flags[ref.ledger.at(t, i)]);
+        for (std::uint32_t c = 0; c < ref.ledger.channels.count; ++c)
+          add(static_cast<double>(ref.ledger.channel_data[c][ref.ledger.at(t, i)]));
+      }
+      for (double x : support::read_row(ref.values, t, i)) add(x);
+      add(static_cast<double>(ref.degree(t, i)));
+    }
+  });
+  return out;
+}
+
+template <class Ref>
+bool same_row(reference::row const& a, Ref const& layout, kvmeld::track t, std::uint32_t slot) {
+  reference::row const b = support::read_row(layout, t, slot);
+  for (std::size_t c = 0; c < a.size(); ++c) {
+    std::uint32_t const x = kvmeld::float_bits(static_cast<float>(a[c])),
+                        y = kvmeld::float_bits(static_cast<float>(b[c]));
+    bool const nans = (x & 0x7fffffffu) > 0x7f800000u && (y & 0x7fffffffu) > 0x7f800000u;
+    if (x != y && !nans) return false;
+  }
+  return true;
+}
+
+// One track after compression against itself before. Counts one failed promise per bit, so that a case costs one CHECK.
+template <class Policy, class Cache>
+std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache const& cache, kvmeld::track t,
+                              reference::track_state const& before) {
+  enum : std::uint32_t {
+    order = 1,
+    length = 2,
+    degree = 4,
+    beyond = 8,
+    edges = 16,
+    untouched = 32,
+    flagged = 64,
+    finite = 128,
+    zeroed = 256,
+    found = 512,
+    tokens = 1024,
+    shorter = 2048
+  };
+  auto const ref = cache.ref();
+  std::uint32_t const n = static_cast<std::uint32_t>(before.size()), held = ref.length(t),
+                      limit = s.budgets[t.index];
+  std::uint32_t const found_bits = ref.ledger.findings[t.index];
+  std::uint32_t bad = 0, broken = 0;
+  for (char b : before.bad) bad += b ? 1 : 0;
+  auto const require = [&](bool holds, std::uint32_t bit) { broken |= holds ? 0 : bit; };
+  using kvmeld::finding::budget_unreached;
+  using kvmeld::finding::evicted_fallback;
+  require(((found_bits & kvmeld::finding::nonfinite_rows) != 0) == (bad != 0), found);
+  if (n <= limit) {
+    require(held == n && (found_bits & ~kvmeld::finding::nonfinite_rows) == 0, length);
+    for (std::uint32_t i = 0; i < held && i < n; ++i) {
+      require(same_row(before.keys[i], ref.keys, t, i) && same_row(before.values[i], ref.values, t, i),
+              untouched);
+      require(static_cast<double>(ref.degree(t, i)) == before.degree[i] &&
+                  ref.position(t, i) == before.position[i],
+              degree);
+    }
+    return broken;
+  }
+  // Lengths. What can be reached: pinned entries and bad ones stay, the rest becomes one at least.
+  kvmeld::pins const pins = policy.select.pinned(n, limit, s.frozen[t.sequence]);
+  constexpr bool meets = Policy::identify_type::meets_budget && !Policy::select_type::drops;
+  constexpr bool sets = Policy::identify_type::makes_sets;
+  bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;
+  bool const reached = (found_bits & budget_unreached) == 0;
+  require((held >= 1 || Policy::select_type::drops) && held <= n, length);
+  if (meets) require(held >= limit && (held == limit) == reached, length);
+  if (!meets) require(held <= limit || !reached, length);
+  if (falls_back) require(reached && held <= limit, length);
+  if (!falls_back) require((found_bits & evicted_fallback) == 0, found);
+  std::uint32_t loose_bad = 0;  // bad entries that may not be pinned
+  for (std::uint32_t i = pins.sinks; i < n - pins.recents; ++i) loose_bad += before.bad[i] ? 1 : 0;
+  bool const room = !sets || (limit > pins.total() + loose_bad && !s.squares_overflow);
+  if (meets && room) require(held == limit && (found_bits & evicted_fallback) == 0, shorter);
+
+  std::map<long, std::uint32_t> slot_of;
+  for (std::uint32_t i = 0; i < n; ++i) slot_of[before.position[i]] = i;
+  double total = 0, all = 0;
+  for (double x : before.degree) all += x;
+  for (std::uint32_t i = 0; i < held; ++i) {
+    long const p = ref.position(t, i);
+    require(i == 0 || ref.position(t, i - 1) < p, order);
+    auto const at = slot_of.find(p);
+    if (at == slot_of.end()) return broken | order;
+    std::uint32_t const old = at->second;
+    double const now = static_cast<double>(ref.degree(t, i));
+    total += now;
+    require(now >= before.degree[old] && (policy.merge.carries_degree() || now == before.degree[old]),
+            degree);
+    bool const same_keys = same_row(before.keys[old], ref.keys, t, i);
+    bool const same = same_keys && same_row(before.values[old], ref.values, t, i);
+    bool const pinned = old < pins.sinks || old >= n - pins.recents;
+    bool const merges = sets && !std::is_same_v<typename Policy::merge_type, kvmeld::merge::drop>;
+    if (pinned) require(same && now == before.degree[old], edges);
+    if (!merges || (policy.merge.carries_degree() && now == before.degree[old])) require(same, untouched);
+    if (before.bad[old]) require(same && now == before.degree[old], flagged);
+    if (!before.bad[old]) {
+      require(support::finite_row(support::read_row(ref.keys, t, i)) &&
+                  support::finite_row(support::read_row(ref.values, t, i)),
+              finite);
+    }
+  }
+  for (std::uint32_t i = 0; i < pins.sinks; ++i) require(ref.position(t, i) == before.position[i], edges);
+  for (std::uint32_t i = 0; i < pins.recents && i < held; ++i)
+    require(ref.position(t, held - 1 - i) == before.position[n - 1 - i], edges);
+  if (policy.merge.carries_degree() && sets && !Policy::select_type::drops) {
+    bool const evicted = (found_bits & evicted_fallback) != 0;
+    require(evicted ? total < all : total == all, tokens);
+  }
+  for (std::uint32_t i = held; i < ref.extent().capacity; ++i) {
+    require(ref.degree(t, i) == 0, beyond);
+    if (i >= n) continue;
+    for (double x : support::read_row(ref.values, t, i)) require(x == 0, zeroed);
+  }
+  return broken;
+}
+
+}  // namespace properties

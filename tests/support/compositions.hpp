@@ -1,0 +1,63 @@
+// Every preset with numbers for short tracks, and mixes of their parts: what the tests that run "every policy" run.
+#pragma once
+
+#include <kvmeld/kvmeld.hpp>
+
+namespace support {
+
+inline kvmeld::round_schedule steep() { return {0.45, 0.05, 3, 0.05}; }
+
+template <class F> void each_eviction_preset(F f) {
+  using kvmeld::quantity;
+  f("streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3));
+  f("h2o", kvmeld::preset::h2o::halves());
+  f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
+}
+
+template <class F> void each_kvmerger_preset(F f) {
+  f("kvmerger for a budget", kvmeld::preset::kvmerger::for_budget());
+  f("kvmerger as printed", kvmeld::preset::kvmerger::paper_50());
+}
+
+template <class F> void each_chelsea_preset(F f) {
+  using kvmeld::quantity;
+  auto chelsea = kvmeld::preset::chelsea::with_schedule(steep(), quantity::entries(3), quantity::entries(5));
+  f("chelsea", chelsea);
+  chelsea.identify.chunk = 12;
+  f("chelsea in chunks of 12", chelsea);
+}
+
+template <class F> void each_preset(F f) {
+  each_eviction_preset(f);
+  each_kvmerger_preset(f);
+  each_chelsea_preset(f);
+}
+
+// Parts in combinations that no preset has.
+template <class F> void each_consecutive_mix(F f) {
+  using namespace kvmeld;
+  select::top const half_recent{quantity::entries(2), quantity::of_budget(0.25), quantity::of_budget(0.25)};
+  identify::consecutive_threshold<admit::threshold> chained{
+      identify::anchor_rule::chain, identify::pivot_rule::newest, true, {0.4f}};
+  f("chained sets, averaged", policy{score::global{}, half_recent, chained, merge::average{}});
+  identify::consecutive_threshold<admit::exact_budget> exact{
+      identify::anchor_rule::chain, identify::pivot_rule::highest_score, true, {12}};
+  f("exact sets, dropped",
+    policy{score::local{4, {3, pooling_mode::max}}, half_recent, exact, merge::drop{}});
+}
+
+template <class F> void each_bipartite_mix(F f) {
+  using namespace kvmeld;
+  select::top const heavy{quantity::entries(1), quantity::entries(4), quantity::of_budget(0.25)};
+  identify::chunked_bipartite<admit::exact_budget> const exact{16, {}};
+  f("bipartite to the budget, by score", policy{score::local{8, {}}, heavy, exact, merge::score_weighted{}});
+  merge::gaussian wide{};
+  wide.sigma = merge::bandwidth::eq7_000;
+  identify::chunked_bipartite<admit::threshold> const similar{20, {0.3f}};
+  f("bipartite by threshold, Gaussian",
+    policy{score::none{}, select::sinks_and_recents{quantity::entries(2), quantity::entries(4)}, similar,
+           wide});
+  f("nothing identified", policy{score::global{}, heavy, identify::none{}, merge::drop{}});
+}
+
+}  // namespace support
