@@ -8,7 +8,6 @@
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
-#include <kvmeld/score/observe.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -19,6 +18,7 @@
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
 #include <kvmeld/score/global.hpp>
+#include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 

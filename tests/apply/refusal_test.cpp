@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "hand_made.hpp"
 #include "support/random_cache.hpp"
@@ -53,6 +54,12 @@ TEST_CASE("apply refuses plans that are not sound") {
             weights[which][p.at(item, 4)] = kvmeld::bits_float(which == 0 ? 0x7f800000u : 0x7fc00000u);
           }) == slot(4) + "a weight is not finite; allowed are finite numbers");
   }
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          send(p, item, 3, fate::merge, 4, 1, 1, -1);
+        }) == slot(3) + "degree weight is -1; allowed are numbers from 0 on, and above 0 for kept entries");
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          p.degree_weight[p.at(item, 3)] = 0;
+        }) == slot(3) + "degree weight is 0; allowed are numbers from 0 on, and above 0 for kept entries");
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) { p.target[p.at(item, 4)] = 5; }) ==
         slot(4) + "is kept, but its target is 5; give 4");
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
@@ -94,7 +101,7 @@ TEST_CASE("apply refuses plans that are not sound") {
           send(p, item, 2, fate::spread, 3, 1, 1, 1, 3);
           send(p, item, 7, fate::share, 5, 1, 1, 1);
         }) == slot(7) + "goes to slot 5, which takes in both a set and a spread; allowed is one of them");
-  // Two sharers each of two owners are four members with the owners... 2 + 2 > 3.
+  // Two sharers and their two owners are four members.
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::share, 3, 1, 1, 1);
           send(p, item, 4, fate::share, 5, 1, 1, 1);
@@ -117,16 +124,22 @@ TEST_CASE("a plan is applied once, and members fill up") {
   memory.fill_sequence(d, 0, 0, 8, support::texture::noise);
   auto cache = make_cache(memory, hand_made::policy(), support::with_plan(3));
   cache.open(0, 8);
-  auto const share = [&] {
+  auto const share = [&](kvmeld::slot_t from, kvmeld::slot_t to) {
     cache.plan({0}, kvmeld::budget::entries(10));
-    send(cache.current_plan(), 0, 1, fate::share, 0, 1, 1, 1);
+    send(cache.current_plan(), 0, from, fate::share, to, 1, 1, 1);
     hand_made::dump::renumber(cache.current_plan(), 0);
     cache.apply();
   };
-  share();
+  share(1, 0);
   CHECK(cache.ledger().members.count[0] == 2);
   CHECK_THROWS_WITH(cache.apply(), "apply: there is no plan; call plan first");
-  CHECK_THROWS_WITH(share(),
+  for (auto [from, to] : {std::pair{1u, 0u}, {0u, 1u}}) {
+    CHECK_THROWS_WITH(
+        share(from, to),
+        "apply: plan of track (layer 0, sequence 0, head 0), slot 0: owns members already; allowed "
+        "are keep, with nothing merging or sharing into it, and drop");
+  }
+  CHECK_THROWS_WITH(share(2, 1),
                     "apply: plan of track (layer 0, sequence 0, head 0), slot 0: the plan makes 4 members; "
                     "allowed are limits.members = 3");
   CHECK(cache.longest(0) == 7);

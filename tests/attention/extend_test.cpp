@@ -232,4 +232,6 @@ TEST_CASE("extend refuses a batch that does not fit") {
   CHECK(refused({0, five, one}) == "attention::extend: sequence is 5; allowed are 0 to 2");
   std::vector<std::uint32_t> const none{0};
   CHECK(refused({0, one, none}).empty());
+  CHECK(refused({0, one, one}) ==
+        "attention::extend: query.data is null; give the rows (only lse may be empty)");
 }

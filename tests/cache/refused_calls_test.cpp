@@ -99,6 +99,12 @@ TEST_CASE("observe refuses") {
         c.observe({2, zero, one}, kvmeld::head_rows<float const>{}, kvmeld::head_rows<float const>{});
       },
       {"observe", "layer is 2", "0 to 1"});
+  w.refuses(rows(0, zero, one), {"observe", "null", "give what attention"});
+  w.refuses(
+      [&](auto& c) {
+        c.observe({0, 0, 1}, kvmeld::head_rows<float const>{}, kvmeld::head_rows<float const>{});
+      },
+      {"observe", "null", "give what attention"});
 }
 
 TEST_CASE("compress and plan refuse") {
@@ -106,21 +112,23 @@ TEST_CASE("compress and plan refuse") {
   auto const both = [&](auto const& slots, budget b, std::initializer_list<char const*> parts) {
     w.refuses([&](auto& c) { c.compress(slots, b); }, parts);
     w.refuses([&](auto& c) { c.plan(slots, b); }, parts);
+    w.refuses([&](auto& c) { c.compress(slots, b); }, {"compress: "});
+    w.refuses([&](auto& c) { c.plan(slots, b); }, {"plan: "});
     CHECK(w.cache.planned_work().sequence_count == 0);
   };
   using list = std::vector<std::uint32_t>;
-  both(list{3}, budget::entries(10), {"plan", "sequence slot is 3", "0 to 2"});
-  both(list{2}, budget::entries(10), {"plan", "sequence slot 2", "not open"});
-  both(list{0, 0}, budget::entries(10), {"plan", "sequence slot 0", "listed twice"});
+  both(list{3}, budget::entries(10), {"sequence slot is 3", "0 to 2"});
+  both(list{2}, budget::entries(10), {"sequence slot 2", "not open"});
+  both(list{0, 0}, budget::entries(10), {"sequence slot 0", "listed twice"});
   for (double ratio : {0.0, -0.5, 1.25})
-    both(list{0}, budget::ratio(ratio), {"plan", "budget ratio is", "above 0 and up to 1"});
+    both(list{0}, budget::ratio(ratio), {"budget ratio is", "above 0 and up to 1"});
   both(list{0}, budget::ratio(1.25), {"1.25"});
-  both(list{0}, budget::per_track(nullptr), {"plan", "per-track", "null", "one number per track"});
-  both(list{0, 1}, budget::entries(10), {"plan", "sequence slot 1", "3 pending", "commit"});
-  both(list{0}, budget::entries(0), {"plan", "layer 0, sequence 0, head 0", "is 0", "from 1 on"});
-  both(list{0}, budget::ratio(0.01), {"plan", "is 0", "from 1 on"});
+  both(list{0}, budget::per_track(nullptr), {"per-track", "null", "one number per track"});
+  both(list{0, 1}, budget::entries(10), {"sequence slot 1", "3 pending", "commit"});
+  both(list{0}, budget::entries(0), {"layer 0, sequence 0, head 0", "is 0", "from 1 on"});
+  both(list{0}, budget::ratio(0.01), {"budget is 1", "5 sinks or frozen"});  // a ratio gives at least one
   // The frozen five do not fit.
-  both(list{0}, budget::entries(4), {"plan", "budget is 4", "5 of the 40", "5 sinks or frozen", "from 5 on"});
+  both(list{0}, budget::entries(4), {"budget is 4", "5 of the 40", "5 sinks or frozen", "from 5 on"});
   w.cache.compress({0}, budget::entries(5));
   CHECK(w.cache.longest(0) == 5);
 }
@@ -128,24 +136,23 @@ TEST_CASE("compress and plan refuse") {
 TEST_CASE("compress refuses budgets that pins overfill, and keeps one slot for sets") {
   using kvmeld::preset::chelsea::with_schedule;
   world w(with_schedule({0.4, 0.0, 0, 0.05}, quantity::entries(3), quantity::entries(6)));
-  w.refuses(
-      [](auto& c) { c.compress({0}, budget::entries(11)); },
-      {"plan", "budget is 11", "11 of the 40", "5 sinks or frozen", "6 recents", "0 by score", "from 12 on"});
+  w.refuses([](auto& c) { c.compress({0}, budget::entries(11)); },
+            {"budget is 11", "11 of the 40", "5 sinks or frozen", "6 recents", "0 by score", "from 12 on"});
   w.cache.compress({0}, budget::entries(12));
   CHECK(w.cache.longest(0) == 12);
-  w.refuses([](auto& c) { c.plan({0}, budget::entries(12)); }, {"plan", "whole_plan is false", "compress"});
+  w.refuses([](auto& c) { c.plan({0}, budget::entries(12)); }, {"plan: ", "whole_plan is false", "compress"});
 }
 
 TEST_CASE("compress refuses scores that were never fed") {
   world w(kvmeld::preset::h2o::halves());
   w.refuses([](auto& c) { c.compress({0}, budget::entries(20)); },
-            {"plan", "attention", "layer 0, sequence 0, head 0", "call observe"});
+            {"attention", "layer 0, sequence 0, head 0", "call observe"});
   std::vector<float> const rows(std::size_t{1} * extent.query_heads() * extent.capacity, 0.5f);
   std::vector<std::uint32_t> const zero{0}, one{1};
   auto const view = kvmeld::rows_by_head<float const>(rows.data(), 1, extent.query_heads(), extent.capacity);
   w.cache.observe_rows({0, zero, one}, view);
   w.refuses([](auto& c) { c.compress({0}, budget::entries(20)); },
-            {"plan", "attention", "layer 1, sequence 0, head 0", "every layer"});
+            {"attention", "layer 1, sequence 0, head 0", "every layer"});
   w.cache.observe_rows({1, zero, one}, view);
   w.cache.compress({0}, budget::entries(20));
   CHECK(w.cache.longest(0) == 20);

@@ -181,6 +181,48 @@ TEST_CASE("score weights stay finite where scores are not") {
   }
 }
 
+TEST_CASE("a merged entry goes on with the sum of its scores: in the next round, and before the fallback") {
+  // Equal keys in one chunk, scores 1 2 9, values 10 20 30. Round 1: floor(0.34 * 3) = 1 edge, 0 to 1 with 1/3 and 2/3.
+  // Round 2: 1, which now scores 3, to 2 with 3/12 and 9/12: (10 + 2 * 20 + 9 * 30) / 12 = 26.667.
+  using kvmeld::quantity;
+  kvmeld::track const t{0, 0, 0, 0};
+  kvmeld::select::sinks_and_recents const none{quantity::entries(0), quantity::entries(0)};
+  kvmeld::policy const rounds{
+      kvmeld::score::global{}, none,
+      kvmeld::identify::chunked_bipartite<kvmeld::admit::top_share>{8, {{0.34, 0, 0, 0}}},
+      kvmeld::merge::score_weighted{}};
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, 4});
+  memory.fill(t, 0, {{1, 0}, {1, 0}, {1, 0}}, {{10}, {20}, {30}});
+  auto cache = make_cache(memory, rounds);
+  cache.open(0, 3);
+  support::set_scores(cache.ledger(), t, {1, 2, 9});
+  cache.compress({0}, kvmeld::budget::entries(1));
+  CHECK(cache.rounds(0) == 2);
+  CHECK(memory.values[0] == Approx(320.0 / 12));
+
+  // {0, 1} is a set of score 1 + 1 in slot 0, then 1.5, then 9. One of the three has to go: the 1.5.
+  kvmeld::policy const scan{kvmeld::score::global{}, none,
+                            kvmeld::identify::consecutive_threshold<kvmeld::admit::threshold>{},
+                            kvmeld::merge::average{}};
+  for (bool whole : {true, false}) {
+    support::engine_memory<float> fresh({1, 1, 1, 1, 2, 1, 4});
+    fresh.fill(t, 0, {{1, 0}, {1, 0}, {0, 1}, {-1, 0}}, {{10}, {20}, {30}, {40}});
+    auto evicting = make_cache(fresh, scan, support::with_plan());
+    evicting.open(0, 4);
+    support::set_scores(evicting.ledger(), t, {1, 1, 1.5f, 9});
+    auto const two = kvmeld::budget::entries(2);
+    if (whole) {
+      evicting.compress({0}, two, kvmeld::shortfall::evict_lowest);
+    } else {
+      evicting.plan({0}, two, kvmeld::shortfall::evict_lowest);
+      evicting.apply();
+    }
+    CHECK(evicting.findings(0) == kvmeld::finding::evicted_fallback);
+    CHECK(support::read_track(evicting.ref(), t).position == std::vector<long>{0, 3});
+    CHECK(fresh.values == std::vector<float>{15, 40, 0, 0});
+  }
+}
+
 TEST_CASE("gaussian refuses a sigma that is none, and two corrections at once") {
   kvmeld::merge::gaussian g;
   CHECK(g.problem().empty());

@@ -122,7 +122,8 @@ private:
       } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
         team.for_each(channels, [&](std::uint32_t i) {
           T* const x = column(i);
-          float total = weight[p] * element_traits<T>::to_float(x[p]);
+          float total = 0.0f;  // as rows first: -0 must not survive in one order only
+          total += weight[p] * element_traits<T>::to_float(x[p]);
           for (std::uint32_t j = 0; j < spreads.count; ++j) {
             slot_t const from = spreads.slots[j];
             if (reaches(t.item, from, p))

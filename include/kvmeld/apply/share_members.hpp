@@ -17,7 +17,7 @@ inline namespace KVMELD_ABI {
 
 /// For every entry that `map` shares, and for every owner of one, appends a member (norm of its key, key weight,
 /// position, owner slot) in slot order. Runs before merge_rows_phase; owners are slots before compaction.
-/// A track whose members do not fit keeps none of them: `plan` refuses that, see share_overflows.
+/// A track whose members do not fit keeps none of them: plan_problem refuses that.
 template <class Keys> struct share_members_phase {
   Keys keys;
   wave_ref wave;

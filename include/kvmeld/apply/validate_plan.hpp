@@ -18,7 +18,9 @@ inline namespace KVMELD_ABI {
 
 /// Why the plan of one track cannot be applied; empty if it can. Host only. Checks fates, targets, spans, weights,
 /// the frozen beginning, rows with NaN or infinity, and the room for shared members.
-inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const& plan, std::uint32_t item) {
+inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const& plan, std::uint32_t item,
+                                std::uint32_t shielded = 0) {
+  shielded = max_of(shielded, l.frozen[where.sequence]);
   std::uint32_t const n = l.length[where.index];
   auto const name = [&](slot_t s) {
     return message("plan of track (layer ", where.layer, ", sequence ", where.sequence, ", head ",
@@ -39,14 +41,18 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
     for (float w : {plan.key_weight[i], plan.value_weight[i], plan.degree_weight[i]}) {
       if (!is_finite(w)) return name(s) + "a weight is not finite; allowed are finite numbers";
     }
+    float const share = plan.degree_weight[i];
+    if (share < 0.0f || (plan.what[i] == fate::keep && share == 0.0f)) {
+      return name(s) + message("degree weight is ", share,
+                               "; allowed are numbers from 0 on, and above 0 for kept entries");
+    }
     if (plan.what[i] == fate::keep) {
       if (plan.target[i] != s)
         return name(s) + message("is kept, but its target is ", plan.target[i], "; give ", s);
       continue;
     }
-    if (s < l.frozen[where.sequence]) {
-      return name(s) +
-             message("lies in the frozen beginning of ", l.frozen[where.sequence], "; allowed is keep");
+    if (s < shielded) {
+      return name(s) + message("lies in the frozen beginning of ", shielded, "; allowed is keep");
     }
     if (plan.what[i] == fate::drop) continue;
     if (!l.usable(where, s)) return name(s) + "holds NaN or infinity; allowed are keep and drop";
@@ -62,7 +68,7 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
       }
       if (!l.usable(where, to))
         return name(s) + message("goes to slot ", to, ", which holds NaN or infinity");
-      if (to < l.frozen[where.sequence]) return name(s) + message("goes to slot ", to, ", which is frozen");
+      if (to < shielded) return name(s) + message("goes to slot ", to, ", which is frozen");
       (plan.what[i] == fate::spread ? receives : owns)[to] = 1;
       if (receives[to] != 0 && owns[to] != 0) {
         return name(s) + message("goes to slot ", to,
@@ -70,6 +76,15 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
       }
     }
     shared += plan.what[i] == fate::share ? 1 : 0;
+  }
+  // Members of an entry would have to move with it, which no method needs: an owner may be kept or dropped.
+  for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[where.index]; ++m) {
+    slot_t const owner = l.members.owner[l.member_at(where, m)];
+    fate const f = plan.what[plan.at(item, owner)];
+    if ((f != fate::keep && f != fate::drop) || owns[owner] != 0) {
+      return name(owner) +
+             "owns members already; allowed are keep, with nothing merging or sharing into it, and drop";
+    }
   }
   if (shared != 0) {
     std::vector<std::uint8_t> owner(n, 0);

@@ -15,20 +15,23 @@ inline namespace KVMELD_ABI {
 
 /// Running softmax of `rows` query rows, in scratch: maximum, sum and weighted values (Milakov and Gimelshein, 2018).
 struct softmax_state {
-  float* highest;  ///< [rows]
-  float* sum;      ///< [rows]; 0 while nothing was seen
-  float* factor;   ///< [rows] what the last tile rescales earlier sums by
-  float* total;    ///< [rows][value_dim]
+  float* highest;       ///< [rows]
+  float* sum;           ///< [rows]
+  std::uint32_t* seen;  ///< [rows] whether any entry was: a sum that is NaN cannot tell
+  float* factor;        ///< [rows] what the last tile rescales earlier sums by
+  float* total;         ///< [rows][value_dim]
 
   template <class Team>
   KVMELD_HD softmax_state(Team const& team, std::uint32_t rows, std::uint32_t value_dim)
       : highest(team.template scratch<float>(rows)),
         sum(team.template scratch<float>(rows)),
+        seen(team.template scratch<std::uint32_t>(rows)),
         factor(team.template scratch<float>(rows)),
         total(team.template scratch<float>(std::size_t{rows} * value_dim)) {
     team.for_each(rows, [&](std::uint32_t r) {
       highest[r] = 0.0f;
       sum[r] = 0.0f;
+      seen[r] = 0;
     });
     team.for_each(rows * value_dim, [&](std::uint32_t i) { total[i] = 0.0f; });
     team.sync();
@@ -36,7 +39,8 @@ struct softmax_state {
 };
 
 KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_t value_dim) {
-  return 3 * scratch_size(rows * sizeof(float)) + scratch_size(std::size_t{rows} * value_dim * sizeof(float));
+  return 3 * scratch_size(rows * sizeof(float)) + scratch_size(rows * sizeof(std::uint32_t)) +
+         scratch_size(std::size_t{rows} * value_dim * sizeof(float));
 }
 
 /// Adds a tile: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim], logits[rows][tokens] scratch.
@@ -59,17 +63,19 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
     std::uint32_t const seen = min_of(tokens, visible(r));
     state.factor[r] = 1.0f;
     if (seen == 0) return;
-    float high = state.sum[r] > 0.0f ? state.highest[r] : l[0];  // no infinity as a start: fast-math has none
+    bool const before = state.seen[r] != 0;
+    float high = before ? state.highest[r] : l[0];  // no infinity as a start: fast-math has none
     for (std::uint32_t t = 0; t < seen; ++t) high = max_of(high, l[t]);
     float sum = 0.0f;
     for (std::uint32_t t = 0; t < seen; ++t) {
       l[t] = std::exp(l[t] - high);
       sum += l[t];
     }
-    float const factor = state.sum[r] > 0.0f ? std::exp(state.highest[r] - high) : 0.0f;
+    float const factor = before ? std::exp(state.highest[r] - high) : 0.0f;
     state.factor[r] = factor;
     state.sum[r] = state.sum[r] * factor + sum;
     state.highest[r] = high;
+    state.seen[r] = 1;
   });
   team.sync();
   team.for_each(rows * value_dim, [&](std::uint32_t i) { state.total[i] *= state.factor[i / value_dim]; });

@@ -46,7 +46,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const group = cache.extent().group;
     std::uint32_t const member = source.row_of(t.item);
-    std::uint32_t const queries = source.batch.queries[member];
+    std::uint32_t const queries = source.batch.queries(member);
     std::uint32_t const first = t.index * query_block;
     if (first >= queries) return;
     std::uint32_t const rows = min_of(query_block, queries - first) * group;
@@ -88,31 +88,36 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase {
     }
     team.for_each(rows * dv, [&](std::uint32_t i) {
       std::uint32_t const r = i / dv;
-      float const x = state.sum[r] > 0.0f ? state.total[i] / state.sum[r] : 0.0f;
+      float const x = state.seen[r] != 0 ? state.total[i] / state.sum[r] : 0.0f;
       out.row(member, head_of(r), query_of(r))[i % dv] = element_traits<Out>::from_float(x);
     });
     if (lse.data == nullptr) return;
     team.for_each(rows, [&](std::uint32_t r) {
       *lse.row(member, head_of(r), query_of(r)) =
-          state.sum[r] > 0.0f ? state.highest[r] + std::log(state.sum[r]) : element_traits<float>::lowest;
+          state.seen[r] != 0 ? state.highest[r] + std::log(state.sum[r]) : element_traits<float>::lowest;
     });
   }
 };
 
 /// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
 /// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
-/// lse (natural log, degrees included) may be empty. A query that sees nothing gives zeros and the lowest float.
+/// lse (natural log, degrees included) may be empty. A query that sees nothing gives zeros and the lowest float;
+/// NaN in a visible row shows in the result.
 /// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any number
 /// of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not fit.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
               head_rows<float> lse = {}) {
-  std::string const problem = batch_problem("attention::extend", cache.extent(), batch);
+  std::string problem = batch_problem("attention::extend", cache.extent(), batch);
+  std::uint32_t most = 0;
+  for (std::uint32_t i = 0; problem.empty() && i < batch.size(); ++i) most = max_of(most, batch.queries(i));
+  if (most != 0 && (query.data == nullptr || out.data == nullptr)) {
+    problem = message("attention::extend: ", query.data == nullptr ? "query" : "out",
+                      ".data is null; give the rows (only lse may be empty)");
+  }
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch};
-  std::uint32_t most = 0;
-  for (std::uint32_t n : batch.queries) most = max_of(most, n);
   executor.run(extend_phase<Keys, Values, Q, Out>{cache, params, source, query, out, lse, most},
                cache.extent(), source.items(), source);
   return {};

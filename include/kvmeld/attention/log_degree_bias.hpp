@@ -65,6 +65,12 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                             s.sequences - 1));
     }
   }
+  if (out.data == nullptr) return report("attention::write_log_degree: out.data is null; give the rows");
+  if (heads_per_track != 1 && heads_per_track != s.group) {
+    return report(message("attention::write_log_degree: heads_per_track is ", heads_per_track,
+                          "; allowed are 1 (a row per KV head) and the group of ", s.group,
+                          " (a row per query head)"));
+  }
   work_list const work{sequences.data(), static_cast<std::uint32_t>(sequences.size())};
   log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
   executor.run(phase, s, work.sequence_count * s.kv_heads, phase);

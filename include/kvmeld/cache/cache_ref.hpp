@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -26,10 +27,11 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD std::uint32_t length(track t) const { return ledger.length[t.index]; }
   /// Tokens the entry stands for; 0 for an empty slot.
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
-  /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry.
+  /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry, the lowest float
+  /// for an empty slot.
   KVMELD_HD float log_degree(track t, slot_t s) const {
     float const n = degree(t, s);
-    return n == 1.0f ? 0.0f : std::log(n);
+    return n == 1.0f ? 0.0f : n > 0.0f ? std::log(n) : element_traits<float>::lowest;
   }
   /// Token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }

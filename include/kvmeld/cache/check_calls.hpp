@@ -10,6 +10,7 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/layout.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>
@@ -97,75 +98,101 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
   return {};
 }
 
-inline std::string observe(ledger_ref const& l, query_batch const& batch) {
+inline std::string observe(ledger_ref const& l, query_batch const& batch, bool null) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
-  if (std::string text = is_open("observe", l, batch.sequences); !text.empty()) return text;
-  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-    std::uint32_t const sequence = batch.sequences[i];
+  bool any = false;
+  for (std::uint32_t i = 0; i < batch.size(); ++i) {
+    std::uint32_t const sequence = batch.sequence(i);
+    if (std::string text = is_open("observe", l, {sequence}); !text.empty()) return text;
+    for (std::uint32_t j = 0; j < i; ++j) {
+      if (batch.sequence(j) == sequence) {
+        return message("observe: sequence slot ", sequence, " is listed twice; list it once");
+      }
+    }
     if (l.pending[sequence] != 0) {
       return message("observe: sequence slot ", sequence, " has ", l.pending[sequence],
                      " pending entries; commit them first");
     }
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
-      if (t.layer != batch.layer || batch.queries[i] <= l.length[t.index]) return {};
-      return message("observe: ", batch.queries[i], " queries on ", track_name(t), "; allowed are up to its ",
+      if (t.layer != batch.layer() || batch.queries(i) <= l.length[t.index]) return {};
+      return message("observe: ", batch.queries(i), " queries on ", track_name(t), "; allowed are up to its ",
                      l.length[t.index], " entries (the queries are those of its last tokens)");
     });
     if (!text.empty()) return text;
+    any = any || batch.queries(i) != 0;
+  }
+  if (null && any) {
+    return "observe: the queries, log-sum-exps or rows are null; give what attention was computed from";
   }
   return {};
 }
 
+/// Length of the beginning that is frozen or that a layout refuses to write.
+template <class Keys, class Values>
+std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> const& tensors) {
+  std::uint32_t shielded = min_of(l.length[t.index], l.frozen[t.sequence]);
+  if constexpr (!is_always_writable<Keys>::value || !is_always_writable<Values>::value) {
+    for (slot_t s = shielded; s < l.length[t.index]; ++s) {
+      if (!tensors.keys.writable(t, s) || !tensors.values.writable(t, s)) shielded = s + 1;
+    }
+  }
+  return shielded;
+}
+
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
-template <class Policy>
-std::string compress(ledger_ref const& l, index_list slots, budget allowed, Policy const& policy) {
+template <class Policy, class Keys, class Values>
+std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,
+                     Policy const& policy, kv<Keys, Values> const& tensors) {
   using score_type = typename Policy::score_type;
-  if (std::string text = is_open("plan", l, slots); !text.empty()) return text;
+  if (std::string text = is_open(call, l, slots); !text.empty()) return text;
   if (allowed.is_ratio() && !(allowed.ratio_value() > 0.0 && allowed.ratio_value() <= 1.0)) {
-    return message("plan: budget ratio is ", allowed.ratio_value(),
+    return message(call, ": budget ratio is ", allowed.ratio_value(),
                    "; allowed are numbers above 0 and up to 1");
   }
   if (allowed.is_per_track() && allowed.table() == nullptr) {
-    return "plan: the per-track budget table is null; give one number per track";
+    return message(call, ": the per-track budget table is null; give one number per track");
   }
   for (std::uint32_t slot : slots) {
     if (l.pending[slot] != 0) {
-      return message("plan: sequence slot ", slot, " has ", l.pending[slot],
+      return message(call, ": sequence slot ", slot, " has ", l.pending[slot],
                      " pending entries; commit them first");
     }
     std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
       std::uint32_t const length = l.length[t.index];
       std::uint32_t const limit = allowed.resolve(t, l.seen[slot]);
       if (limit == 0)
-        return message("plan: budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
+        return message(call, ": budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
       if (length <= limit) return {};
       if (score_type::needs_attention && l.word(t, track_word::observed_rows) == 0) {
-        return message("plan: the policy ranks entries by attention, but ", track_name(t),
+        return message(call, ": the policy ranks entries by attention, but ", track_name(t),
                        " never observed any; call observe for every layer first");
       }
-      pins const p = policy.select.pinned(length, limit, l.frozen[slot]);
+      pins const p = policy.select.pinned(length, limit, shielded_length(l, t, tensors));
       // Sets need an entry to live in besides the pinned ones.
       std::uint32_t const least =
           p.total() + (Policy::identify_type::makes_sets && p.total() < length ? 1 : 0);
       if (limit >= least) return {};
-      return message("plan: budget is ", limit, " entries, but ", p.total(), " of the ", length,
+      return message(call, ": budget is ", limit, " entries, but ", p.total(), " of the ", length,
                      " entries of ", track_name(t), " are pinned (", p.sinks, " sinks or frozen, ", p.recents,
-                     " recents, ", p.heavy, " by score); allowed are budgets from ", least, " on");
+                     " recents, ", p.heavy, " by score); allowed are budgets from ", least,
+                     " on, or a selector that pins fewer");
     });
     if (!text.empty()) return text;
   }
   return {};
 }
 
-inline std::string apply(ledger_ref const& l, plan_ref const& plan, work_list work, std::uint32_t planned) {
-  if (planned == 0) return "apply: there is no plan; call plan first";
+template <class Keys, class Values>
+std::string apply(ledger_ref const& l, plan_ref const& plan, work_list work,
+                  kv<Keys, Values> const& tensors) {
+  if (work.sequence_count == 0) return "apply: there is no plan; call plan first";
   for (std::uint32_t item = 0; item < work.tracks(l.extent); ++item) {
     track const t = work.at(l.extent, item);
     if (l.pending[t.sequence] != 0) {
       return message("apply: sequence slot ", t.sequence, " has ", l.pending[t.sequence],
                      " pending entries; commit them first");
     }
-    std::string text = plan_problem(l, t, plan, item);
+    std::string text = plan_problem(l, t, plan, item, shielded_length(l, t, tensors));
     if (!text.empty()) return "apply: " + text;
   }
   return {};

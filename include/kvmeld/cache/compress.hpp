@@ -39,10 +39,6 @@ enum class shortfall : std::uint8_t {
   evict_lowest,  ///< evict the lowest scores; without a score, the oldest
 };
 
-template <class Layout, class = void> struct is_always_writable : std::false_type {};
-template <class Layout>
-struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
-
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 /// One path sizes (arena without memory) and carves.
 struct workspace_ref {
@@ -195,7 +191,8 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
 
 /// Shrinks the tracks of `work` to their budgets, in place: keys merge every round, values once through the composed
 /// plan, compaction once. Equals plan + apply for policies of one round; for several rounds it equals repeating them
-/// in keys, degrees, positions and lengths, and rounds values once instead of once per round.
+/// in keys, degrees, positions and lengths where the selector pins fixed numbers of first and last entries (Chelsea),
+/// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,

@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/strided.hpp>
 
 #include <cstdint>
 #include <limits>
@@ -63,10 +64,29 @@ std::string layout_problem(char const* name, Layout const& layout, std::uint32_t
       return message(name, " start at an address that is ", address % alignof(T), " modulo ", alignof(T),
                      "; allowed are multiples of ", alignof(T));
     }
+    if (layout.capacity() != s.capacity) {
+      return message(name, " have room for ", layout.capacity(), " slots, but the shape says ", s.capacity,
+                     "; they must be equal");
+    }
     if (s.capacity > 1 && layout.strides().slot == 0) {
       return message(name,
                      " have slot stride 0; allowed is any other stride (for a dense order: a permutation of "
                      "the letters L, S, H, T, C)");
+    }
+    cache_strides const& st = layout.strides();
+    std::pair<std::uint32_t, std::pair<char const*, std::int64_t>> const outer[] = {
+        {s.layers, {"layer", st.layer}},
+        {s.sequences, {"sequence", st.sequence}},
+        {s.kv_heads, {"head", st.head}}};
+    for (auto const& [count, stride] : outer) {
+      if (count > 1 && stride.second == 0) {
+        return message(name, " have ", stride.first, " stride 0 with ", count,
+                       " of them, so that tracks overlap; ", "allowed is any other stride");
+      }
+    }
+    if (Layout::token_run == 0 && st.slot != 1) {
+      return message(name, " are transposed but have slot stride ", st.slot,
+                     "; allowed is 1 (an order that ends in T)");
     }
     if (channels > 1 && layout.strides().channel == 0) {
       return message(name, " have channel stride 0; allowed is any other stride");

@@ -28,8 +28,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
-/// Construction allocates everything; no other call allocates on the run path (the host executor's scratch aside,
-/// see host_executor). Copies are deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
+/// Construction allocates the ledger and the workspace; compress, append, commit and observe allocate nothing besides
+/// the host executor's scratch, which grows to the largest phase once. `apply` validates the plan on the host, with a
+/// few bytes per entry of one track. Copies are deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values> class merged_cache {
@@ -63,7 +64,17 @@ public:
         planned_(other.planned_) {
     if (construction_.ok()) bind_memory();
   }
-  merged_cache(merged_cache&&) = default;
+  merged_cache(merged_cache&& other)
+      : executor_(std::move(other.executor_)),
+        policy_(other.policy_),
+        tensors_(other.tensors_),
+        sizes_(other.sizes_),
+        construction_(other.construction_),
+        memory_(std::move(other.memory_)),
+        planned_(other.planned_) {
+    if (construction_.ok()) bind_memory();
+    other.construction_ = status("the cache was moved from; use the one it was moved to");
+  }
   merged_cache& operator=(merged_cache other) noexcept {
     executor_ = std::move(other.executor_);
     policy_ = other.policy_;
@@ -85,6 +96,7 @@ public:
               std::uint32_t id = 0) {
     if (status s = refuse([&] { return check_calls::open(ledger_, slot, tokens_cached, frozen); }); !s.ok())
       return s;
+    forget_plan_of(slot);
     lists_.sequences[0] = slot;
     lists_.counts[0] = tokens_cached;
     launch(open_phase{{ledger_, work(1), lists_.counts}, frozen, id}, 1);
@@ -94,6 +106,7 @@ public:
   /// Ends a sequence; its slot can be opened again.
   status close(std::uint32_t slot) {
     if (status s = refuse([&] { return check_calls::is_open("close", ledger_, {slot}); }); !s.ok()) return s;
+    forget_plan_of(slot);
     ledger_.is_open[slot] = 0;
     return {};
   }
@@ -124,7 +137,8 @@ public:
   status observe(query_batch const& batch, head_rows<Q> query, head_rows<float const> lse,
                  attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch); }); !s.ok()) return s;
+    bool const null = query.data == nullptr || lse.data == nullptr;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
       observe_queries_phase<score_type, Keys, Q> phase{
@@ -138,7 +152,8 @@ public:
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch); }); !s.ok()) return s;
+    bool const null = rows.data == nullptr;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
       observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
@@ -160,7 +175,7 @@ public:
   /// Applies the plan made last. Refuses a plan that the cache has outgrown, and an edited one that is not sound.
   status apply() {
     if (status s =
-            refuse([&] { return check_calls::apply(ledger_, workspace_.plan, planned_work(), planned_); });
+            refuse([&] { return check_calls::apply(ledger_, workspace_.plan, planned_work(), tensors_); });
         !s.ok())
       return s;
     kvmeld::apply(executor_, tensors_, ledger_, planned_work(), workspace_);
@@ -261,11 +276,12 @@ private:
              "it to "
              "true, or call compress";
     }
-    return check_calls::compress(ledger_, slots, allowed, policy_);
+    return check_calls::compress(keeps_plan ? "plan" : "compress", ledger_, slots, allowed, policy_,
+                                 tensors_);
   }
   /// Looks for the problem only where construction succeeded: without it there is no ledger to look at.
   template <class Problem> status refuse(Problem problem) const {
-    return construction_.ok() ? report(problem()) : construction_;
+    return report(construction_.ok() ? problem() : construction_.text());
   }
 
   void carve(arena& a) {
@@ -284,6 +300,12 @@ private:
     carve(a);
   }
 
+  /// A plan is for the sequences that were open when it was made.
+  void forget_plan_of(std::uint32_t slot) {
+    for (std::uint32_t i = 0; i < planned_; ++i) {
+      if (lists_.planned[i] == slot) planned_ = 0;
+    }
+  }
   work_list work(std::size_t sequences) const {
     return {lists_.sequences, static_cast<std::uint32_t>(sequences)};
   }

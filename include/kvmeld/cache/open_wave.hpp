@@ -60,7 +60,7 @@ template <class Layout> struct shield_phase {
     if (s.active == 0) return;
     std::uint32_t last = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
-      if (!layout.writable(t.where, i)) last = i + 1;
+      if (!layout.writable(t.where, i)) last = max_of(last, i + 1);
     });
     last = team.reduce(last, op_max{});
     if (team.lane() == 0) s.shielded = max_of(s.shielded, last);

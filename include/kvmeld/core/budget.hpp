@@ -21,14 +21,14 @@ class budget {
 public:
   /// Exactly `n` entries per track.
   static budget entries(std::uint32_t n) { return budget(kind::entries, n, 0.0, nullptr); }
-  /// floor(ratio * tokens seen) entries per track; 0 < ratio <= 1.
+  /// floor(ratio * tokens seen) entries per track, at least one; 0 < ratio <= 1.
   static budget ratio(double r) { return budget(kind::ratio, 0, r, nullptr); }
   /// `n[track.index]` entries; the array is read when the plan is made.
   static budget per_track(std::uint32_t const* n) { return budget(kind::per_track, 0, 0.0, n); }
 
   KVMELD_HD std::uint32_t resolve(track t, std::uint32_t seen) const {
     if (kind_ == kind::entries) return entries_;
-    if (kind_ == kind::ratio) return floor_share(ratio_, seen);
+    if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
     return per_track_[t.index];
   }
   bool is_ratio() const { return kind_ == kind::ratio; }

@@ -20,7 +20,11 @@ public:
 
 /// Outcome of a validating call. Always ok() where exceptions are on (a refusal throws); carries the same text where
 /// they are off.
-class status {
+class
+#if !KVMELD_EXCEPTIONS
+    [[nodiscard]]
+#endif
+    status {
 public:
   status() = default;
   explicit status(std::string text) : text_(std::move(text)) {}
@@ -54,7 +58,6 @@ enum : std::uint32_t {
   nonfinite_rows = 1,    ///< rows with NaN or infinity were found; they never merge and are never a target
   budget_unreached = 2,  ///< nothing mergeable was left above the budget
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
-  members_overflow = 8,  ///< more shared members than limits.members: the sequence was left as it was
 };
 }  // namespace finding
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -103,6 +104,12 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
     l.members.count = a.take<std::uint32_t>(tracks);
   }
   return l;
+}
+
+/// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.
+KVMELD_HD inline random_key draw_key(ledger_ref const& l, track where, slot_t s, std::uint64_t seed) {
+  return {seed, l.first_layer + where.layer, l.id[where.sequence], l.first_kv_head + where.kv_head,
+          static_cast<std::uint32_t>(l.position[l.at(where, s)])};
 }
 
 /// Bytes the ledger holds per entry with these channels, members aside.

@@ -7,6 +7,7 @@
 #include <kvmeld/core/types.hpp>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -39,12 +40,28 @@ head_rows<T> rows_by_head(T* data, std::uint32_t queries, std::uint32_t heads, s
   return {data, std::int64_t{heads} * head, head, channels};
 }
 
-/// Which queries a call is about: `queries[i]` of sequence `sequences[i]`, in one layer of the group.
-/// The arrays are read while the call runs.
-struct query_batch {
-  std::uint32_t layer = 0;
-  index_list sequences;
-  index_list queries;
+/// Which queries a call is about: a number of queries of each listed sequence, in one layer of the group.
+class query_batch {
+public:
+  /// `queries` of one sequence; holds the numbers themselves.
+  KVMELD_HD query_batch(std::uint32_t layer, std::uint32_t sequence, std::uint32_t queries)
+      : layer_(layer), sequence_(sequence), count_(queries) {}
+  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays, which outlive the batch.
+  query_batch(std::uint32_t layer, index_list sequences, index_list queries)
+      : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {}
+
+  KVMELD_HD std::uint32_t layer() const { return layer_; }
+  KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
+  KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
+  KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
+  /// Query counts given; anything but size() is a mistake of the caller.
+  std::size_t counts() const { return listed_ ? counts_.size() : 1; }
+
+private:
+  std::uint32_t layer_;
+  std::uint32_t sequence_ = 0, count_ = 0;
+  index_list sequences_, counts_;
+  bool listed_ = false;
 };
 
 /// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
@@ -52,23 +69,23 @@ struct batch_source {
   shape extent;
   query_batch batch;
 
-  std::uint32_t items() const { return static_cast<std::uint32_t>(batch.sequences.size()) * extent.kv_heads; }
+  std::uint32_t items() const { return batch.size() * extent.kv_heads; }
   KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
   KVMELD_HD track where(std::uint32_t item) const {
-    return make_track(extent, batch.layer, batch.sequences[row_of(item)], item % extent.kv_heads);
+    return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
 };
 
 /// Why a batch does not fit a cache; empty if it does.
 inline std::string batch_problem(char const* call, shape const& s, query_batch const& b) {
-  if (b.layer >= s.layers) return message(call, ": layer is ", b.layer, "; allowed are 0 to ", s.layers - 1);
-  if (b.sequences.size() != b.queries.size()) {
-    return message(call, ": ", b.sequences.size(), " sequences but ", b.queries.size(),
-                   " query counts; give one each");
+  if (b.layer() >= s.layers)
+    return message(call, ": layer is ", b.layer(), "; allowed are 0 to ", s.layers - 1);
+  if (b.size() != b.counts()) {
+    return message(call, ": ", b.size(), " sequences but ", b.counts(), " query counts; give one each");
   }
-  for (std::uint32_t sequence : b.sequences) {
-    if (sequence >= s.sequences) {
-      return message(call, ": sequence is ", sequence, "; allowed are 0 to ", s.sequences - 1);
+  for (std::uint32_t i = 0; i < b.size(); ++i) {
+    if (b.sequence(i) >= s.sequences) {
+      return message(call, ": sequence is ", b.sequence(i), "; allowed are 0 to ", s.sequences - 1);
     }
   }
   return {};

@@ -36,14 +36,21 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr std::uint32_t tile_rows = 64;
 
   /// A entries of a chunk of `n` entries.
-  KVMELD_HD static constexpr std::uint32_t sources(std::uint32_t n) { return (n + 1) / 2; }
-  KVMELD_HD std::uint32_t tiles_per_chunk() const { return ceil_div(sources(chunk), tile_rows); }
+  KVMELD_HD static constexpr std::uint32_t sources(std::uint32_t n) { return n / 2 + n % 2; }
+  /// A chunk longer than a track is one chunk.
+  KVMELD_HD std::uint32_t chunk_in(shape const& s) const { return min_of(chunk, max_of(s.capacity, 2u)); }
+  KVMELD_HD static constexpr std::uint32_t tiles_per_chunk(std::uint32_t c) {
+    return ceil_div(sources(c), tile_rows);
+  }
   /// Edges, matched or not, of a live-slot list of `n` entries.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return n / chunk * sources(chunk) + sources(n % chunk);
   }
 
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, chunk) * tiles_per_chunk(); }
+  std::uint32_t tiles(shape const& s) const {
+    std::uint32_t const c = chunk_in(s);
+    return ceil_div(s.capacity, c) * tiles_per_chunk(c);
+  }
   std::size_t scratch_bytes(shape const& s, int) const {
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
            row_match_scratch(tile_rows);
@@ -51,15 +58,16 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 
   template <class Team, class Keys>
   KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
-    std::uint32_t const begin = t.index / tiles_per_chunk() * chunk;
+    std::uint32_t const c = chunk_in(wave.ledger.extent);
+    std::uint32_t const begin = t.index / tiles_per_chunk(c) * c;
     std::uint32_t const n = wave.state[t.item].field;
     if (begin >= n) return;
-    std::uint32_t const size = min_of(chunk, n - begin);
-    std::uint32_t const first = t.index % tiles_per_chunk() * tile_rows;  // first A entry of this tile
+    std::uint32_t const size = min_of(c, n - begin);
+    std::uint32_t const first = t.index % tiles_per_chunk(c) * tile_rows;  // first A entry of this tile
     if (first >= sources(size)) return;
     std::uint32_t const rows = min_of(tile_rows, sources(size) - first);
     slot_t const* const field = wave.field + wave.at(t.item, begin);
-    candidate* const out = wave.candidates + wave.at(t.item, begin / chunk * sources(chunk) + first);
+    candidate* const out = wave.candidates + wave.at(t.item, begin / c * sources(c) + first);
     std::uint32_t const d = keys.channels();
 
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);

@@ -90,6 +90,11 @@ private:
 template <class Layout>
 inline constexpr bool runs_along_tokens = Layout::token_run == 0 && Layout::channel_run == 1;
 
+/// Layouts with `always_writable` set promise that every slot is; the check then costs nothing.
+template <class Layout, class = void> struct is_always_writable : std::false_type {};
+template <class Layout>
+struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
+
 template <class Layout, class = void> struct is_layout : std::false_type {};
 
 template <class Layout>
@@ -100,6 +105,9 @@ struct is_layout<Layout,
                              decltype(std::declval<Layout const&>().load_tile(
                                  std::declval<serial_team const&>(), track{}, slot_t{}, 0u, 0u, 0u,
                                  std::declval<float*>(), 0u)),
+                             decltype(std::declval<Layout const&>().encode_row(
+                                 std::declval<serial_team const&>(), track{}, slot_t{},
+                                 static_cast<float (*)(std::uint32_t)>(nullptr))),
                              decltype(std::declval<Layout const&>().copy_row(
                                  std::declval<serial_team const&>(), track{}, slot_t{}, slot_t{}))>>
     : std::bool_constant<std::is_trivially_copyable_v<Layout>> {};

@@ -83,6 +83,7 @@ public:
   KVMELD_HD bool writable(track, slot_t) const { return true; }
   void const* data() const { return base_; }
   cache_strides const& strides() const { return strides_; }
+  std::uint32_t capacity() const { return capacity_; }
 
 private:
   T* base_;

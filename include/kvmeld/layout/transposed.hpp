@@ -12,7 +12,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Same addresses as `strided` with slot stride 1, but merging and compaction loop along tokens, so that they stream
-/// instead of gathering. The usual form of V in engines without flash attention. The slot stride is taken as 1.
+/// instead of gathering. The usual form of V in engines without flash attention. The slot stride must be 1.
 template <class T> class transposed : public addressed_rows<transposed<T>, T> {
 public:
   static constexpr bool always_writable = true;
@@ -32,6 +32,7 @@ public:
   KVMELD_HD bool writable(track, slot_t) const { return true; }
   void const* data() const { return base_; }
   cache_strides const& strides() const { return strides_; }
+  std::uint32_t capacity() const { return capacity_; }
 
 private:
   T* base_;

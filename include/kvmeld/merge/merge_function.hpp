@@ -15,8 +15,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A merge function answers `weigh(team, wave, keys, tile, members)`: writes key, value and degree weights of one set
-/// into the step; called by the whole team, set by set, when `cooperative`, otherwise by one lane per set.
+/// A merge function writes key, value and degree weights of one set into the step:
+///   `weigh(wave, tile, pivot, members)`                         not `cooperative`: called by one lane per set
+///   `weigh(team, wave, keys, tile, pivot, members, buffers)`    `cooperative`: called by the whole team, set by set,
+///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
 /// It declares `needs_score`, `carries_degree()` (results have degree > 1) and `scratch_bytes(shape, lanes)`.
 template <class Merge, class = void> struct is_merge_function : std::false_type {};
 

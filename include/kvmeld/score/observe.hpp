@@ -1,6 +1,7 @@
 // Attention becomes scores: from rows an engine has, or recomputed from queries and their log-sum-exps.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
@@ -72,6 +73,9 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float));
   }
 
+  /// False for the log-sum-exp of a query that saw nothing, or one that NaN got into: such a row counts for nothing.
+  KVMELD_HD static bool usable(float norm) { return is_finite(norm) && norm > element_traits<float>::lowest; }
+
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = this->ledger;
     std::uint32_t const length = l.length[t.where.index];
@@ -79,7 +83,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     if (begin >= length) return;
     std::uint32_t const tokens = min_of(token_block, length - begin);
     std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries[member];
+    std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
@@ -114,6 +118,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
           float p = 0.0f;
           for (std::uint32_t h = 0; h < group; ++h) {
             std::uint32_t const row = r * group + h;
+            if (!usable(norm[row])) continue;
             float const product = dot(q + std::size_t{row} * d, k + std::size_t{j} * d, d);
             p += std::exp(params.logit(product, bias) - norm[row]);
           }
@@ -147,7 +152,7 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     std::uint32_t const begin = t.index * token_block;
     if (begin >= length) return;
     std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries[member];
+    std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
@@ -180,7 +185,7 @@ template <class Score> struct observed_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
-    std::uint32_t const rows = source.batch.queries[source.row_of(t.item)];
+    std::uint32_t const rows = source.batch.queries(source.row_of(t.item));
     std::uint32_t& window = ledger.word(t.where, track_word::window_rows);
     std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
     if (rows == 0) return;

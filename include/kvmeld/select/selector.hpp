@@ -65,9 +65,17 @@ template <class Select> struct select_phase {
   std::size_t scratch_bytes(int) const { return select_k_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state const& s = wave.state[t.item];
+    track_state& s = wave.state[t.item];
     if (s.active == 0) return;
-    select.assign(team, wave, t.item, select.pinned(s.length, s.limit, s.shielded));
+    pins const p = select.pinned(s.length, s.limit, s.shielded);
+    role* const roles = wave.roles + wave.at(t.item, 0);
+    bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: hands off
+    if (fits) select.assign(team, wave, t.item, p);
+    team.sync();
+    // Whatever a selector says, the shielded beginning stays.
+    team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
+    team.sync();
+    if (!fits && team.lane() == 0) s.active = 0;
   }
 };
 

@@ -27,6 +27,7 @@ void check_pipeline(const one_program::report& r, bool throws, int unit) {
   expect(std::fabs(r.degrees - 60.0f) < 1e-3f, "its entries stand for all tokens", unit);
   expect(std::fabs(r.values - 240.0) < 0.5, "equal values stay equal", unit);
   expect(r.throws == throws, "refusals are thrown where exceptions are on, and only there", unit);
+  expect(r.accepted, "sound calls go through", unit);
   expect(r.unusable, "a refused construction leaves nothing to call", unit);
   expect(std::strstr(r.refusal[0], "chunked_bipartite.chunk is 1; allowed are") != nullptr,
          "a constructor's refusal names part, value and what is allowed", unit);

@@ -20,6 +20,7 @@ struct report {
   std::uint32_t keys[probe_count];
   bool throws;                                  // how this unit is refused
   char refusal[refusal_count][refusal_length];  // and with which text: of a constructor, of a call
+  bool accepted;                                // sound calls go through
   bool unusable;                                // a cache whose construction was refused refuses every call
   std::uint32_t length, findings;               // after a whole compression
   float degrees;
@@ -71,8 +72,7 @@ static inline void compress(report& r) {
     keys[i] = static_cast<float>((i * 7919) % 101 - 50) + 8.0f * static_cast<float>(i % 8);
   for (int i = 0; i < 64 * 4; ++i) values[i] = kvmeld::element_traits<kvmeld::half>::from_float(1.0f);
   cache_type cache = make_cache(keys, values, 16);
-  cache.open(0, 60);
-  cache.compress({0}, kvmeld::budget::entries(20));
+  r.accepted = cache.open(0, 60).ok() && cache.compress({0}, kvmeld::budget::entries(20)).ok();
   r.length = cache.longest(0);
   r.findings = cache.findings(0);
   kvmeld::track const t = cache.ref().where(0, 0, 0);

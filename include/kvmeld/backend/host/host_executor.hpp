@@ -61,6 +61,15 @@ public:
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on)
       : threads_(threads == 0 ? default_threads() : threads), tuning_(t) {}
 
+  host_executor(host_executor const& other) : threads_(other.threads_), tuning_(other.tuning_) {}
+  host_executor(host_executor&&) = default;
+  host_executor& operator=(host_executor other) noexcept {
+    threads_ = other.threads_;
+    tuning_ = other.tuning_;
+    scratch_ = std::move(other.scratch_);
+    return *this;
+  }
+
   memory allocate(std::size_t bytes) const { return memory(bytes); }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
@@ -68,10 +77,7 @@ public:
 
   /// Makes room for `bytes` of scratch per worker.
   void reserve(std::size_t bytes) {
-    if (bytes > scratch_bytes_) {
-      scratch_bytes_ = scratch_size(bytes);
-      scratch_ = memory(scratch_bytes_ * threads_);
-    }
+    if (bytes > scratch_.size() / threads_) scratch_ = memory(scratch_size(bytes) * threads_);
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -85,13 +91,12 @@ public:
     std::uint64_t const per_item = phase.tiles(extent);
     std::int64_t const total = static_cast<std::int64_t>(per_item * items);
     reserve(phase.scratch_bytes(1));
+    std::size_t const bytes = scratch_.size() / threads_;
     auto const body = [&](std::int64_t n, std::uint32_t worker) {
       std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
       std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
-      std::byte* const scratch =
-          static_cast<std::byte*>(scratch_.data()) + std::size_t{worker} * scratch_bytes_;
-      phase(serial_team(scratch_bytes_ == 0 ? nullptr : scratch, scratch_bytes_),
-            tile{source.where(item), item, index});
+      std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
+      phase(serial_team(bytes == 0 ? nullptr : scratch, bytes), tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
 #pragma omp parallel for schedule(dynamic)                                                                   \
@@ -122,7 +127,6 @@ private:
   std::uint32_t threads_;
   tuning tuning_;
   memory scratch_;
-  std::size_t scratch_bytes_ = 0;
 };
 
 }  // namespace KVMELD_ABI
