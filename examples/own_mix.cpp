@@ -22,11 +22,10 @@ int main() {
   std::vector<float> q(n * heads * d), out(q.size()), lse(n * heads);
   for (std::uint32_t i = 0; i < q.size(); ++i) q[i] = 2 * uniform01({3, 0, 0, 0, i}) - 1;
   for (std::uint32_t layer = 0; layer < engine.extent.layers; ++layer) {
-    attention::extend(cache.executor(), {}, {layer, {0}, {n}}, rows_by_token(q.data(), n, heads, d),
-                      cache.ref(), rows_by_token(out.data(), n, heads, d),
-                      rows_by_token(lse.data(), n, heads, 1));
+    attention::extend(cache.executor(), {}, {layer, 0, n}, rows_by_token(q.data(), n, heads, d), cache.ref(),
+                      rows_by_token(out.data(), n, heads, d), rows_by_token(lse.data(), n, heads, 1));
     float const* const seen = lse.data();
-    cache.observe({layer, {0}, {n}}, rows_by_token(q.data(), n, heads, d), rows_by_token(seen, n, heads, 1));
+    cache.observe({layer, 0, n}, rows_by_token(q.data(), n, heads, d), rows_by_token(seen, n, heads, 1));
   }
   cache.plan({0}, budget::entries(700));
   print_plan(std::cout, cache.ref().where(0, 0, 0), cache.current_plan(), 0);

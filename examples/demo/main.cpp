@@ -17,6 +17,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,10 @@ template <class Run> void with_preset(std::string const& method, Run run) {
   if (method == "h2o") return run(preset::h2o::halves());
   if (method == "snapkv") return run(preset::snapkv::with_window());
   if (method == "kvmerger") return run(preset::kvmerger::for_budget());
-  if (method == "chelsea") return run(preset::chelsea::llama3());
+  if (method == "chelsea") {  // 16 sinks and 64 recents, fewer where they would fill a small budget
+    return run(preset::chelsea::with_schedule({}, kvmeld::quantity::at_most(16, 0.25),
+                                              kvmeld::quantity::at_most(64, 1.0 / 3)));
+  }
   run(preset::streaming_llm::with_sinks());  // also the full cache, which it never compresses
 }
 
@@ -66,7 +70,22 @@ report_row summarise(std::string const& method, double budget, demo::tally const
   return row;
 }
 
+/// Refuses before anything runs what the presets would refuse in the middle: they pin up to 32 entries.
+void check_budgets(options const& o) {
+  constexpr int least = 40;
+  for (double const budget : o.budgets) {
+    int const kept = static_cast<int>(budget * o.context + 1e-9);
+    if (kept < least) {
+      std::ostringstream text;
+      text << "--budget is " << budget << ", which keeps " << kept << " of --context " << o.context
+           << " entries; budgets that keep " << least << " or more are allowed.";
+      throw tiny_llama::option_error(text.str());
+    }
+  }
+}
+
 tiny_llama::report run(options const& o) {
+  check_budgets(o);
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   bool const bytes = tiny_llama::is_byte_model(model.shape().vocab);

@@ -141,14 +141,14 @@ private:
               float* out) {
     std::uint32_t const heads = extent_.query_heads(), d = extent_.value_dim;
     lse_.resize(std::size_t{n} * heads);
-    kvmeld::attention::extend(
-        cache_.executor(), params, {layer, {0}, {n}}, kvmeld::rows_by_token(q, n, heads, d), cache_.ref(),
-        kvmeld::rows_by_token(out, n, heads, d), kvmeld::rows_by_token(lse_.data(), n, heads, 1));
+    kvmeld::attention::extend(cache_.executor(), params, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
+                              cache_.ref(), kvmeld::rows_by_token(out, n, heads, d),
+                              kvmeld::rows_by_token(lse_.data(), n, heads, 1));
   }
 
   void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
     std::uint32_t const heads = extent_.query_heads();
-    cache_.observe({layer, {0}, {n}}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
+    cache_.observe({layer, 0, n}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
                    kvmeld::rows_by_token(lse, n, heads, 1));
   }
 

@@ -153,7 +153,7 @@ TEST_CASE("degree weights that would leave an entry without tokens are refused")
 }
 
 TEST_CASE("a named batch holds its numbers") {
-  kvmeld::query_batch const one{3, {4}, {5}};
+  kvmeld::query_batch const one{3, 4, 5};
   kvmeld::query_batch const copy = one;
   CHECK(copy.layer() == 3);
   CHECK(copy.size() == 1);

@@ -122,3 +122,12 @@ TEST_CASE("Chelsea's schedules: the share of a round, and the rounds a prompt ta
   CHECK(rounds_to_a_fifth(qwen, 32000, 0) == 27);
   CHECK(rounds_to_a_fifth(qwen, 32000, 80) == 28);
 }
+
+TEST_CASE("a count that gives way to a share of a small budget") {
+  kvmeld::quantity const q = kvmeld::quantity::at_most(64, 1.0 / 3);
+  CHECK(q.resolve(1000, 204, 0) == 64);
+  CHECK(q.resolve(1000, 192, 0) == 64);
+  CHECK(q.resolve(1000, 191, 0) == 63);
+  CHECK(q.resolve(1000, 30, 0) == 10);
+  CHECK(kvmeld::share_problem("x", kvmeld::quantity::at_most(4, 1.5)).find("1.5") != std::string::npos);
+}

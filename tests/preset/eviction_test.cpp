@@ -68,7 +68,7 @@ void observe_random(dice& d, Cache& cache, std::uint32_t q, std::uint32_t rows, 
       std::vector<float> p(std::size_t{s.query_heads()} * rows * s.capacity);
       for (float& x : p) x = static_cast<float>(d.below(d.chance(0.2) ? 4096 : 256)) / 4096.0f;
       auto const view = kvmeld::rows_by_head<float const>(p.data(), rows, s.query_heads(), s.capacity);
-      cache.observe_rows({layer, {q}, {rows}}, view, all);
+      cache.observe_rows({layer, q, rows}, view, all);
     }
   }
 }

@@ -33,7 +33,7 @@ template <class Cache> void observe(dice& d, Cache& cache, history& seen, std::u
     seen.rows.emplace_back(p.begin() + r * width, p.begin() + (r + 1) * width);
   kvmeld::attention_params all;
   all.causal = false;
-  cache.observe_rows({0, {0}, {count}}, kvmeld::rows_by_head<float const>(p.data(), count, 1, width), all);
+  cache.observe_rows({0, 0, count}, kvmeld::rows_by_head<float const>(p.data(), count, 1, width), all);
 }
 
 template <class Cache> std::vector<double> held(Cache const& cache, std::uint32_t n) {
@@ -112,7 +112,7 @@ TEST_CASE("a window over query heads is their mean, from queries as from rows") 
   std::vector<float> const zeros(20 * 6 * 4, 0.0f), lse(20 * 6, std::log(static_cast<float>(n)));
   kvmeld::attention_params all;
   all.causal = false;
-  cache.observe({0, {0}, {20}}, kvmeld::rows_by_token(zeros.data(), 20, 6, 4),
+  cache.observe({0, 0, 20}, kvmeld::rows_by_token(zeros.data(), 20, 6, 4),
                 kvmeld::rows_by_head(lse.data(), 20, 6, 1), all);
   for (double x : held(cache, n)) CHECK(x == Approx(8.0 / n));
 }

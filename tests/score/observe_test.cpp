@@ -185,7 +185,7 @@ TEST_CASE("observation by hand: causal alignment, group mean, degrees") {
   float const ln2 = std::log(2.0f);
   std::vector<float> const lse{0, ln2, ln2, 2 * ln2};  // [head][query]
   auto const queries = kvmeld::rows_by_token(zeros.data(), 2, 2, 1);
-  cache.observe({0, {0}, {2}}, queries, kvmeld::rows_by_head(lse.data(), 2, 2, 1));
+  cache.observe({0, 0, 2}, queries, kvmeld::rows_by_head(lse.data(), 2, 2, 1));
   float const* const sum = cache.ledger().channel_data[0];
   CHECK(sum[0] == Approx(0.75 * 1.5));
   CHECK(sum[1] == Approx(0.75 * 0.5));
@@ -193,17 +193,17 @@ TEST_CASE("observation by hand: causal alignment, group mean, degrees") {
   // Degree 3 for slot 0: exp(0 + ln 3 - ln 4) = 3/4 and 1/4 from one query that sees both; not if degrees are off.
   cache.ledger().degree[0] = 3;
   std::vector<float> const ln4(2, 2 * ln2);
-  cache.observe({0, {0}, {1}}, kvmeld::rows_by_token(zeros.data(), 1, 2, 1),
+  cache.observe({0, 0, 1}, kvmeld::rows_by_token(zeros.data(), 1, 2, 1),
                 kvmeld::rows_by_head(ln4.data(), 1, 2, 1));
   CHECK(sum[0] == Approx(0.75 * 1.5 + 0.75));
   CHECK(sum[1] == Approx(0.75 * 0.5 + 0.25));
   kvmeld::attention_params plain;
   plain.use_degree = false;
-  cache.observe({0, {0}, {1}}, kvmeld::rows_by_token(zeros.data(), 1, 2, 1),
+  cache.observe({0, 0, 1}, kvmeld::rows_by_token(zeros.data(), 1, 2, 1),
                 kvmeld::rows_by_head(ln4.data(), 1, 2, 1), plain);
   CHECK(sum[0] == Approx(0.75 * 1.5 + 0.75 + 0.25));
   // No query: nothing happens. Rows count once per observation.
-  cache.observe({0, {0}, {0}}, queries, kvmeld::rows_by_head(lse.data(), 2, 2, 1));
+  cache.observe({0, 0, 0}, queries, kvmeld::rows_by_head(lse.data(), 2, 2, 1));
   CHECK(cache.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 4);
 }
 

@@ -12,11 +12,10 @@ template <class Policy> void whole_pipeline(Policy const& policy) {
                                         kvmeld::transposed<float>{v, "LSHCT", extent, 4}},
                              kvmeld::limits{extent}};
   cache.open(0, 8);
-  kvmeld::attention::extend(cache.executor(), {}, {0, {0}, {1}}, kvmeld::rows_by_token(q, 1, 1, 4),
-                            cache.ref(), kvmeld::rows_by_token(out, 1, 1, 4),
-                            kvmeld::rows_by_token(lse, 1, 1, 1));
+  kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), cache.ref(),
+                            kvmeld::rows_by_token(out, 1, 1, 4), kvmeld::rows_by_token(lse, 1, 1, 1));
   float const* const seen = lse;
-  cache.observe({0, {0}, {1}}, kvmeld::rows_by_token(q, 1, 1, 4), kvmeld::rows_by_token(seen, 1, 1, 1));
+  cache.observe({0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), kvmeld::rows_by_token(seen, 1, 1, 1));
   cache.compress({0}, kvmeld::budget::ratio(0.5));
 }
 

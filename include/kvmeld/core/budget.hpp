@@ -56,6 +56,10 @@ public:
   /// Of the entries held before compression.
   KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
   KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
+  /// `n` entries, or a share of the budget where that is less: for counts that suit long contexts.
+  KVMELD_HD static constexpr quantity at_most(std::uint32_t n, double share_of_budget) {
+    return {unit::of_budget, share_of_budget, n};
+  }
   /// What the quantities before this one leave of the budget.
   KVMELD_HD static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
 
@@ -63,7 +67,7 @@ public:
     switch (unit_) {
     case unit::entries: return static_cast<std::uint32_t>(value_);
     case unit::of_length: return floor_share(value_, length);
-    case unit::of_budget: return floor_share(value_, limit);
+    case unit::of_budget: return min_of(most_, floor_share(value_, limit));
     case unit::rest: break;
     }
     return limit > taken ? limit - taken : 0;
@@ -73,10 +77,12 @@ public:
 
 private:
   enum class unit : std::uint8_t { entries, of_length, of_budget, rest };
-  KVMELD_HD constexpr quantity(unit u, double v) : unit_(u), value_(v) {}
+  KVMELD_HD constexpr quantity(unit u, double v, std::uint32_t most = 0xffffffffu)
+      : unit_(u), value_(v), most_(most) {}
 
   unit unit_;
   double value_;
+  std::uint32_t most_;
 };
 
 /// Why a quantity cannot be used; empty if it can.

@@ -21,7 +21,8 @@ using type = policy<score::none, select::sinks_and_recents, identify::chunked_bi
                     merge::degree_weighted>;
 
 /// 16 sinks and 64 recents kept; chunks of 256; each round merges the most similar share r_i of the middle, rounds
-/// until the budget is met (section 4). Where a budget is too small for 64 recents, lower them.
+/// until the budget is met (section 4). Where a budget is too small for them, give
+/// quantity::at_most(64, 1.0 / 3) or the like.
 inline type with_schedule(round_schedule schedule, quantity sinks = quantity::entries(16),
                           quantity recents = quantity::entries(64)) {
   return {{}, {sinks, recents}, {256, {schedule}}, {}};
