@@ -61,7 +61,7 @@ public:
 
 private:
   mutable std::byte* next_;
-  std::byte* end_;
+  [[maybe_unused]] std::byte* end_;  // only assertions look at it
 };
 
 /// The part [begin, end) of n things in index order that a lane owns: for stable scans.
