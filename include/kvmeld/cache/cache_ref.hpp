@@ -2,12 +2,10 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
-#include <cmath>
 #include <cstdint>
 
 namespace kvmeld {
@@ -29,10 +27,7 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
   /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry, the lowest float
   /// for an empty slot.
-  KVMELD_HD float log_degree(track t, slot_t s) const {
-    float const n = degree(t, s);
-    return n == 1.0f ? 0.0f : n > 0.0f ? std::log(n) : element_traits<float>::lowest;
-  }
+  KVMELD_HD float log_degree(track t, slot_t s) const { return log_of_degree(degree(t, s)); }
   /// Token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
   KVMELD_HD shape const& extent() const { return ledger.extent; }

@@ -40,18 +40,23 @@ inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t
   return message(call, ": sequence slot is ", slot, "; allowed are 0 to ", l.extent.sequences - 1);
 }
 
-/// Every listed sequence is in range, open, and listed once.
-inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (std::string text = in_range(call, l, slots[i]); !text.empty()) return text;
-    if (l.is_open[slots[i]] == 0)
-      return message(call, ": sequence slot ", slots[i], " is not open; open it first");
+/// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
+template <class SlotAt>
+std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt slot_at) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t const slot = slot_at(i);
+    if (std::string text = in_range(call, l, slot); !text.empty()) return text;
+    if (l.is_open[slot] == 0) return message(call, ": sequence slot ", slot, " is not open; open it first");
     for (std::size_t j = 0; j < i; ++j) {
-      if (slots[j] == slots[i])
-        return message(call, ": sequence slot ", slots[i], " is listed twice; list it once");
+      if (slot_at(j) == slot)
+        return message(call, ": sequence slot ", slot, " is listed twice; list it once");
     }
   }
   return {};
+}
+
+inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
+  return each_is_open(call, l, slots.size(), [&](std::size_t i) { return slots[i]; });
 }
 
 inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
@@ -100,15 +105,11 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
 
 inline std::string observe(ledger_ref const& l, query_batch const& batch, bool null) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
+  auto const slot_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
+  if (std::string text = each_is_open("observe", l, batch.size(), slot_at); !text.empty()) return text;
   bool any = false;
   for (std::uint32_t i = 0; i < batch.size(); ++i) {
     std::uint32_t const sequence = batch.sequence(i);
-    if (std::string text = is_open("observe", l, {sequence}); !text.empty()) return text;
-    for (std::uint32_t j = 0; j < i; ++j) {
-      if (batch.sequence(j) == sequence) {
-        return message("observe: sequence slot ", sequence, " is listed twice; list it once");
-      }
-    }
     if (l.pending[sequence] != 0) {
       return message("observe: sequence slot ", sequence, " has ", l.pending[sequence],
                      " pending entries; commit them first");

@@ -3,10 +3,12 @@
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -104,6 +106,11 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
     l.members.count = a.take<std::uint32_t>(tracks);
   }
   return l;
+}
+
+/// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
+KVMELD_HD inline float log_of_degree(float degree) {
+  return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
 }
 
 /// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.
