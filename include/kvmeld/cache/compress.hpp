@@ -121,8 +121,11 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   using identify_type = typename Policy::identify_type;
   wave_ref const& wave = launch.wave;
   launch(round_phase{wave});
-  if constexpr (identify_type::needs_keys)
+  if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
+    launch(propose_phase<identify_type, kv<Keys, Values>>{p.identify, x, wave});
+  } else if constexpr (identify_type::needs_keys) {
     launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
+  }
   launch(admit_phase<identify_type>{p.identify, wave});
   if constexpr (identify_type::makes_sets) {
     launch(link_phase{wave, wave.step});

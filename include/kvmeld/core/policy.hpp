@@ -29,6 +29,34 @@ template <class Part, class = void> struct has_problem : std::false_type {};
 template <class Part>
 struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
 
+template <class Part, class = void> struct has_name : std::false_type {};
+template <class Part> struct has_name<Part, std::void_t<decltype(Part::name)>> : std::true_type {};
+
+/// What a part is called in reports and in saved ledgers: its `static constexpr char const* name`, or "user".
+template <class Part> constexpr char const* name_of() {
+  if constexpr (has_name<Part>::value) {
+    return Part::name;
+  } else {
+    return "user";
+  }
+}
+
+template <class Part, class = void> struct has_admission : std::false_type {};
+template <class Part>
+struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};
+
+/// "score x select x identify(admission) x merge" of a policy's parts.
+template <class Score, class Select, class Identify, class Merge>
+std::string name_of_policy(policy<Score, Select, Identify, Merge> const&) {
+  std::string identify = name_of<Identify>();
+  if constexpr (has_admission<Identify>::value) {
+    identify +=
+        std::string("(") + name_of<std::decay_t<decltype(std::declval<Identify>().admission)>>() + ")";
+  }
+  return std::string(name_of<Score>()) + " x " + name_of<Select>() + " x " + identify + " x " +
+         name_of<Merge>();
+}
+
 /// Why a part of a policy cannot be used as configured; empty if it can. A part without `problem()` has none.
 template <class Part> std::string problem_of(Part const& part) {
   if constexpr (has_problem<Part>::value) {

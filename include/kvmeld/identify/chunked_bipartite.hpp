@@ -28,6 +28,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   std::uint32_t chunk = 256;
   Admit admission{};
 
+  static constexpr char const* name = "chunked_bipartite";
   static constexpr bool repeats = Admit::repeats;
   static constexpr bool meets_budget = Admit::meets_budget;
   static constexpr bool needs_score = false;

@@ -43,6 +43,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   bool break_at_gap = false;  ///< true: a protected entry in between ends a set
   Admit admission{};
 
+  static constexpr char const* name = "consecutive_threshold";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = Admit::meets_budget;
   static constexpr bool needs_score = true;

@@ -36,6 +36,16 @@ struct is_identifier<
                                                                std::declval<wave_ref const&>(), 0u, 0u))>>
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
+/// Optional declarations of an identifier, false where it says nothing:
+/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `needs_values`  `propose` is given kv{keys, values} in place of the keys
+template <class Identify, class = void> struct makes_spans : std::false_type {};
+template <class Identify>
+struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
+template <class Identify, class = void> struct needs_values : std::false_type {};
+template <class Identify>
+struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
+
 /// Opens a round: an empty step, the number of live entries, the live-slot list.
 struct round_phase {
   wave_ref wave;
@@ -75,9 +85,10 @@ struct round_phase {
   }
 };
 
-template <class Identify, class Keys> struct propose_phase {
+/// `Rows` is the layout of the keys, or kv of both where the identifier needs values.
+template <class Identify, class Rows> struct propose_phase {
   Identify identify;
-  Keys keys;
+  Rows rows;
   wave_ref wave;
 
   std::uint32_t tiles(shape const& s) const { return identify.tiles(s); }
@@ -85,7 +96,7 @@ template <class Identify, class Keys> struct propose_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (wave.state[t.item].active == 0) return;
-    identify.propose(team, wave, keys, t);
+    identify.propose(team, wave, rows, t);
   }
 };
 

@@ -14,6 +14,7 @@ namespace identify {
 
 /// Proposes nothing.
 struct none {
+  static constexpr char const* name = "none";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = false;
   static constexpr bool needs_score = false;

@@ -18,6 +18,7 @@ namespace identify {
 /// selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is computed from
 /// them.
 struct zero_class {
+  static constexpr char const* name = "zero_class";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
   static constexpr bool needs_score = false;

@@ -14,6 +14,7 @@ namespace merge {
 
 /// k* = mean k_i, v* = mean v_i; degrees add (KVMerger's averaging baseline).
 struct average {
+  static constexpr char const* name = "average";
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = false;
   constexpr bool carries_degree() const { return true; }

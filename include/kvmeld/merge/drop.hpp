@@ -15,6 +15,7 @@ namespace merge {
 /// Everything that would merge is dropped. With `zero_class` this is plain eviction; with an identifier that makes
 /// sets it keeps one entry per set, unchanged.
 struct drop {
+  static constexpr char const* name = "drop";
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = false;
   constexpr bool carries_degree() const { return false; }

@@ -33,6 +33,7 @@ struct gaussian {
   bool degrees = true;       ///< results stand for all members; off: as printed, degree stays the pivot's
   bool scale_values_by_set_size = false;  ///< v* times #S (second version); contradicts `degrees`
 
+  static constexpr char const* name = "gaussian";
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = true;
   constexpr bool carries_degree() const { return degrees; }

@@ -28,6 +28,14 @@ struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), declty
                                             decltype(std::declval<Merge const&>().scratch_bytes(shape{}, 1))>>
     : std::bool_constant<std::is_trivially_copyable_v<Merge>> {};
 
+/// Optional declarations of a merge function, false where it says nothing:
+/// `shares`   merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref
+/// `spreads`  weighs spans (fate::spread) instead of sets; wants an identifier that makes spans
+template <class Merge, class = void> struct shares_entries : std::false_type {};
+template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
+template <class Merge, class = void> struct spreads_entries : std::false_type {};
+template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
+
 /// Coefficients of the step's sets.
 template <class Merge, class Keys> struct weigh_phase {
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile

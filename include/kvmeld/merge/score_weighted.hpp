@@ -15,6 +15,7 @@ namespace merge {
 
 /// k* = sum s_i k_i / sum s_i with scores s_i >= 0, values alike; equal weights where all scores are 0. Degrees add.
 struct score_weighted {
+  static constexpr char const* name = "score_weighted";
   static constexpr bool needs_score = true;
   static constexpr bool cooperative = false;
   constexpr bool carries_degree() const { return true; }

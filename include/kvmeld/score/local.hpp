@@ -19,6 +19,7 @@ struct local {
   std::uint32_t window = 32;
   kvmeld::pooling pooling{};
 
+  static constexpr char const* name = "local";
   static constexpr bool needs_attention = true;
   static constexpr std::uint32_t past = 0, current = 1;
   static constexpr channel_list channels() {

@@ -75,7 +75,9 @@ template <class Select> struct select_phase {
     // Whatever a selector says, the shielded beginning stays.
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
     team.sync();
-    if (!fits && team.lane() == 0) s.active = 0;
+    if (team.lane() != 0) return;
+    s.recents = p.recents;
+    if (!fits) s.active = 0;
   }
 };
 

@@ -17,6 +17,7 @@ struct sinks_and_recents {
   quantity sinks = quantity::entries(16);
   quantity recents = quantity::entries(64);
 
+  static constexpr char const* name = "sinks_and_recents";
   static constexpr bool needs_score = false;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {

@@ -21,6 +21,7 @@ struct top {
   quantity recents = quantity::of_budget(0.5);
   quantity heavy = quantity::rest_of_budget();
 
+  static constexpr char const* name = "top";
   static constexpr bool needs_score = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {

@@ -17,6 +17,7 @@ namespace admit {
 struct exact_budget {
   std::uint32_t bisections = 16;  ///< steps in which consecutive_threshold narrows its threshold
 
+  static constexpr char const* name = "exact_budget";
   static constexpr bool repeats = true;
   static constexpr bool meets_budget = true;
 

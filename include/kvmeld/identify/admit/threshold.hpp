@@ -18,6 +18,7 @@ namespace admit {
 struct threshold {
   float theta = 0.75f;
 
+  static constexpr char const* name = "threshold";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = false;
 

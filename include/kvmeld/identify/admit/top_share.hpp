@@ -18,6 +18,7 @@ namespace admit {
 struct top_share {
   round_schedule schedule{};
 
+  static constexpr char const* name = "top_share";
   static constexpr bool repeats = true;
   static constexpr bool meets_budget = true;
 
