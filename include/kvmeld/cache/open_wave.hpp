@@ -134,7 +134,8 @@ struct resume_phase {
   }
 };
 
-/// Advances a sequence's round counter by the most rounds any of its tracks took. One tile per sequence does it.
+/// Advances a sequence's round counter by the most rounds any of its tracks took, and notes how many tokens had been
+/// seen if any of them changed. One tile per sequence does it.
 struct settle_phase {
   ledger_ref ledger;
 
@@ -143,14 +144,17 @@ struct settle_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (t.where.layer != 0 || t.where.kv_head != 0 || team.lane() != 0) return;
-    std::uint32_t most = 0;
+    std::uint32_t most = 0, changed = 0;
     for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {
         track const other = make_track(ledger.extent, layer, t.where.sequence, head);
         most = max_of(most, ledger.word(other, track_word::last_rounds));
+        changed |= ledger.word(other, track_word::changed);
       }
     }
-    ledger.sequence_state(t.where.sequence, sequence_word::rounds) += most;
+    std::uint32_t const sequence = t.where.sequence;
+    ledger.sequence_state(sequence, sequence_word::rounds) += most;
+    if (changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
   }
 };
 

@@ -46,6 +46,12 @@ struct is_selector<Select,
                                    std::declval<pins const&>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Select>> {};
 
+/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total() entries are
+/// pinned and all others mergeable, so that a host can count with it.
+template <class Select, class = void> struct pins_exactly : std::false_type {};
+template <class Select>
+struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
+
 /// Pins the ends, marks everything between as mergeable. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
