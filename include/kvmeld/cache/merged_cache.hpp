@@ -9,6 +9,7 @@
 #include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace kvmeld {
@@ -37,7 +39,9 @@ inline namespace KVMELD_ABI {
 template <class Executor, class Policy, class Keys, class Values> class merged_cache {
 public:
   using policy_type = Policy;
-  using ref_type = cache_ref<Keys, Values>;
+  /// shared_ref for policies that share entries (EMS), else cache_ref.
+  using ref_type = std::conditional_t<shares_entries<typename Policy::merge_type>::value,
+                                      shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
@@ -269,6 +273,10 @@ private:
     if (problem.empty())
       problem = layout_problem("values", tensors_.values, sizes_.extent.value_dim, sizes_.extent);
     if (problem.empty()) problem = configuration_problem(policy_);
+    if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes_.members == 0) {
+      problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
+                "keep, as preset::ems::members_for(budget)";
+    }
     return problem;
   }
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
@@ -294,7 +302,7 @@ private:
       *list = a.take<std::uint32_t>(sizes_.extent.sequences);
     }
     std::uint32_t const plans = sizes_.whole_plan ? sizes_.extent.tracks() : sizes_.wave_tracks;
-    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans);
+    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans, sizes_.members);
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());

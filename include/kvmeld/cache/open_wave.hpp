@@ -34,6 +34,10 @@ struct begin_phase {
       keep_entry(wave.plan, t.item, s);
       bad |= l.usable(t.where, s) ? 0u : 1u;
     });
+    if (l.members.capacity != 0) {
+      std::uint8_t* const kept = wave.plan.member_kept + std::size_t{t.item} * wave.plan.member_stride;
+      team.for_each(l.members.count[t.where.index], [&](std::uint32_t m) { kept[m] = 1; });
+    }
     bad = team.reduce(bad, op_max{});
     if (team.lane() == 0) {
       track_state s{};

@@ -29,14 +29,18 @@ namespace sequence_word {
 enum : std::uint32_t { rounds = 0, count = 1 };
 }  // namespace sequence_word
 
-/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry.
+/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The token in
+/// whose slot they live is not among them: it has its slot's position, channels and own_norm.
+/// Ordered by owner; of one owner, in the order in which they came.
 struct member_ref {
-  float* norm = nullptr;           ///< [tracks][capacity] ||k|| before merging
-  float* weight = nullptr;         ///< [tracks][capacity] weight it was merged with
-  position_t* position = nullptr;  ///< [tracks][capacity]
-  slot_t* owner = nullptr;         ///< [tracks][capacity] slot of the entry it belongs to
-  std::uint32_t* count = nullptr;  ///< [tracks]
-  std::uint32_t capacity = 0;      ///< members per track; 0: the policy shares nothing
+  float* norm = nullptr;                   ///< [tracks][capacity] ||k|| before merging
+  position_t* position = nullptr;          ///< [tracks][capacity]
+  slot_t* owner = nullptr;                 ///< [tracks][capacity] slot of the entry it belongs to
+  float* channel_data[max_channels] = {};  ///< [tracks][capacity] each; as the ledger's, per member
+  std::uint32_t* count = nullptr;          ///< [tracks]
+  float* own_norm =
+      nullptr;  ///< [tracks][slots] > 0: the row is a direction, its token's key is own_norm times it
+  std::uint32_t capacity = 0;  ///< members per track; 0: the policy shares nothing
 };
 
 /// Trivially copyable view of the ledger's arrays; independent of any policy's type.
@@ -74,6 +78,15 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
+  /// Factor of the slot's key row that gives its own token's key.
+  KVMELD_HD float norm_factor(track t, slot_t s) const {
+    float const norm = members.capacity == 0 ? 0.0f : members.own_norm[at(t, s)];
+    return norm > 0.0f ? norm : 1.0f;
+  }
+  /// True if the slot's key row is a direction, because members share it.
+  KVMELD_HD bool is_direction(track t, slot_t s) const {
+    return members.capacity != 0 && members.own_norm[at(t, s)] > 0.0f;
+  }
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
 
@@ -100,10 +113,11 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   if (members_per_track != 0) {
     std::size_t const members = tracks * members_per_track;
     l.members.norm = a.take<float>(members);
-    l.members.weight = a.take<float>(members);
     l.members.position = a.take<position_t>(members);
     l.members.owner = a.take<slot_t>(members);
+    for (std::uint32_t c = 0; c < channels.count; ++c) l.members.channel_data[c] = a.take<float>(members);
     l.members.count = a.take<std::uint32_t>(tracks);
+    l.members.own_norm = a.take<float>(slots);
   }
   return l;
 }
@@ -111,6 +125,22 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
 /// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
 KVMELD_HD inline float log_of_degree(float degree) {
   return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
+}
+
+/// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so far, else its
+/// window attention, else, where the score keeps no window, its accumulated attention. `data` is the channels' arrays
+/// and `i` the entry's place in them.
+KVMELD_HD inline float carried_weight(channel_list const& channels, float* const* data, std::size_t i) {
+  auto const value = [&](std::uint32_t tag) {
+    std::uint32_t const c = channels.find(tag);
+    return c < channels.count ? data[c][i] : 0.0f;
+  };
+  float const carried = value(channel_tag::merge_weight);
+  if (carried > 0.0f) return carried;
+  if (channels.find(channel_tag::window_past) < channels.count) {
+    return value(channel_tag::window_past) + value(channel_tag::window_current);
+  }
+  return value(channel_tag::accumulated_attention);
 }
 
 /// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.

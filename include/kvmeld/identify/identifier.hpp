@@ -38,10 +38,14 @@ struct is_identifier<
 
 /// Optional declarations of an identifier, false where it says nothing:
 /// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `needs_centers` merges into role::center, so the selector has to make some
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
+template <class Identify, class = void> struct needs_centers : std::false_type {};
+template <class Identify>
+struct needs_centers<Identify, std::enable_if_t<Identify::needs_centers>> : std::true_type {};
 template <class Identify, class = void> struct needs_values : std::false_type {};
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
