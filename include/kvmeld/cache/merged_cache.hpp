@@ -143,7 +143,8 @@ public:
                  attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
     bool const null = query.data == nullptr || lse.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
+      return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
       observe_queries_phase<score_type, Keys, Q> phase{
@@ -158,7 +159,8 @@ public:
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
     bool const null = rows.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
+      return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
       observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
