@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/cache/merged_cache.hpp>

@@ -17,6 +17,7 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_shared.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -39,9 +40,9 @@ inline namespace KVMELD_ABI {
 template <class Executor, class Policy, class Keys, class Values> class merged_cache {
 public:
   using policy_type = Policy;
+  static constexpr bool shares = shares_entries<typename Policy::merge_type>::value;
   /// shared_ref for policies that share entries (EMS), else cache_ref.
-  using ref_type = std::conditional_t<shares_entries<typename Policy::merge_type>::value,
-                                      shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
+  using ref_type = std::conditional_t<shares, shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
@@ -147,14 +148,15 @@ public:
       return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
-      observe_queries_phase<score_type, Keys, Q> phase{
-          {policy_.score, ledger_, source}, tensors_.keys, params, query, lse};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
+                                            observe_queries_phase<score_type, Keys, Q>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, tensors_.keys, params, query, lse}, source);
     }
     return {};
   }
 
-  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held.
+  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
+  /// where entries are shared, members follow the slots.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
@@ -163,8 +165,9 @@ public:
       return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
-      observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_rows_phase<score_type, T>,
+                                            observe_rows_phase<score_type, T>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, params, rows}, source);
     }
     return {};
   }
@@ -275,7 +278,7 @@ private:
     if (problem.empty())
       problem = layout_problem("values", tensors_.values, sizes_.extent.value_dim, sizes_.extent);
     if (problem.empty()) problem = configuration_problem(policy_);
-    if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes_.members == 0) {
+    if (problem.empty() && shares && sizes_.members == 0) {
       problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
                 "keep, as preset::ems::members_for(budget)";
     }

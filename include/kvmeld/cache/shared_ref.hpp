@@ -43,20 +43,8 @@ template <class Keys, class Values> struct shared_ref {
   KVMELD_HD slot_t member_owner(track t, std::uint32_t m) const {
     return ledger.members.owner[ledger.member_at(t, m)];
   }
-  /// First member whose owner is `s` or later: members are ordered by owner.
-  KVMELD_HD std::uint32_t first_member(track t, slot_t s) const {
-    std::uint32_t low = 0;
-    std::uint32_t high = ledger.members.count[t.index];
-    while (low < high) {
-      std::uint32_t const middle = low + (high - low) / 2;
-      if (member_owner(t, middle) < s) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
+  /// First member whose owner is `s` or later.
+  KVMELD_HD std::uint32_t first_member(track t, slot_t s) const { return first_member_of(ledger, t, s); }
   /// Members that live in slot s.
   KVMELD_HD member_range members(track t, slot_t s) const {
     return {first_member(t, s), first_member(t, s + 1)};

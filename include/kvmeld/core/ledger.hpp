@@ -78,6 +78,8 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
+  /// Tokens of a sequence, pending ones included: the position of the next one.
+  KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
   /// Factor of the slot's key row that gives its own token's key.
   KVMELD_HD float norm_factor(track t, slot_t s) const {
     float const norm = members.capacity == 0 ? 0.0f : members.own_norm[at(t, s)];
@@ -89,6 +91,21 @@ struct ledger_ref {
   }
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
+
+/// First member whose owner is slot `s` or later: members are ordered by owner.
+KVMELD_HD inline std::uint32_t first_member_of(ledger_ref const& l, track where, slot_t s) {
+  std::uint32_t low = 0;
+  std::uint32_t high = l.members.count[where.index];
+  while (low < high) {
+    std::uint32_t const middle = low + (high - low) / 2;
+    if (l.members.owner[l.member_at(where, middle)] < s) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 /// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
 inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,

@@ -47,12 +47,14 @@ template <class Score> struct observe_base {
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
   KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
+    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
+  }
+  KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
     float next[channels];
-    std::size_t const i = ledger.at(where, s);
     for (std::uint32_t c = 0; c < channels; ++c) {
-      next[c] = (u.at[c].base < 0 ? 0.0f : ledger.channel_data[u.at[c].base][i]) + sums[c];
+      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
     }
-    for (std::uint32_t c = 0; c < channels; ++c) ledger.channel_data[c][i] = next[c];
+    for (std::uint32_t c = 0; c < channels; ++c) data[c][i] = next[c];
   }
 };
 
