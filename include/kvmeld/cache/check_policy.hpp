@@ -47,6 +47,9 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
         !makes_centers<Select>::value || needs_centers<Identify>::value || !Identify::makes_sets,
         "kvmeld: this selector spends the budget on centres, but the identifier does not merge into them: "
         "use identify::nearest_center or identify::zero_class");
+    static_assert(!needs_similarity<Merge>::value || gives_similarity<Identify>::value,
+                  "kvmeld: this merge function weighs by similarity, but the identifier gives none: use "
+                  "identify::nearest_center or identify::chunked_bipartite");
     static_assert(!shares_entries<Merge>::value || needs_centers<Identify>::value,
                   "kvmeld: this merge function shares entries, which need centres to live in: use "
                   "identify::nearest_center");

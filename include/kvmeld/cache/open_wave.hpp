@@ -47,6 +47,7 @@ struct begin_phase {
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
       l.findings[t.where.index] = bad ? finding::nonfinite_rows : finding::none;
+      l.word(t.where, track_word::next_threshold) = 0;
     }
   }
 };
@@ -138,7 +139,8 @@ struct resume_phase {
   }
 };
 
-/// Advances a sequence's round counter by the most rounds any of its tracks took. One tile per sequence does it.
+/// Takes over the words of a plan that was applied: adaptive thresholds, and for a sequence the most rounds any of its
+/// tracks took. One tile per sequence does the latter.
 struct settle_phase {
   ledger_ref ledger;
 
@@ -146,7 +148,10 @@ struct settle_phase {
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (t.where.layer != 0 || t.where.kv_head != 0 || team.lane() != 0) return;
+    if (team.lane() != 0) return;
+    std::uint32_t const next = ledger.word(t.where, track_word::next_threshold);
+    if (next != 0) ledger.word(t.where, track_word::threshold) = next;
+    if (t.where.layer != 0 || t.where.kv_head != 0) return;
     std::uint32_t most = 0;
     for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {

@@ -23,7 +23,14 @@ enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 
 /// Words per track and per sequence that the ready-made stages keep.
 namespace track_word {
-enum : std::uint32_t { observed_rows = 0, window_rows = 1, last_rounds = 2, count = 3 };
+enum : std::uint32_t {
+  observed_rows,
+  window_rows,
+  last_rounds,
+  threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
+  next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
+  count
+};
 }  // namespace track_word
 namespace sequence_word {
 enum : std::uint32_t { rounds = 0, count = 1 };

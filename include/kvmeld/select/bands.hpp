@@ -37,7 +37,8 @@ struct bands {
   }
   /// Tokens besides pinned entries and centres that live on, with this budget.
   KVMELD_HD std::uint32_t others(std::uint32_t limit) const {
-    return floor_share(magnification - 1.0, limit);
+    double const all = (magnification - 1.0) * static_cast<double>(limit);
+    return all < 1e9 ? floor_share(magnification - 1.0, limit) : 1000000000u;  // more than a track can hold
   }
 
   template <class Team>
