@@ -81,14 +81,14 @@ template <class Q, class Out> void attends(kvmeld::any_cache& any, support::dice
 TEST_CASE("any preset behind one type") {
   std::map<std::string, kvmeld::any_cache> caches;
   support::engine_memory<float> memory(extent);
-  support::each_preset([&](char const* name, auto const& policy) {
-    caches.emplace(name, kvmeld::any_cache(support::make_cache(memory, policy, support::with_plan())));
+  each_policy([&](char const* name, auto const& policy) {
+    caches.emplace(name, kvmeld::any_cache(cache_for(memory, policy, support::with_plan())));
   });
-  support::each_preset([&](char const* name, auto const& policy) {
+  each_policy([&](char const* name, auto const& policy) {
     CAPTURE(std::string(name));
     support::engine_memory<float> own(extent), shared(extent);
-    auto typed = support::make_cache(own, policy, support::with_plan());
-    kvmeld::any_cache any(support::make_cache(shared, policy, support::with_plan()));
+    auto typed = cache_for(own, policy, support::with_plan());
+    kvmeld::any_cache any(cache_for(shared, policy, support::with_plan()));
     CHECK(live(any, shared) == live(typed, own));
     CHECK(own == shared);
     CHECK(any.name() == kvmeld::name_of_policy(policy));

@@ -13,7 +13,7 @@ template <class Policy> void forks(char const* name, Policy const& policy) {
   CAPTURE(std::string(name));
   support::engine_memory<float> memory(extent);
   support::dice d(3);
-  auto cache = support::make_cache(memory, policy);
+  auto cache = cache_for(memory, policy);
   open(cache, d, 0, 60, 5, 7);
   open(cache, d, 1, 40);
   cache.compress({0}, budget::entries(32));
@@ -26,7 +26,7 @@ template <class Policy> void forks(char const* name, Policy const& policy) {
   CHECK(cache.compressed_at(2) == cache.compressed_at(0));
   support::for_tracks(extent, 2, [&](kvmeld::track t) {
     for (kvmeld::slot_t s = cache.ref().length(t); s < extent.capacity; ++s)
-      CHECK(cache.ref().degree(t, s) == 0.0f);
+      CHECK(degree(cache, t, s) == 0.0f);
   });
 
   // The same tokens, the same sequence; only one of them, and the other stays as it was.
@@ -61,7 +61,7 @@ template <class Tensor> void copies_rows(char const* name) {
 }  // namespace
 
 TEST_CASE("a fork is the same sequence, for every preset") {
-  support::each_preset([](char const* name, auto const& policy) { forks(name, policy); });
+  each_policy([](char const* name, auto const& policy) { forks(name, policy); });
 }
 
 TEST_CASE("a fork copies rows of any layout") {

@@ -20,11 +20,36 @@ namespace sequences_test {
 
 using kvmeld::budget;
 
+// Every preset with numbers for short tracks, those that share entries too: give caches room for `members`.
+inline constexpr std::uint32_t members = 60;
+
+template <class F> void each_policy(F f) {
+  using kvmeld::quantity;
+  support::each_preset(f);
+  f("ems", kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0));
+  f("ems collapsed", kvmeld::preset::ems::collapsed(quantity::entries(6), 6, 0.3f, 2.0));
+  f("d2o", kvmeld::preset::d2o::halves());
+}
+
+template <class T, class Policy>
+auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::limits sizes = {}) {
+  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
+  return support::make_cache(memory, policy, sizes);
+}
+
+template <class Cache> float degree(Cache const& cache, kvmeld::track t, kvmeld::slot_t s) {
+  return cache.ledger().degree[cache.ledger().at(t, s)];
+}
+
 // Scores for every entry of a sequence, in every channel, as if attention had been observed.
 template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t slot) {
   support::for_tracks(cache.sizes().extent, slot, [&](kvmeld::track t) {
     for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
       support::set_scores(cache.ledger(), t, support::random_scores(d, cache.ref().length(t)), c);
+      if (cache.ledger().members.capacity == 0) continue;
+      auto const scores = support::random_scores(d, cache.ledger().members.count[t.index]);
+      for (std::uint32_t m = 0; m < scores.size(); ++m)
+        cache.ledger().members.channel_data[c][cache.ledger().member_at(t, m)] = scores[m];
     }
   });
 }

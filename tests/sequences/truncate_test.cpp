@@ -11,8 +11,8 @@ template <class Policy> void goes_back(char const* name, Policy const& policy) {
   CAPTURE(std::string(name));
   support::engine_memory<float> memory(extent), other(extent);
   support::dice d(4), same(4);
-  auto cache = support::make_cache(memory, policy);
-  auto expected = support::make_cache(other, policy);
+  auto cache = cache_for(memory, policy);
+  auto expected = cache_for(other, policy);
   std::vector<std::uint32_t> ragged(extent.tracks());
   support::for_tracks(extent, 1, [&](kvmeld::track t) { ragged[t.index] = 30 + 3 * t.layer + t.kv_head; });
   open(cache, d, 1, 60, 3);
@@ -32,7 +32,7 @@ template <class Policy> void goes_back(char const* name, Policy const& policy) {
   CHECK(digest(cache, 1) == digest(expected, 1));
   support::for_tracks(extent, 1, [&](kvmeld::track t) {
     for (kvmeld::slot_t s = cache.ref().length(t); s < extent.capacity; ++s)
-      CHECK(cache.ref().degree(t, s) == 0.0f);
+      CHECK(degree(cache, t, s) == 0.0f);
   });
   feed(cache, d, 1, 5);
   support::dice late = d;
@@ -49,7 +49,7 @@ template <class Policy> void goes_back(char const* name, Policy const& policy) {
 }  // namespace
 
 TEST_CASE("truncate forgets the last tokens of ragged tracks, for every preset") {
-  support::each_preset([](char const* name, auto const& policy) { goes_back(name, policy); });
+  each_policy([](char const* name, auto const& policy) { goes_back(name, policy); });
 }
 
 TEST_CASE("a sequence that was never compressed goes back to any length behind its frozen beginning") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -215,12 +216,18 @@ private:
     }
     status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
                             std::uint32_t heads_per_track) override {
-      return std::visit(
-          [&](auto const& o) {
-            return attention::write_log_degree(cache.executor(), cache.ref(), layer, sequences, o,
-                                               heads_per_track);
-          },
-          out);
+      if constexpr (Cache::shares) {
+        return report(
+            "any_cache::write_log_degree: the policy shares entries, whose members no bias per slot can "
+            "express; call attend");
+      } else {
+        return std::visit(
+            [&](auto const& o) {
+              return attention::write_log_degree(cache.executor(), cache.ref(), layer, sequences, o,
+                                                 heads_per_track);
+            },
+            out);
+      }
     }
   };
 

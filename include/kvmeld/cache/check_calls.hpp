@@ -103,8 +103,10 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
   return {};
 }
 
-inline std::string observe(ledger_ref const& l, query_batch const& batch, bool null) {
+inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
+                           bool null) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
+  if (std::string text = params_problem("observe", params, l.extent.key_dim); !text.empty()) return text;
   auto const slot_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
   if (std::string text = each_is_open("observe", l, batch.size(), slot_at); !text.empty()) return text;
   bool any = false;

@@ -40,6 +40,23 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     static_assert(
         Identify::makes_sets || std::is_same_v<Merge, merge::drop>,
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
+    static_assert(
+        !needs_centers<Identify>::value || makes_centers<Select>::value,
+        "kvmeld: this identifier merges into centres, but the selector makes none: use select::bands");
+    static_assert(
+        !makes_centers<Select>::value || needs_centers<Identify>::value || !Identify::makes_sets,
+        "kvmeld: this selector spends the budget on centres, but the identifier does not merge into them: "
+        "use identify::nearest_center or identify::zero_class");
+    static_assert(!needs_similarity<Merge>::value || gives_similarity<Identify>::value,
+                  "kvmeld: this merge function weighs by similarity, but the identifier gives none: use "
+                  "identify::nearest_center or identify::chunked_bipartite");
+    static_assert(!shares_entries<Merge>::value || needs_centers<Identify>::value,
+                  "kvmeld: this merge function shares entries, which need centres to live in: use "
+                  "identify::nearest_center");
+    static_assert(
+        !shares_entries<Merge>::value || scores_members<Score>::value,
+        "kvmeld: this merge function shares entries, but the score does not score members: it must have "
+        "evaluate_members(team, ledger, track, length, out)");
     static_assert(Score::needs_attention || !Select::needs_score,
                   "kvmeld: this selector ranks entries by score, but the policy's score is score::none");
     static_assert(Score::needs_attention || !Identify::needs_score,

@@ -4,8 +4,8 @@
 #include <kvmeld/apply/compact.hpp>
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
+#include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
-#include <kvmeld/apply/share_members.hpp>
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
@@ -43,19 +43,20 @@ struct workspace_ref {
 };
 
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
-                                     std::uint32_t plan_tracks) {
+                                     std::uint32_t plan_tracks, std::uint32_t members = 0) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks);
+  w.wave = carve_wave(a, extent, wave_tracks, members);
   w.wave.tracks = wave_tracks;
-  w.plan = carve_plan(a, plan_tracks, extent.capacity);
+  w.plan = carve_plan(a, plan_tracks, extent.capacity, members);
   w.plan_tracks = plan_tracks;
   return w;
 }
 
 /// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
-inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks) {
+inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks,
+                                   std::uint32_t members = 0) {
   arena a;
-  carve_workspace(a, extent, wave_tracks, wave_tracks);
+  carve_workspace(a, extent, wave_tracks, wave_tracks, members);
   return a.bytes();
 }
 
@@ -64,8 +65,18 @@ namespace detail {
 /// The plan arrays from track `first` of the stored plan on.
 inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
   std::size_t const n = std::size_t{first} * p.stride;
-  return {p.what + n,          p.target + n,   p.span + n,           p.key_weight + n,     p.value_weight + n,
-          p.degree_weight + n, p.new_slot + n, p.old_length + first, p.new_length + first, p.stride};
+  return {p.what + n,
+          p.target + n,
+          p.span + n,
+          p.key_weight + n,
+          p.value_weight + n,
+          p.degree_weight + n,
+          p.new_slot + n,
+          p.old_length + first,
+          p.new_length + first,
+          p.stride,
+          p.member_kept + std::size_t{first} * p.member_stride,
+          p.member_stride};
 }
 
 /// Calls body(wave) for the waves that cover the work list.
@@ -103,6 +114,9 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   launch(score_phase<typename Policy::score_type>{p.score, wave});
+  if constexpr (shares_entries<typename Policy::merge_type>::value) {
+    launch(score_members_phase<typename Policy::score_type>{p.score, wave});
+  }
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
@@ -134,7 +148,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
 template <class Executor, class Keys>
 void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  if (wave.ledger.members.capacity != 0) launch(share_members_phase<Keys>{keys, wave, map});
+  if (wave.ledger.members.capacity != 0) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
 }

@@ -37,10 +37,11 @@ template <class F> KVMELD_HD void for_each_field(ledger_ref const& l, F f) {
   f(field_of::entry, l.flags, 1u);
   for (std::uint32_t c = 0; c < l.channels.count; ++c) f(field_of::entry, l.channel_data[c], 1u);
   if (l.members.capacity == 0) return;
+  f(field_of::entry, l.members.own_norm, 1u);
   f(field_of::member, l.members.norm, 1u);
-  f(field_of::member, l.members.weight, 1u);
   f(field_of::member, l.members.position, 1u);
   f(field_of::member, l.members.owner, 1u);
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) f(field_of::member, l.members.channel_data[c], 1u);
 }
 
 /// Elements of an array that belong to one track, or to its sequence.

@@ -21,18 +21,18 @@ template <class Executor, class = void> struct is_immediate : std::false_type {}
 template <class Executor>
 struct is_immediate<Executor, std::enable_if_t<Executor::immediate>> : std::true_type {};
 
-/// True for policies that keep what their selector pins and drop the rest: lengths follow from numbers alone.
+/// True for policies that keep what their selector pins, centres included, and no more: lengths follow from numbers
+/// alone.
 template <class Policy>
 inline constexpr bool keeps_pins_only =
-    Policy::identify_type::meets_budget && !Policy::identify_type::makes_sets &&
-    !makes_spans<typename Policy::identify_type>::value && pins_exactly<typename Policy::select_type>::value;
+    empties_field<typename Policy::identify_type>::value&& pins_exactly<typename Policy::select_type>::value;
 
 /// Whether the length after `compress` follows from the length before it and the budget. Policies that merge meet their
 /// budget only if enough rows are finite numbers, which is data; the fallback sees to the rest.
 template <class Policy> constexpr bool is_exact(shortfall fallback) {
   return keeps_pins_only<Policy> ||
          (Policy::identify_type::meets_budget && pins_exactly<typename Policy::select_type>::value &&
-          fallback == shortfall::evict_lowest);
+          !makes_centers<typename Policy::select_type>::value && fallback == shortfall::evict_lowest);
 }
 
 /// Entries that a track of at most `bound` keeps under a budget of `limit`: at most, and exactly if is_exact and
@@ -43,7 +43,8 @@ std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std:
   if (bound <= limit) return bound;
   if (!is_exact<Policy>(fallback) && fallback == shortfall::report) return bound;
   if constexpr (keeps_pins_only<Policy>) {
-    if (known && only) return min_of(limit, p.select.pinned(bound, limit, frozen).total());
+    pins const stay = p.select.pinned(bound, limit, frozen);
+    if (known && only) return min_of(limit, stay.total() + stay.centers);
   }
   return limit;
 }

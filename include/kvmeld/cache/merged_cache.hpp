@@ -4,8 +4,8 @@
 #include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
-#include <kvmeld/cache/check_bias.hpp>
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
@@ -14,6 +14,7 @@
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/saved_sequences.hpp>
 #include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -21,12 +22,14 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_shared.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace kvmeld {
@@ -43,7 +46,9 @@ template <class Executor, class Policy, class Keys, class Values>
 class merged_cache : public saved_sequences {
 public:
   using policy_type = Policy;
-  using ref_type = cache_ref<Keys, Values>;
+  static constexpr bool shares = shares_entries<typename Policy::merge_type>::value;
+  /// shared_ref for policies that share entries (EMS), else cache_ref.
+  using ref_type = std::conditional_t<shares, shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
@@ -51,7 +56,7 @@ public:
     require_layout<Values>();
     require_policy<typename Policy::score_type, typename Policy::select_type, typename Policy::identify_type,
                    typename Policy::merge_type>();
-    construction_ = report(construction_problem());
+    construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
     sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
@@ -191,26 +196,30 @@ public:
                  attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
     bool const null = query.data == nullptr || lse.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
+      return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
-      observe_queries_phase<score_type, Keys, Q> phase{
-          {policy_.score, ledger_, source}, tensors_.keys, params, query, lse};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
+                                            observe_queries_phase<score_type, Keys, Q>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, tensors_.keys, params, query, lse}, source);
     }
     return {};
   }
 
-  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held.
+  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
+  /// where entries are shared, members follow the slots.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
     bool const null = rows.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, null); }); !s.ok()) return s;
+    if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
+      return s;
     if constexpr (score_type::needs_attention) {
       batch_source const source{sizes_.extent, batch};
-      observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_rows_phase<score_type, T>,
+                                            observe_rows_phase<score_type, T>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, params, rows}, source);
     }
     return {};
   }
@@ -282,10 +291,7 @@ public:
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
   /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
   status rebind(kv<Keys, Values> tensors) {
-    std::string problem = layout_problem("keys", tensors.keys, sizes_.extent.key_dim, sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("values", tensors.values, sizes_.extent.value_dim, sizes_.extent);
-    if (status s = refuse([&] { return problem; }); !s.ok()) return s;
+    if (status s = refuse([&] { return tensors_problem(tensors, sizes_.extent); }); !s.ok()) return s;
     tensors_ = tensors;
     return {};
   }
@@ -305,16 +311,6 @@ private:
     std::uint32_t* planned;
   };
 
-  std::string construction_problem() const {
-    std::string problem = extent_problem(sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("keys", tensors_.keys, sizes_.extent.key_dim, sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("values", tensors_.values, sizes_.extent.value_dim, sizes_.extent);
-    if (problem.empty()) problem = configuration_problem(policy_);
-    if (problem.empty()) problem = bias_problem(policy_.merge, sizes_);
-    return problem;
-  }
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {
       return "plan: limits.whole_plan is false, so there is no memory for a plan that outlives its wave; set "
@@ -340,7 +336,7 @@ private:
       *list = a.take<std::uint32_t>(sizes_.extent.sequences);
     }
     std::uint32_t const plans = sizes_.whole_plan ? sizes_.extent.tracks() : sizes_.wave_tracks;
-    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans);
+    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans, sizes_.members);
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());

@@ -19,6 +19,7 @@ KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, posi
   l.degree[i] = 1.0f;
   l.position[i] = position;
   l.flags[i] = 0;
+  if (l.members.capacity != 0) l.members.own_norm[i] = 0.0f;
   for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c][i] = l.channels.at[c].initial;
 }
 

@@ -31,6 +31,10 @@ struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), declty
 /// Optional declarations of a merge function, false where it says nothing:
 /// `shares`   merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref
 /// `spreads`  weighs spans (fate::spread) instead of sets; wants an identifier that makes spans
+/// `needs_similarity`  weighs by how alike sources are; wants an identifier that gives similarities
+template <class Merge, class = void> struct needs_similarity : std::false_type {};
+template <class Merge>
+struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
 template <class Merge, class = void> struct shares_entries : std::false_type {};
 template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
 template <class Merge, class = void> struct spreads_entries : std::false_type {};

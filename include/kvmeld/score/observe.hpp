@@ -7,6 +7,7 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/score/score.hpp>
@@ -46,16 +47,19 @@ template <class Score> struct observe_base {
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
   KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
+    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
+  }
+  KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
     float next[channels];
-    std::size_t const i = ledger.at(where, s);
     for (std::uint32_t c = 0; c < channels; ++c) {
-      next[c] = (u.at[c].base < 0 ? 0.0f : ledger.channel_data[u.at[c].base][i]) + sums[c];
+      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
     }
-    for (std::uint32_t c = 0; c < channels; ++c) ledger.channel_data[c][i] = next[c];
+    for (std::uint32_t c = 0; c < channels; ++c) data[c][i] = next[c];
   }
 };
 
-/// Recomputes p = exp(logit - lse) tile by tile: no matrix of queries x entries, exact with the engine's log-sum-exp.
+/// Recomputes p = exp(logit - lse) tile by tile: no matrix of queries x entries, exact with the engine's log-sum-exp. A
+/// sink logit is in the log-sum-exp and nowhere else, so that a row's p sum to 1 less the sink's share.
 template <class Score, class Keys, class Q> struct observe_queries_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
@@ -70,7 +74,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::size_t const d = keys.channels();
     std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
-           scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float));
+           scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
+           rope_scratch(params.rope, keys.channels());
   }
 
   /// False for the log-sum-exp of a query that saw nothing, or one that NaN got into: such a row counts for nothing.
@@ -87,15 +92,19 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
+    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     float const scale = params.scale_for(d);
 
     float* const k = team.template scratch<float>(std::size_t{token_block} * d);
     float* const q = team.template scratch<float>(std::size_t{row_block} * group * d);
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
+    position_t const* const position = l.position + l.at(t.where, begin);
+    double const* const turns = rope_table(team, params.rope, d);
     keys.load_tile(team, t.where, begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
     team.sync();
+    rotate_tile(team, params.rope, turns, k, tokens, d, begin, position);
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
@@ -114,6 +123,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
           if (begin + j >= params.visible(length, rows, r0 + r)) continue;
+          if (!params.in_window(position[j], params.position_of(known, rows, r0 + r))) continue;
           float p = 0.0f;
           for (std::uint32_t h = 0; h < group; ++h) {
             std::uint32_t const row = r * group + h;
@@ -135,7 +145,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
   }
 };
 
-/// Sums probabilities that the engine has: rows[sequence][query head][query][slot], visible entries only.
+/// Sums probabilities that the engine has: rows[sequence][query head][query][slot]; entries that `params` hides (causal,
+/// window) are not read.
 template <class Score, class T> struct observe_rows_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
@@ -154,10 +165,13 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const group = l.extent.group;
+    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    position_t const* const position = l.position + l.at(t.where, begin);
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
         if (begin + j >= params.visible(length, rows, r)) continue;
+        if (!params.in_window(position[j], params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
           using traits = element_traits<std::remove_const_t<T>>;

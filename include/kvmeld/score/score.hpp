@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
+#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 
@@ -38,13 +39,39 @@ struct is_score<Score, std::void_t<decltype(Score::needs_attention), decltype(Sc
                                        track{}, 0u, std::declval<float*>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
 
+/// Scratch that `evaluate` and `evaluate_members` may take from their team.
+KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
+
+/// A score of a policy that shares entries also answers for members: `evaluate_members(team, ledger, track, length,
+/// out)`, out[member] = importance, from the members' channels.
+template <class Score, class = void> struct scores_members : std::false_type {};
+template <class Score>
+struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(
+                                 std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
+                                 track{}, 0u, std::declval<float*>()))>> : std::true_type {};
+
+template <class Score> struct score_members_phase {
+  Score score;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return score_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = wave.state[t.item];
+    if (s.active == 0) return;
+    score.evaluate_members(team, wave.ledger, t.where, s.length,
+                           wave.member_score + wave.member_at(t.item, 0));
+  }
+};
+
 /// Evaluates the score of every entry of a track.
 template <class Score> struct score_phase {
   Score score;
   wave_ref wave;
 
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
+  std::size_t scratch_bytes(int) const { return score_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
