@@ -11,6 +11,8 @@
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/merge/average.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
+#include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>

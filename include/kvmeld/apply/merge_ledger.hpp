@@ -48,7 +48,7 @@ private:
       degree += map.degree_weight[map.at(t.item, m.slots[i])] * l.degree[l.at(t.where, m.slots[i])];
     }
     l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    look_again(t, p, entry_flag::key_checked | entry_flag::value_checked);
     for (std::uint32_t c = 0; c < l.channels.count; ++c) {
       float* const x = l.channel_data[c] + l.at(t.where, 0);
       float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;
@@ -66,9 +66,9 @@ private:
   }
 
   /// A row that was written is a new row: weights above 1 may have overflowed its storage.
-  KVMELD_HD void look_again(tile const& t, slot_t p) const {
+  KVMELD_HD void look_again(tile const& t, slot_t p, unsigned checks) const {
     std::uint8_t& flags = wave.ledger.flags[wave.ledger.at(t.where, p)];
-    flags = static_cast<std::uint8_t>(flags & ~(entry_flag::key_checked | entry_flag::value_checked));
+    flags = static_cast<std::uint8_t>(flags & ~checks);
   }
 
   /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
@@ -85,7 +85,7 @@ private:
     }
     if (!any) return;
     l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    look_again(t, p, entry_flag::value_checked);
   }
 };
 

@@ -38,12 +38,21 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   if constexpr (is_score<Score>::value && is_selector<Select>::value && is_identifier<Identify>::value &&
                 is_merge_function<Merge>::value) {
     static_assert(
-        Identify::makes_sets || std::is_same_v<Merge, merge::drop>,
+        Identify::makes_sets || makes_spans<Identify>::value || spreads_entries<Merge>::value ||
+            std::is_same_v<Merge, merge::drop>,
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
+    static_assert(
+        !makes_spans<Identify>::value || spreads_entries<Merge>::value || std::is_same_v<Merge, merge::drop>,
+        "kvmeld: this identifier spreads entries over spans of slots, but the policy's merge function "
+        "weighs sets: use merge::additive with it, or merge::drop");
+    static_assert(
+        makes_spans<Identify>::value || !spreads_entries<Merge>::value,
+        "kvmeld: this merge function spreads entries over spans of slots, but the policy's identifier "
+        "makes none: use identify::local_span with it");
     static_assert(Score::needs_attention || !Select::needs_score,
                   "kvmeld: this selector ranks entries by score, but the policy's score is score::none");
     static_assert(Score::needs_attention || !Identify::needs_score,
-                  "kvmeld: this identifier picks pivots by score, but the policy's score is score::none");
+                  "kvmeld: this identifier decides by score, but the policy's score is score::none");
     static_assert(Score::needs_attention || !Merge::needs_score,
                   "kvmeld: this merge function weighs by score, but the policy's score is score::none");
   }

@@ -25,7 +25,14 @@ struct channel {
 
 /// Tags of the ready-made scores.
 namespace channel_tag {
-enum : std::uint32_t { accumulated_attention = 1, window_past = 2, window_current = 3, user = 1000 };
+enum : std::uint32_t {
+  accumulated_attention = 1,
+  window_past = 2,
+  window_current = 3,
+  hits_past = 4,
+  hits_current = 5,
+  user = 1000,
+};
 }  // namespace channel_tag
 
 constexpr std::uint32_t max_channels = 8;

@@ -37,7 +37,8 @@ struct is_identifier<
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
 /// Optional declarations of an identifier, false where it says nothing:
-/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and,
+///                 as value weight, how much of the source goes over (0 to 1)
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
