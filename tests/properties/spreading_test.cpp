@@ -15,8 +15,7 @@ kvmeld::identify::local_span some_span(dice& d) {
 }
 kvmeld::merge::additive some_additive(dice& d) {
   return {d.chance(0.5) ? kvmeld::merge::additive_variant::paper
-                        : kvmeld::merge::additive_variant::mass_corrected,
-          d.chance(0.3)};
+                        : kvmeld::merge::additive_variant::mass_corrected};
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ template <class F> void each_cam_preset(F f) {
   auto some = cam::over(kvmeld::preset::scissorhands::halves().select, kvmeld::score::above_mean{7});
   some.identify.targets = 5;
   some.identify.mode = kvmeld::identify::mask_mode::threshold;
-  some.merge.one_by_one = true;
   f("cam over scissorhands, five targets", some);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -31,9 +32,6 @@ enum class additive_variant : std::uint8_t {
 /// most (1 + 1/m)^m < e.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not renormalise.
 struct additive {
   additive_variant variant = additive_variant::mass_corrected;
-  /// mass_corrected: evictions one after the other, by slot, so that 1 + r becomes prod (1 + M_i / m) as if each had had
-  /// a compression of its own. For sources that share one span, as those of identify::local_span do.
-  bool one_by_one = false;
 
   static constexpr char const* name = "additive";
   static constexpr bool needs_score = false;
@@ -48,43 +46,40 @@ struct additive {
     plan_ref const& step = wave.step;
     std::size_t const base = step.at(t.item, 0);
     float* const weight = step.value_weight + base;
+    std::size_t const first = base + sources.slots[0];
+    std::uint32_t differ = 0;
     team.for_each(sources.count, [&](std::uint32_t i) {
-      slot_t const s = sources.slots[i];
-      weight[s] /= static_cast<float>(step.span[base + s]);
-      step.degree_weight[base + s] = 0.0f;
+      std::size_t const e = base + sources.slots[i];
+      step.value_weight[e] /= static_cast<float>(step.span[e]);
+      step.degree_weight[e] = 0.0f;
+      differ |= step.target[e] != step.target[first] || step.span[e] != step.span[first] ? 1u : 0u;
     });
+    differ = team.reduce(differ, op_max{});
     team.sync();
     if (variant == additive_variant::paper) return;
+    slot_t const sample = step.target[first];
+    float const common =
+        differ == 0 ? grown_mass(step, base, sample, sources) : 0.0f;  // on every lane the same
     team.for_each(wave.state[t.item].length, [&](slot_t k) {
-      if (step.what[base + k] != fate::keep) return;
-      float const grown = grown_mass(step, base, k, sources);
+      if (step.what[base + k] != fate::keep || (differ == 0 && !reaches(step, first, k))) return;
+      float const grown = differ == 0 ? common : grown_mass(step, base, k, sources);
       weight[k] = 1.0f / grown;
       step.degree_weight[base + k] = grown;
     });
     team.sync();
-    if (!one_by_one) return;
-    if (team.lane() ==
-        0) {  // 1 / prod (1 + a_j), the target's weight, is too small for all but the first source
-      float before = 1.0f;
-      for (std::uint32_t i = 0; i < sources.count; ++i) {
-        float& w = weight[sources.slots[i]];
-        float const share = w;
-        w *= before;
-        before *= 1.0f + share;
-      }
-    }
-    team.sync();
   }
 
 private:
+  KVMELD_HD static bool reaches(plan_ref const& step, std::size_t source, slot_t k) {
+    return k >= step.target[source] && k - step.target[source] < step.span[source];
+  }
   /// 1 + r for slot k; 1 where nothing reaches it.
-  KVMELD_HD float grown_mass(plan_ref const& step, std::size_t base, slot_t k,
-                             member_list const& sources) const {
+  KVMELD_HD static float grown_mass(plan_ref const& step, std::size_t base, slot_t k,
+                                    member_list const& sources) {
     float grown = 1.0f;
     for (std::uint32_t i = 0; i < sources.count; ++i) {
       std::size_t const e = base + sources.slots[i];
-      if (k < step.target[e] || k - step.target[e] >= step.span[e]) continue;
-      grown += one_by_one ? grown * step.value_weight[e] : step.value_weight[e];
+      if (reaches(step, e, k)) grown += step.value_weight[e];
     }
     return grown;
   }
