@@ -125,7 +125,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
-/// merge::drop turns the sources of sets into evictions.
+/// merge::drop turns the sources of sets and spans into evictions.
 template <class Policy>
 inline constexpr bool dissolves_sets = std::is_same_v<typename Policy::merge_type, merge::drop>;
 
@@ -141,8 +141,13 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
     launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
   }
   launch(admit_phase<identify_type>{p.identify, wave});
-  if constexpr (identify_type::makes_sets) {
+  if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
+  }
+  if constexpr (makes_spans<identify_type>::value) {
+    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave});
+  }
+  if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
     if constexpr (!dissolves_sets<Policy>) launch(fold_scores_phase{wave});
   }
@@ -219,7 +224,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::open_wave(launch, p, x, allowed);
     for (bool more = detail::any_active(executor, wave); more;) {
       detail::plan_round(launch, p, x);
-      // The sets were listed to weigh them; merge::drop has dissolved them since.
+      // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
       if constexpr (detail::dissolves_sets<Policy>) launch(link_phase{wave, wave.step});
       detail::merge_keys(launch, x.keys, wave.step);
       more = Policy::identify_type::repeats && detail::any_active(executor, wave);

@@ -38,7 +38,8 @@ struct is_identifier<
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
 /// Optional declarations of an identifier, false where it says nothing:
-/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and,
+///                 as value weight, how much of the source goes over (0 to 1)
 /// `needs_centers` merges into role::center, so the selector has to make some
 /// `gives_similarity`  the key weight of a source is its similarity until it is weighed
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys

@@ -122,7 +122,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
         float const bias = log_of_degree(l.degree[l.at(t.where, begin + j)]);
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
-          if (begin + j >= params.visible(length, rows, r0 + r)) continue;
+          std::uint32_t const visible = params.visible(length, rows, r0 + r);
+          if (begin + j >= visible) continue;
           if (!params.in_window(position[j], params.position_of(known, rows, r0 + r))) continue;
           float p = 0.0f;
           for (std::uint32_t h = 0; h < group; ++h) {
@@ -133,7 +134,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
           }
           p /= static_cast<float>(group);
           for (std::uint32_t c = 0; c < channels; ++c) {
-            if (r0 + r >= u.at[c].first_row) part[c] += p;
+            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
           }
         }
         for (std::uint32_t c = 0; c < channels; ++c) sums[j * channels + c] += part[c];
@@ -170,7 +171,8 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        if (begin + j >= params.visible(length, rows, r)) continue;
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (begin + j >= visible) continue;
         if (!params.in_window(position[j], params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -179,7 +181,7 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
         }
         p /= static_cast<float>(group);
         for (std::uint32_t c = 0; c < channels; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += p;
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
       this->add(t.where, begin + j, u, sums);

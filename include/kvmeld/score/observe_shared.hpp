@@ -124,7 +124,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
             }
             p /= static_cast<float>(group);
             for (std::uint32_t c = 0; c < channels; ++c) {
-              if (r0 + r >= u.at[c].first_row) part[c] += p;
+              if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
             }
           }
           for (std::uint32_t c = 0; c < channels; ++c) sums[std::size_t{i} * channels + c] += part[c];
@@ -199,7 +199,8 @@ template <class Score, class T> struct observe_shared_rows_phase : observe_base<
       position_t const position = i < length ? l.position[l.at(t.where, i)] : l.members.position[m];
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        if (slot >= params.visible(length, rows, r)) continue;
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (slot >= visible) continue;
         if (!params.in_window(position, params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -208,7 +209,7 @@ template <class Score, class T> struct observe_shared_rows_phase : observe_base<
         }
         p /= static_cast<float>(group);
         for (std::uint32_t c = 0; c < channels; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += p;
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
       if (i < length) {
