@@ -9,6 +9,7 @@
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -126,8 +127,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
 }
 
 /// merge::drop turns the sources of sets and spans into evictions.
-template <class Policy>
-inline constexpr bool dissolves_sets = std::is_same_v<typename Policy::merge_type, merge::drop>;
+template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
@@ -140,7 +140,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   } else if constexpr (identify_type::needs_keys) {
     launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
   }
-  launch(admit_phase<identify_type>{p.identify, wave});
+  launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
   }
@@ -149,7 +149,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   }
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
-    if constexpr (!dissolves_sets<Policy>) launch(fold_scores_phase{wave});
+    if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
 }
@@ -225,9 +225,9 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     for (bool more = detail::any_active(executor, wave); more;) {
       detail::plan_round(launch, p, x);
       // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
-      if constexpr (detail::dissolves_sets<Policy>) launch(link_phase{wave, wave.step});
+      if (detail::dissolves_sets(p)) launch(link_phase{wave, wave.step});
       detail::merge_keys(launch, x.keys, wave.step);
-      more = Policy::identify_type::repeats && detail::any_active(executor, wave);
+      more = traits_of_identifier(p.identify).repeats && detail::any_active(executor, wave);
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});

@@ -113,6 +113,7 @@ template <class Identify, class Rows> struct propose_phase {
 template <class Identify> struct admit_phase {
   Identify identify;
   wave_ref wave;
+  bool repeats;  ///< of the identifier
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
@@ -128,7 +129,7 @@ template <class Identify> struct admit_phase {
     if (team.lane() == 0) {
       s.alive -= s.merged;
       s.rounds += s.merged != 0 ? 1u : 0u;
-      s.active = Identify::repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
+      s.active = repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
     }
   }
 };

@@ -33,22 +33,37 @@ struct channel_update {
 template <class Score, class = void> struct is_score : std::false_type {};
 
 template <class Score>
-struct is_score<Score, std::void_t<decltype(Score::needs_attention), decltype(Score::channels()),
-                                   decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
-                                   decltype(std::declval<Score const&>().next_window(0u, 0u)),
-                                   decltype(std::declval<Score const&>().evaluate(
-                                       std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
-                                       track{}, 0u, std::declval<float*>()))>>
+struct is_score<
+    Score, std::void_t<decltype(Score::needs_attention), decltype(std::declval<Score const&>().channels()),
+                       decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
+                       decltype(std::declval<Score const&>().next_window(0u, 0u)),
+                       decltype(std::declval<Score const&>().evaluate(std::declval<serial_team const&>(),
+                                                                      std::declval<ledger_ref const&>(),
+                                                                      track{}, 0u, std::declval<float*>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
+
+template <class Score, class = void> struct has_most_channels : std::false_type {};
+template <class Score>
+struct has_most_channels<Score, std::void_t<decltype(Score::most_channels)>> : std::true_type {};
+
+/// Channels that a score can have: what its type says, or, where they are known at run time only, `most_channels`.
+template <class Score> constexpr std::uint32_t channel_bound() {
+  if constexpr (has_most_channels<Score>::value) {
+    return Score::most_channels;
+  } else {
+    return Score::channels().count;
+  }
+}
 
 template <class Score, class = void> struct has_contribution : std::false_type {};
 template <class Score>
-struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>> : std::true_type {};
+struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>
+    : std::true_type {};
 
 /// What a row adds to a channel of an entry that received probability `p` of it.
 template <class Score>
-KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel, float p,
-                                [[maybe_unused]] std::uint32_t visible) {
+KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel,
+                                float p, [[maybe_unused]] std::uint32_t visible) {
   if constexpr (has_contribution<Score>::value) {
     return score.contribution(channel, p, visible);
   } else {
