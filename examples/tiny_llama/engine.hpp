@@ -20,21 +20,27 @@ struct prompt_state {
   std::uint32_t tokens = 0;
 };
 
+/// How an engine reads its cache.
+struct reading {
+  bool ignore_degree = false;  ///< merged entries count as one token
+};
+
 template <class Policy> class engine {
 public:
   /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the engine.
-  engine(model& m, Policy policy, std::uint32_t capacity)
+  engine(model& m, Policy policy, std::uint32_t capacity, reading how = {})
       : model_(&m),
         extent_(extent_of(m.shape(), capacity)),
+        how_(how),
         keys_(elements()),
         values_(elements()),
-        cache_(kvmeld::host_executor(), policy, tensors(), kvmeld::limits{extent_}) {
+        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_)) {
     cache_.open(0);
   }
 
   /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and log-sum-exps.
-  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt)
-      : engine(m, policy, capacity) {
+  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt, reading how = {})
+      : engine(m, policy, capacity, how) {
     cache_.close(0);
     keys_ = prompt.keys;
     values_ = prompt.values;
@@ -49,6 +55,7 @@ public:
   engine(engine const& other)
       : model_(other.model_),
         extent_(other.extent_),
+        how_(other.how_),
         keys_(other.keys_),
         values_(other.values_),
         cache_(other.cache_) {
@@ -81,9 +88,9 @@ public:
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
   void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {
-    kvmeld::attention_params params;
-    params.causal = false;
-    attend(params, layer, n, q, out);
+    kvmeld::attention_params all = params();
+    all.causal = false;
+    attend(all, layer, n, q, out);
   }
 
   auto const& cache() const { return cache_; }
@@ -100,6 +107,17 @@ private:
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
     return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
   }
+  /// Policies that share entries keep members: at most every token of the capacity.
+  static kvmeld::limits limits_of(kvmeld::shape const& extent) {
+    kvmeld::limits sizes{extent};
+    if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
+    return sizes;
+  }
+  kvmeld::attention_params params() const {
+    kvmeld::attention_params p;
+    p.use_degree = !how_.ignore_degree;
+    return p;
+  }
   std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
   kvmeld::kv<layout, layout> tensors() {
     return {layout(keys_.data(), "LSTHC", extent_, extent_.key_dim),
@@ -113,7 +131,7 @@ private:
       auto const layer = static_cast<std::uint32_t>(which);
       auto const n = static_cast<std::uint32_t>(count);
       store(layer, n, k, v);
-      attend({}, layer, n, q, out);
+      attend(params(), layer, n, q, out);
       seen(layer, q, static_cast<float const*>(lse_.data()));
     };
     model_->forward(tokens.data(), static_cast<int>(tokens.size()), position, hook, logits, last_only);
@@ -137,11 +155,11 @@ private:
     }
   }
 
-  void attend(kvmeld::attention_params const& params, std::uint32_t layer, std::uint32_t n, float const* q,
+  void attend(kvmeld::attention_params const& p, std::uint32_t layer, std::uint32_t n, float const* q,
               float* out) {
     std::uint32_t const heads = extent_.query_heads(), d = extent_.value_dim;
     lse_.resize(std::size_t{n} * heads);
-    kvmeld::attention::extend(cache_.executor(), params, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
+    kvmeld::attention::extend(cache_.executor(), p, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
                               cache_.ref(), kvmeld::rows_by_token(out, n, heads, d),
                               kvmeld::rows_by_token(lse_.data(), n, heads, 1));
   }
@@ -149,11 +167,12 @@ private:
   void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
     std::uint32_t const heads = extent_.query_heads();
     cache_.observe({layer, 0, n}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
-                   kvmeld::rows_by_token(lse, n, heads, 1));
+                   kvmeld::rows_by_token(lse, n, heads, 1), params());
   }
 
   model* model_;
   kvmeld::shape extent_;
+  reading how_;
   std::vector<kvmeld::half> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   std::vector<float> lse_;

@@ -20,6 +20,12 @@ namespace compose {
 /// constructed from it, with the text that composition_problem gives.
 using composed = policy<any_score, any_selector, any_identifier, any_merge>;
 
+/// A policy fixed at compile time, of ready-made parts, as a composed one.
+template <class Score, class Select, class Identify, class Merge>
+composed composed_of(policy<Score, Select, Identify, Merge> const& p) {
+  return {p.score, p.select, p.identify, p.merge};
+}
+
 /// Every alternative of a part, with its defaults, in the order of their declaration.
 template <class Part> std::vector<Part> all_of() {
   std::vector<Part> out;
