@@ -28,8 +28,8 @@ enum class additive_variant : std::uint8_t {
 /// output with mass M_i mean(A_k). That is A_i, and nothing is lost, where the targets' mean attention is A_i / M_i: the
 /// very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead would conserve tokens, but be lossless for
 /// A_i / d_i = mean(A_k / d_k), which is not what the rate compares, and pile the whole past onto a window of constant
-/// size, with degrees that grow for ever. Here an entry that takes in one eviction a step leaves its window of m with at
-/// most (1 + 1/m)^m < e.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not renormalise.
+/// size, with degrees that grow for ever. Here an entry's degree ends at (1 + 1/m)^m < e at most where every step
+/// evicts one, and at (1 + g/m)^ceil(m/g) where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not renormalise.
 struct additive {
   additive_variant variant = additive_variant::mass_corrected;
 
