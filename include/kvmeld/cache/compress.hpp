@@ -10,6 +10,7 @@
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -33,12 +34,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// What to do with a track that merging does not bring to its budget.
-enum class shortfall : std::uint8_t {
-  report,        ///< leave it longer; finding::budget_unreached says so
-  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
-};
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 /// One path sizes (arena without memory) and carves.

@@ -43,6 +43,7 @@ struct is_identifier<
 /// `needs_centers` merges into role::center, so the selector has to make some
 /// `gives_similarity`  the key weight of a source is its similarity until it is weighed
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
+/// `empties_field` every mergeable entry goes, whatever the data: only pinned entries and centres stay
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
@@ -55,6 +56,10 @@ struct gives_similarity<Identify, std::enable_if_t<Identify::gives_similarity>> 
 template <class Identify, class = void> struct needs_values : std::false_type {};
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
+
+template <class Identify, class = void> struct empties_field : std::false_type {};
+template <class Identify>
+struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
 
 /// Opens a round: an empty step, the number of live entries, the live-slot list.
 struct round_phase {

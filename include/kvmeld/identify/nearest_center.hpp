@@ -43,6 +43,7 @@ struct nearest_center {
   static constexpr bool needs_keys = true;
   static constexpr bool needs_values = By != resemblance::keys;
   static constexpr bool needs_centers = true;
+  static constexpr bool empties_field = true;
   static constexpr bool gives_similarity = true;
   static constexpr std::uint32_t tile_rows = 64;
 

@@ -124,7 +124,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       });
       team.sync();
       team.for_each(tokens, [&](std::uint32_t j) {
-        float const bias = log_of_degree(l.degree[l.at(t.where, begin + j)]);
+        float const bias = l.log_degree(t.where, begin + j);
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
           std::uint32_t const visible = params.visible(length, rows, r0 + r);

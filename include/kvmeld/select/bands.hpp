@@ -29,6 +29,7 @@ struct bands {
   static constexpr char const* name = "bands";
   static constexpr bool needs_score = true;
   static constexpr bool makes_centers = true;
+  static constexpr bool pins_exactly = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     pins p = resolve_pins(sinks, window, protect, length, limit, frozen);

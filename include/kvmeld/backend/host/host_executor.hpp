@@ -56,6 +56,7 @@ private:
 class host_executor {
 public:
   using memory = host_memory;
+  static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
   /// `threads` 0: as many as OpenMP offers; without OpenMP always one.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on)
