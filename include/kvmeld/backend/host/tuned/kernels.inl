@@ -1,0 +1,12 @@
+// Compiled once per instruction set: every kernel, and the table of them.
+#include "vectors.inl"
+
+#include "products.inl"
+#include "rows.inl"
+
+inline host_kernels const* table() {
+  static constexpr host_kernels kernels{products,    inverse_norms,   match_rows,
+                                        decode_half, decode_bfloat16, blend_float,
+                                        blend_half,  blend_bfloat16,  all_finite};
+  return &kernels;
+}
