@@ -20,9 +20,9 @@ struct prompt_state {
   std::uint32_t tokens = 0;
 };
 
-/// How an engine reads its cache.
+/// What an engine's attention can do with a cache.
 struct reading {
-  bool ignore_degree = false;  ///< merged entries count as one token
+  bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
 };
 
 template <class Policy> class engine {
@@ -31,10 +31,9 @@ public:
   engine(model& m, Policy policy, std::uint32_t capacity, reading how = {})
       : model_(&m),
         extent_(extent_of(m.shape(), capacity)),
-        how_(how),
         keys_(elements()),
         values_(elements()),
-        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_)) {
+        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_, how)) {
     cache_.open(0);
   }
 
@@ -55,7 +54,6 @@ public:
   engine(engine const& other)
       : model_(other.model_),
         extent_(other.extent_),
-        how_(other.how_),
         keys_(other.keys_),
         values_(other.values_),
         cache_(other.cache_) {
@@ -88,7 +86,7 @@ public:
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
   void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {
-    kvmeld::attention_params all = params();
+    kvmeld::attention_params all;
     all.causal = false;
     attend(all, layer, n, q, out);
   }
@@ -108,15 +106,12 @@ private:
     return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
   }
   /// Policies that share entries keep members: at most every token of the capacity.
-  static kvmeld::limits limits_of(kvmeld::shape const& extent) {
+  static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
     kvmeld::limits sizes{extent};
+    if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
+    sizes.ignore_degree = how.ignore_degree;
     if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
     return sizes;
-  }
-  kvmeld::attention_params params() const {
-    kvmeld::attention_params p;
-    p.use_degree = !how_.ignore_degree;
-    return p;
   }
   std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
   kvmeld::kv<layout, layout> tensors() {
@@ -131,7 +126,7 @@ private:
       auto const layer = static_cast<std::uint32_t>(which);
       auto const n = static_cast<std::uint32_t>(count);
       store(layer, n, k, v);
-      attend(params(), layer, n, q, out);
+      attend({}, layer, n, q, out);
       seen(layer, q, static_cast<float const*>(lse_.data()));
     };
     model_->forward(tokens.data(), static_cast<int>(tokens.size()), position, hook, logits, last_only);
@@ -167,12 +162,11 @@ private:
   void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
     std::uint32_t const heads = extent_.query_heads();
     cache_.observe({layer, 0, n}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
-                   kvmeld::rows_by_token(lse, n, heads, 1), params());
+                   kvmeld::rows_by_token(lse, n, heads, 1));
   }
 
   model* model_;
   kvmeld::shape extent_;
-  reading how_;
   std::vector<kvmeld::half> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   std::vector<float> lse_;
