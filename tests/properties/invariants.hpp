@@ -165,6 +165,10 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   kvmeld::pins const pins = policy.select.pinned(n, limit, s.frozen[t.sequence]);
   constexpr bool meets = Policy::identify_type::meets_budget && !Policy::select_type::drops;
   constexpr bool sets = Policy::identify_type::makes_sets;
+  constexpr bool drops_all = std::is_same_v<typename Policy::merge_type, kvmeld::merge::drop>;
+  constexpr bool spans = kvmeld::makes_spans<typename Policy::identify_type>::value && !drops_all;
+  // Degrees that stand for attention are not tokens.
+  constexpr bool by_mass = std::is_same_v<typename Policy::merge_type, kvmeld::merge::mass_preserving>;
   bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;
   bool const reached = (found_bits & budget_unreached) == 0;
   require((held >= 1 || Policy::select_type::drops) && held <= n, length);
@@ -189,14 +193,17 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     std::uint32_t const old = at->second;
     double const now = static_cast<double>(ref.degree(t, i));
     total += now;
-    require(now >= before.degree[old] && (policy.merge.carries_degree() || now == before.degree[old]),
+    require(now > 0 && (by_mass || now >= before.degree[old]) &&
+                (policy.merge.carries_degree() || now == before.degree[old]),
             degree);
     bool const same_keys = same_row(before.keys[old], ref.keys, t, i);
     bool const same = same_keys && same_row(before.values[old], ref.values, t, i);
     bool const pinned = old < pins.sinks || old >= n - pins.recents;
-    bool const merges = sets && !std::is_same_v<typename Policy::merge_type, kvmeld::merge::drop>;
-    if (pinned) require(same && now == before.degree[old], edges);
-    if (!merges || (policy.merge.carries_degree() && now == before.degree[old])) require(same, untouched);
+    bool const receives = spans && old >= n - pins.recents;
+    bool const merges = (sets && !drops_all) || receives;
+    bool const tells = policy.merge.carries_degree() && !spans && !by_mass;
+    if (pinned) require(receives ? same_keys : same && now == before.degree[old], edges);
+    if (!merges || (tells && now == before.degree[old])) require(same, untouched);
     if (before.bad[old]) require(same && now == before.degree[old], flagged);
     if (!before.bad[old]) {
       require(support::finite_row(support::read_row(ref.keys, t, i)) &&
@@ -209,7 +216,7 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     require(ref.position(t, held - 1 - i) == before.position[n - 1 - i], edges);
   if (policy.merge.carries_degree() && sets && !Policy::select_type::drops) {
     bool const evicted = (found_bits & evicted_fallback) != 0;
-    require(evicted ? total < all : total == all, tokens);
+    require(by_mass ? total < all * (1 + 1e-5) : evicted ? total < all : total == all, tokens);
   }
   for (std::uint32_t i = held; i < ref.extent().capacity; ++i) {
     require(ref.degree(t, i) == 0, beyond);

@@ -45,6 +45,33 @@ TEST_CASE("attention: degree bias, softcap, causal alignment, grouped heads") {
   CHECK(attend({{0}, {0}, {0}}, {{1}}, {{7}}, {1}, causal).lse[1] == empty_lse);
   CHECK(attend({{0}}, {{1}, {1}}, {{7}, {9}}, {1, 0}).output[0][0] == Approx(7));
 
+  // A sink of ln 2 beside two logits of 0 takes half; alone it is the log-sum-exp.
+  attention_options sunk;
+  sunk.has_sink = true;
+  sunk.sink = std::log(2.0);
+  CHECK(attend({{0}}, {{1}, {1}}, {{4}, {8}}, {1, 1}, sunk).output[0][0] == Approx(3));
+  CHECK(attend({{0}}, {{1}, {1}}, {{4}, {8}}, {1, 1}, sunk).lse[0] == Approx(std::log(4.0)));
+  CHECK(attend({{0}}, {{1}}, {{4}}, {0}, sunk).lse[0] == Approx(std::log(2.0)));
+  // A window of 2 at position 6 holds 5 and 6; the first position is exempt.
+  attention_options window;
+  window.position = {0, 4, 5, 6};
+  window.last_position = 6;
+  window.window = 2;
+  window.always = 1;
+  CHECK(attend({{0}}, matrix(4, {1}), {{1}, {10}, {100}, {1000}}, {1, 1, 1, 1}, window).output[0][0] ==
+        Approx(1101.0 / 3));
+  // Quarter turns: pairs of neighbours, or of the two halves.
+  attention_options turn;
+  turn.rope = rotation::interleaved;
+  turn.rotary = 4;
+  turn.frequencies = {std::acos(0.0), 0.0};
+  CHECK(rotated({1, 2, 3, 4}, 1, turn)[0] == Approx(-2));
+  CHECK(rotated({1, 2, 3, 4}, 1, turn)[1] == Approx(1));
+  CHECK(rotated({1, 2, 3, 4}, 5, turn)[3] == Approx(4));
+  turn.rope = rotation::half_split;
+  CHECK(rotated({1, 2, 3, 4}, 1, turn)[0] == Approx(-3));
+  CHECK(rotated({1, 2, 3, 4}, 1, turn)[2] == Approx(1));
+
   // Four query heads, two tracks: heads 0, 1 read track 0; heads 2, 3 read track 1.
   auto const heads =
       attend_heads(std::vector<matrix>(4, {{0.0}}), {fresh_track({{1}}, {{10}}), fresh_track({{1}}, {{20}})});
@@ -360,17 +387,16 @@ TEST_CASE("plans: merge, share, spread, drop") {
   CHECK(applied.after.degree == std::vector<double>{2, 1.5});
   CHECK(applied.members.empty());
 
-  // Entry 3 shares 0's direction: members of norm 5 and 10; slot 1 merges into 0 and is no member.
+  // Entry 3 shares 0's direction: a member of norm 10; slot 1 merges into 0 and is no member.
   plan = keep_all(5);
   plan.what[3] = fate::share;
   plan.what[1] = fate::merge;
   plan.target[3] = plan.target[1] = 0;
   plan.key_weight = {0.1, 0, 1, 0.05, 1};  // the unit key twice, each with 1/2
   applied_plan const shared = plan_apply(track, plan);
-  REQUIRE(shared.members.size() == 2);
-  CHECK(shared.members[0].norm == 5);
-  CHECK(shared.members[1].norm == 10);
-  CHECK((shared.members[1].position == 3 && shared.members[1].owner == 0));
+  REQUIRE(shared.members.size() == 1);
+  CHECK(shared.members[0].norm == 10);
+  CHECK((shared.members[0].position == 3 && shared.members[0].owner == 0));
   CHECK(shared.after.keys[0][0] == Approx(0.6));
   CHECK(shared.after.degree[0] == 3);
 }

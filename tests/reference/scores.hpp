@@ -8,9 +8,10 @@ namespace reference {
 
 // Attention that an engine's log-sum-exp implies: A[q][j] = exp(logit - lse[q]); nothing is
 // normalised again, so that a wrong lse shows.
-inline matrix probabilities_from_lse(matrix const& queries, matrix const& keys,
+inline matrix probabilities_from_lse(matrix const& queries, matrix const& cached,
                                      std::vector<double> const& degree, std::vector<double> const& lse,
                                      attention_options const& options = {}) {
+  matrix const keys = rotated(cached, options);
   std::size_t const m = queries.size(), n = keys.size();
   matrix result(m, row(n, 0.0));
   for (std::size_t i = 0; i < m; ++i)

@@ -235,3 +235,113 @@ TEST_CASE("the log-sum-exp that attention gives out is the one observation takes
     }
   }
 }
+
+namespace {
+
+// A track as a sliding-window engine has it: unrotated keys, gaps in the positions, degrees, sinks.
+struct windowed {
+  kvmeld::shape extent;
+  support::engine_memory<kvmeld::half> memory;
+  decltype(make_cache(memory, kvmeld::preset::h2o::halves())) by_query, by_rows;
+  std::vector<float> sinks;
+  kvmeld::attention_params params;
+
+  explicit windowed(dice& d)
+      : extent{1, 1, 2, d.between(1, 3), 24, 8, 150},
+        memory(extent),
+        by_query(make_cache(memory, kvmeld::preset::h2o::halves())),
+        by_rows(make_cache(memory, kvmeld::preset::h2o::halves())) {
+    std::uint32_t const n = d.between(30, 150);
+    by_query.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::noise);
+    auto const& l = by_query.ledger();
+    l.seen[0] = 4 * n;
+    support::for_tracks(extent, 0, [&](kvmeld::track t) {
+      for (std::uint32_t j = 0; j < n; ++j) {
+        l.degree[l.at(t, j)] = static_cast<float>(d.between(1, 5));
+        std::uint32_t const ago = n - 1 - j;  // the last twenty tokens are all there
+        l.position[l.at(t, j)] = static_cast<kvmeld::position_t>(4 * n - 1 - (ago < 20 ? ago : 4 * ago - 60));
+      }
+    });
+    by_rows = by_query;
+    for (std::uint32_t h = 0; h < extent.query_heads(); ++h) sinks.push_back(static_cast<float>(d.normal()));
+    if (d.chance(0.7)) params.sink = sinks.data();
+    if (d.chance(0.7)) params.window = d.pick({5u, 60u, 300u});
+    if (params.window != 0 && d.chance(0.5)) params.window_sinks = 30;
+    if (d.chance(0.5)) params.softcap = 2;
+    params.use_degree = d.chance(0.7);
+    if (d.chance(0.7)) params.rope.pairing = kvmeld::rope_pairing::half_split;
+    if (d.chance(0.3)) params.rope.positions = kvmeld::rope_positions::slot;
+    if (d.chance(0.5)) params.rope.rotary_dim = 10;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("observation knows sinks, windows and rotation as attention does") {
+  dice d(23);
+  double least_share = 1;
+  for (int i = 0; i < 60; ++i) {
+    windowed w(d);
+    kvmeld::shape const& s = w.extent;
+    std::uint32_t const count = d.between(1, 20);
+    query_block<float> block(d, s, count);
+    std::vector<float> out(std::size_t{count} * s.query_heads() * s.value_dim);
+    kvmeld::query_batch const batch{0, 0, count};
+    kvmeld::attention::extend(w.by_query.executor(), w.params, batch, block.query_view(), w.by_query.ref(),
+                              kvmeld::rows_by_token(out.data(), count, s.query_heads(), s.value_dim),
+                              kvmeld::rows_by_head(block.lse.data(), count, s.query_heads(), 1));
+    w.by_query.observe(batch, block.query_view(), block.lse_view(), w.params);
+
+    // The reference, and the probabilities an engine would hand over; what is hidden holds rubbish.
+    reference::attention_options o;
+    o.scale = 1 / std::sqrt(24.0);
+    o.softcap = static_cast<double>(w.params.softcap);
+    o.causal = true;
+    o.window = w.params.window;
+    o.always = w.params.window_sinks;
+    o.has_sink = w.params.sink != nullptr;
+    o.rope = w.params.rope.active() ? reference::rotation::half_split : reference::rotation::none;
+    o.rope_by_slot = w.params.rope.positions == kvmeld::rope_positions::slot;
+    o.rotary = w.params.rope.rotary_dim == 0 ? 24 : w.params.rope.rotary_dim;
+    o.last_position = long{w.by_query.ledger().seen[0]} - 1;
+    for (float& p : block.probability) p = 7;
+    std::vector<std::vector<double>> expected(2);
+    std::vector<double> sink_mass(2, 0.0);
+    for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
+      std::uint32_t const kv = head / s.group;
+      auto track = support::read_track(w.by_query.ref(), kvmeld::make_track(s, 0, 0, kv));
+      if (!w.params.use_degree) track.degree.assign(track.size(), 1.0);
+      o.position = track.position;
+      o.sink = static_cast<double>(w.sinks[head]);
+      auto const a = reference::attend(block.queries[head], track, o);
+      expected[kv].resize(track.size(), 0.0);
+      for (std::uint32_t r = 0; r < count; ++r) {
+        std::size_t const at = std::size_t{head} * count + r;
+        if (o.has_sink) sink_mass[kv] += std::exp(o.sink - a.lse[r]) / s.group;
+        for (std::size_t j = 0; j < track.size(); ++j) {
+          expected[kv][j] += a.probability[r][j] / s.group;
+          if (reference::sees(r, count, j, track.size(), track.degree[j], o))
+            block.probability[at * block.width + j] = static_cast<float>(a.probability[r][j]);
+        }
+      }
+    }
+    w.by_rows.observe_rows(batch, block.probability_view(), w.params);
+    for (std::uint32_t h = 0; h < 2; ++h) {
+      kvmeld::track const t = kvmeld::make_track(s, 0, 0, h);
+      double sum = 0, worst = 0, worst_rows = 0;
+      for (std::uint32_t j = 0; j < expected[h].size(); ++j) {
+        double const got = support::score_of(w.by_query.ledger(), t, j);
+        sum += got;
+        worst = std::max(worst, std::fabs(got - expected[h][j]));
+        worst_rows =
+            std::max(worst_rows, std::fabs(support::score_of(w.by_rows.ledger(), t, j) - expected[h][j]));
+      }
+      CHECK(worst < 1e-4);
+      CHECK(worst_rows < 1e-5);
+      CHECK(sum == Approx(count - sink_mass[h]).epsilon(1e-4));  // what the sinks took is nobody's score
+      least_share = std::min(least_share, sum / count);
+    }
+  }
+  CHECK(least_share < 0.9);
+}

@@ -118,7 +118,8 @@ struct compact_ledger_phase {
     if (kept != n) {
       slot_t const begin = first_move(plan, t.item, n);
       // One lane per array: each moves its own in order.
-      team.for_each(3 + l.channels.count, [&](std::uint32_t array) {
+      bool const shares = l.members.capacity != 0;
+      team.for_each(3 + l.channels.count + (shares ? 1 : 0), [&](std::uint32_t array) {
         switch (array) {
         case 0:
           move(plan, t, begin, n, l.degree);
@@ -126,7 +127,12 @@ struct compact_ledger_phase {
           break;
         case 1: move(plan, t, begin, n, l.position); break;
         case 2: move(plan, t, begin, n, l.flags); break;
-        default: move(plan, t, begin, n, l.channel_data[array - 3]); break;
+        default:
+          if (array - 3 < l.channels.count) {
+            move(plan, t, begin, n, l.channel_data[array - 3]);
+          } else {
+            move(plan, t, begin, n, l.members.own_norm);
+          }
         }
       });
     }
@@ -134,6 +140,7 @@ struct compact_ledger_phase {
     if (team.lane() == 0) {
       if (l.members.capacity != 0) move_members(plan, t);
       l.length[t.where.index] = kept;
+      l.word(t.where, track_word::changed) = kept != n ? 1 : 0;
     }
   }
 
@@ -157,8 +164,10 @@ private:
       if (plan.what[owner] != fate::keep) continue;
       std::size_t const to = wave.ledger.member_at(t.where, kept++);
       m.norm[to] = m.norm[from];
-      m.weight[to] = m.weight[from];
       m.position[to] = m.position[from];
+      for (std::uint32_t c = 0; c < wave.ledger.channels.count; ++c) {
+        m.channel_data[c][to] = m.channel_data[c][from];
+      }
       m.owner[to] = plan.new_slot[owner];
     }
     m.count[t.where.index] = kept;

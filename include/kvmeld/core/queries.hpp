@@ -1,8 +1,10 @@
 // How an attention call is described: which queries of which sequences, and the logit's form.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -54,6 +56,11 @@ public:
   KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
+  KVMELD_HD std::uint32_t most_queries() const {
+    std::uint32_t most = 0;
+    for (std::uint32_t i = 0; i < size(); ++i) most = max_of(most, queries(i));
+    return most;
+  }
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 
@@ -91,12 +98,21 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
   return {};
 }
 
-/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap).
+/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap) and
+/// k rotated first where `rope` says so. All options combine. Queries are those of the last tokens: the last one of
+/// a sequence is at position seen + pending - 1, the one before it one position earlier, and so on.
 struct attention_params {
   float scale = 0.0f;      ///< 0: 1 / sqrt(key_dim)
   float softcap = 0.0f;    ///< 0: none; applied before the bias
   bool causal = true;      ///< the last query sees every entry, the one before it one entry less, and so on
   bool use_degree = true;  ///< false: merged entries count as one token (`ignore_degree`)
+  std::uint32_t window =
+      0;  ///< W: a query at position P sees entries stored at positions above P - W; 0: all
+  position_t window_sinks = 0;  ///< entries stored at positions below are seen from anywhere, window or not
+  /// [query heads] or null: a logit per query head that takes part in the softmax and has no value (gpt-oss).
+  /// Finite; taken as it is, neither scaled nor capped. The log-sum-exp contains it.
+  float const* sink = nullptr;
+  rope_params rope;  ///< for keys that lie in the cache unrotated
 
   KVMELD_HD float scale_for(std::uint32_t key_dim) const {
     return scale != 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(key_dim));
@@ -105,13 +121,42 @@ struct attention_params {
     float const capped = softcap > 0.0f ? softcap * std::tanh(scaled_product / softcap) : scaled_product;
     return use_degree ? capped + log_degree : capped;
   }
-  /// Entries that query `q` of `queries` sees in a track of `length`.
+  /// Entries that query `q` of `queries` sees in a track of `length`, the window aside.
   KVMELD_HD std::uint32_t visible(std::uint32_t length, std::uint32_t queries, std::uint32_t q) const {
     if (!causal) return length;
     std::uint32_t const behind = queries - 1 - q;
     return length > behind ? length - behind : 0;
   }
+  /// Whether the window lets a query see an entry stored at `position`; `query` is position_of the query.
+  KVMELD_HD bool in_window(position_t position, std::int64_t query) const {
+    return window == 0 || position < window_sinks || std::int64_t{position} + window > query;
+  }
+  /// Position of query `q` of `queries` in a sequence of `tokens` = seen + pending.
+  KVMELD_HD static std::int64_t position_of(std::uint32_t tokens, std::uint32_t queries, std::uint32_t q) {
+    return std::int64_t{tokens} - std::int64_t{queries} + std::int64_t{q};
+  }
 };
+
+/// Why keys of `key_dim` channels cannot be attended to so; empty if they can.
+inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim) {
+  if (!is_finite(p.scale) || p.scale < 0.0f) {
+    return message(call, ": scale is ", p.scale,
+                   "; allowed are 0 (1 / sqrt(key_dim)) and finite numbers above it");
+  }
+  if (!is_finite(p.softcap) || p.softcap < 0.0f) {
+    return message(call, ": softcap is ", p.softcap, "; allowed are 0 (none) and finite numbers above it");
+  }
+  if (p.window != 0 && !p.causal) {
+    return message(call, ": window is ", p.window,
+                   ", but causal is false; allowed is 0 (none), since only causal queries have a position");
+  }
+  if (p.window_sinks < 0 || (p.window_sinks > 0 && p.window == 0)) {
+    return message(call, ": window_sinks is ", p.window_sinks,
+                   p.window == 0 ? ", but there is no window; allowed is 0"
+                                 : "; allowed are numbers from 0 on");
+  }
+  return rope_problem(call, p.rope, key_dim);
+}
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -22,6 +22,7 @@ struct top {
 
   static constexpr char const* name = "top";
   static constexpr bool needs_score = true;
+  static constexpr bool pins_exactly = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, heavy, length, limit, frozen);

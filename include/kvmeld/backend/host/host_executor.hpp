@@ -60,6 +60,7 @@ private:
 class host_executor {
 public:
   using memory = host_memory;
+  static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
   /// `threads` 0: as many as OpenMP offers; without OpenMP always one. With tuning on, kernels for `wanted` are used
   /// where this processor has its instructions, else the generic forms.

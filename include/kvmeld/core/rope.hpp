@@ -1,0 +1,125 @@
+// Rotary position embedding of keys that lie unrotated in the cache (RoFormer, Su et al. 2021, section 3.4.2).
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Which channels turn together: of d rotated channels, pair i is (i, i + d/2), or (2i, 2i + 1).
+enum class rope_pairing : std::uint8_t { none, half_split, interleaved };
+
+/// What a key is rotated for: the position stored with its entry, or its slot (positions relative to the cache, as
+/// StreamingLLM section 3.2 has them: with ragged heads every head counts for itself).
+enum class rope_positions : std::uint8_t { stored, slot };
+
+/// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p turns by
+/// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the engine.
+struct rope_params {
+  rope_pairing pairing = rope_pairing::none;  ///< none: keys are used as they lie
+  rope_positions positions = rope_positions::stored;
+  std::uint32_t rotary_dim = 0;  ///< channels from the first on that are rotated; 0: all
+  double base = 10000.0;         ///< theta
+  double factor = 1.0;           ///< linear scaling: positions are divided by it
+  float const* frequencies =
+      nullptr;  ///< [rotary_dim / 2] radians per position instead of base and factor, or null
+
+  KVMELD_HD bool active() const { return pairing != rope_pairing::none; }
+  /// Pairs that are rotated in a key of `key_dim` channels.
+  KVMELD_HD std::uint32_t pairs(std::uint32_t key_dim) const {
+    return active() ? (rotary_dim == 0 ? key_dim : rotary_dim) / 2 : 0;
+  }
+};
+
+/// Why keys of `key_dim` channels cannot be rotated so; empty if they can.
+inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim) {
+  if (!r.active()) return {};
+  if (r.rotary_dim > key_dim || r.rotary_dim % 2 != 0) {
+    return message(call, ": rope.rotary_dim is ", r.rotary_dim,
+                   "; allowed are 0 (all) and even numbers up to the key_dim of ", key_dim);
+  }
+  if (r.rotary_dim == 0 && key_dim % 2 != 0) {
+    return message(call, ": rope rotates all of a key_dim of ", key_dim,
+                   "; allowed are even numbers, or a rotary_dim below it");
+  }
+  constexpr double most = 1e30;  // also what tells an infinity under -ffast-math
+  if (r.frequencies == nullptr && !(r.base > 0.0 && r.base < most)) {
+    return message(call, ": rope.base is ", r.base, "; allowed are finite numbers above 0");
+  }
+  if (r.frequencies == nullptr && !(r.factor > 0.0 && r.factor < most)) {
+    return message(call, ": rope.factor is ", r.factor, "; allowed are finite numbers above 0");
+  }
+  return {};
+}
+
+/// Turns (of 2 pi) per position of pair i, in double: what a tile keeps in scratch.
+KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::uint32_t key_dim) {
+  constexpr double per_turn = 0.15915494309189533577;  // 1 / (2 pi)
+  if (r.frequencies != nullptr) return static_cast<double>(r.frequencies[i]) * per_turn;
+  double const exponent = static_cast<double>(i) / static_cast<double>(r.pairs(key_dim));
+  return std::pow(r.base, -exponent) / r.factor * per_turn;
+}
+
+/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines taken in float: each factor lies
+/// within 3e-7 of the exact one for positions up to 2^20 in magnitude, and is the same wherever libm is.
+KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_t i, std::uint32_t pairs,
+                                  double turns, position_t position) {
+  double const whole = static_cast<double>(position) * turns;
+  float const angle = static_cast<float>((whole - std::floor(whole + 0.5)) * 6.28318530717958647693);
+  float const c = std::cos(angle);
+  float const s = std::sin(angle);
+  float& a = row[r.pairing == rope_pairing::half_split ? i : 2 * i];
+  float& b = row[r.pairing == rope_pairing::half_split ? i + pairs : 2 * i + 1];
+  float const x = a;
+  a = x * c - b * s;
+  b = x * s + b * c;
+}
+
+/// Rotates one row of `dim` channels in place; the same bits as rotate_tile. For single rows: queries, tests.
+KVMELD_HD inline void rotate_row(rope_params const& r, position_t position, float* row, std::uint32_t dim) {
+  std::uint32_t const pairs = r.pairs(dim);
+  for (std::uint32_t i = 0; i < pairs; ++i) rotate_pair(r, row, i, pairs, rope_turns(r, i, dim), position);
+}
+
+KVMELD_HD inline std::size_t rope_scratch(rope_params const& r, std::uint32_t key_dim) {
+  return r.active() ? scratch_size(r.pairs(key_dim) * sizeof(double)) : 0;
+}
+
+/// The table that rotate_tile needs, in scratch; null without rope. Cooperative; a barrier has to follow.
+template <class Team>
+KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::uint32_t key_dim) {
+  if (!r.active()) return nullptr;
+  double* const turns = team.template scratch<double>(r.pairs(key_dim));
+  team.for_each(r.pairs(key_dim), [&](std::uint32_t i) { turns[i] = rope_turns(r, i, key_dim); });
+  return turns;
+}
+
+/// Rotates rows[tokens][key_dim], which hold the keys of slots `first` on, stored at positions[0 .. tokens - 1].
+/// Nothing without rope. Cooperative; begins and ends with a barrier.
+template <class Team>
+KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const* turns, float* rows,
+                           std::uint32_t tokens, std::uint32_t key_dim, slot_t first,
+                           position_t const* positions) {
+  std::uint32_t const pairs = r.pairs(key_dim);
+  if (pairs == 0) return;
+  team.sync();
+  team.for_each(tokens * pairs, [&](std::uint32_t n) {
+    std::uint32_t const t = n / pairs;
+    std::uint32_t const i = n % pairs;
+    position_t const p =
+        r.positions == rope_positions::slot ? static_cast<position_t>(first + t) : positions[t];
+    rotate_pair(r, rows + std::size_t{t} * key_dim, i, pairs, turns[i], p);
+  });
+  team.sync();
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
