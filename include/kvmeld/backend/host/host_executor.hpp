@@ -93,9 +93,10 @@ public:
   /// What the tuned forms are made of; `generic` where tuning is off.
   instruction_set instructions() const { return instructions_; }
 
-  /// Makes room for `bytes` of scratch per worker.
+  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it.
   void reserve(std::size_t bytes) {
-    if (bytes > scratch_.size() / threads_) scratch_ = memory(scratch_size(bytes) * threads_);
+    std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
+    if (wanted > scratch_.size() / threads_) scratch_ = memory(wanted * threads_);
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -110,11 +111,12 @@ public:
     std::int64_t const total = static_cast<std::int64_t>(per_item * items);
     reserve(phase.scratch_bytes(1));
     std::size_t const bytes = scratch_.size() / threads_;
+    std::size_t const phase_bytes = bytes - kernel_bytes();
     auto const body = [&](std::int64_t n, std::uint32_t worker) {
       std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
       std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
       std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
-      phase(host_team(bytes == 0 ? nullptr : scratch, bytes, kernels_),
+      phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
             tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
@@ -135,6 +137,7 @@ public:
   }
 
 private:
+  std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
   static std::uint32_t default_threads() {
 #if defined(_OPENMP)
     return static_cast<std::uint32_t>(omp_get_max_threads());

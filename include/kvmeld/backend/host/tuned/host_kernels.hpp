@@ -1,6 +1,7 @@
 // The tuned forms of the host as a table of functions: one per instruction set, carried by the teams.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 
@@ -11,6 +12,15 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+struct key_counts {
+  std::uint32_t above, inside;
+};
+/// The score whose order key this is.
+constexpr std::uint32_t score_bits_of_key(std::uint32_t key) {
+  return (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key;
+}
+inline float float_of_key(std::uint32_t key) { return bits_float(score_bits_of_key(key)); }
 
 /// What a vector unit does faster than the generic loops. Rows are floats in scratch unless said otherwise.
 struct host_kernels {
@@ -37,6 +47,17 @@ struct host_kernels {
                          std::uint32_t n, bfloat16* to);
   /// Whether no float is NaN or infinite.
   bool (*all_finite)(float const* x, std::uint32_t n);
+  /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as long as
+  /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
+  key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                               std::uint32_t* out, std::uint32_t room);
+  /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
+  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                             std::uint32_t* out, std::uint32_t room);
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  /// The k-th highest of n >= k >= 1 keys.
+  std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
   /// Contiguous storage of any type to floats; types of the engine go through their element_traits.
   template <class T> void decode(T const* from, std::uint32_t n, float* to) const {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 // A function says which instructions it may use in an attribute that no template parameter can supply: the same text
 // is compiled once per instruction set.

@@ -6,9 +6,9 @@ using floats = float __attribute__((vector_size(4 * width)));
 using words = std::uint32_t __attribute__((vector_size(4 * width)));
 using integers = std::int32_t __attribute__((vector_size(4 * width)));
 using halves = std::uint16_t __attribute__((vector_size(2 * width)));
-using loose_floats = float __attribute__((vector_size(4 * width), aligned(4), may_alias));
-using loose_words = std::uint32_t __attribute__((vector_size(4 * width), aligned(4), may_alias));
-using loose_halves = std::uint16_t __attribute__((vector_size(2 * width), aligned(2), may_alias));
+using loose_floats __attribute__((aligned(4), may_alias)) = floats;  // lies anywhere
+using loose_words __attribute__((aligned(4), may_alias)) = words;
+using loose_halves __attribute__((aligned(2), may_alias)) = halves;
 
 KVMELD_SIMD floats load(float const* p) { return *reinterpret_cast<loose_floats const*>(p); }
 KVMELD_SIMD void store(float* p, floats x) { *reinterpret_cast<loose_floats*>(p) = x; }
@@ -73,7 +73,8 @@ KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) {
 /// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank` says for NaN.
 constexpr std::int32_t no_rank = -0x7f800002;  // one below the rank of -infinity
 KVMELD_SIMD integers ranks(floats x) {
-  integers const u = reinterpret_cast<integers>(x + 0.0f);  // -0 becomes +0
+  integers u = reinterpret_cast<integers>(x);
+  u = u == std::numeric_limits<std::int32_t>::min() ? integers{} : u;  // -0
   integers const rank = u ^ ((u >> 31) & 0x7fffffff);
   return rank > 0x7f800000 ? no_rank - integers{} : rank;
 }
