@@ -327,7 +327,7 @@ private:
   }
 
   void carve(arena& a) {
-    ledger_ = carve_ledger(a, sizes_.extent, Policy::score_type::channels(), sizes_.members);
+    ledger_ = carve_ledger(a, sizes_.extent, policy_.score.channels(), sizes_.members);
     ledger_.first_layer = sizes_.first_layer;
     ledger_.first_kv_head = sizes_.first_kv_head;
     ledger_.ignore_degree = sizes_.ignore_degree;

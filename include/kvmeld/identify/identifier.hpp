@@ -38,7 +38,8 @@ struct is_identifier<
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
 /// Optional declarations of an identifier, false where it says nothing:
-/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and,
+///                 as value weight, how much of the source goes over (0 to 1)
 /// `needs_centers` merges into role::center, so the selector has to make some
 /// `gives_similarity`  the key weight of a source is its similarity until it is weighed
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
@@ -117,6 +118,7 @@ template <class Identify, class Rows> struct propose_phase {
 template <class Identify> struct admit_phase {
   Identify identify;
   wave_ref wave;
+  bool repeats;  ///< of the identifier
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
@@ -132,7 +134,7 @@ template <class Identify> struct admit_phase {
     if (team.lane() == 0) {
       s.alive -= s.merged;
       s.rounds += s.merged != 0 ? 1u : 0u;
-      s.active = Identify::repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
+      s.active = repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
     }
   }
 };

@@ -91,6 +91,7 @@ template <class Select> struct select_phase {
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
     team.sync();
     if (team.lane() != 0) return;
+    s.sinks = p.sinks;
     s.recents = p.recents;
     if (!fits) s.active = 0;
   }
