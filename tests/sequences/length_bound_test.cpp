@@ -89,7 +89,7 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
       }
     }
   }
-  if (kvmeld::is_exact<Policy>(fallback)) CHECK(tighter > 20);
+  if (kvmeld::is_exact(policy, fallback)) CHECK(tighter > 20);
 }
 
 }  // namespace
@@ -112,9 +112,12 @@ TEST_CASE("which policies are exact") {
     CHECK_FALSE(support::make_cache(memory, policy).exact());
     CHECK(support::make_cache(memory, policy).exact(shortfall::evict_lowest));
   });
-  CHECK(kvmeld::is_exact<kvmeld::preset::kvmerger::type>(shortfall::evict_lowest));
-  CHECK_FALSE(kvmeld::is_exact<kvmeld::preset::kvmerger::type>(shortfall::report));
-  CHECK_FALSE(kvmeld::is_exact<kvmeld::preset::kvmerger::paper_type>(shortfall::evict_lowest));
+  auto const budgeted = kvmeld::preset::kvmerger::for_budget();
+  CHECK(kvmeld::is_exact(budgeted, shortfall::evict_lowest));
+  CHECK_FALSE(kvmeld::is_exact(budgeted, shortfall::report));
+  CHECK_FALSE(kvmeld::is_exact(kvmeld::preset::kvmerger::paper_50(), shortfall::evict_lowest));
+  CHECK(kvmeld::is_exact(kvmeld::preset::ems::shared(), shortfall::report));
+  CHECK(kvmeld::is_exact(kvmeld::preset::d2o::halves(), shortfall::report));
 }
 
 TEST_CASE("an evicting policy that pins less than its budget falls below it, and the host knows") {

@@ -29,6 +29,7 @@ template <class F> void each_policy(F f) {
   f("ems", kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0));
   f("ems collapsed", kvmeld::preset::ems::collapsed(quantity::entries(6), 6, 0.3f, 2.0));
   f("d2o", kvmeld::preset::d2o::halves());
+  f("cam", kvmeld::preset::cam::over_h2o());
 }
 
 template <class T, class Policy>

@@ -3,9 +3,12 @@
 
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/fork.hpp>
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -81,6 +84,39 @@ inline std::string truncate(ledger_ref const& l, std::uint32_t slot, std::uint32
                  lowest == merged && merged != 0 ? "earlier tokens were compressed, which cannot be undone)"
                  : lowest != 0                   ? "earlier tokens are frozen)"
                                                  : "committed)");
+}
+
+/// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows that may not
+/// be written.
+template <class Keys, class Values>
+std::string scopes(char const* call, ledger_ref const& l, index_list slots, budget allowed, plan_scope scope,
+                   kv<Keys, Values> const& tensors) {
+  if (scope == plan_scope::head) return {};
+  for (std::uint32_t slot : slots) {
+    std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
+      track const leader = make_track(l.extent, scope == plan_scope::layer ? t.layer : 0, slot, 0);
+      auto const differ = [&](char const* what, std::uint32_t own, std::uint32_t other) {
+        return own == other
+                   ? std::string()
+                   : message(call, ": ", track_name(t), " has ", what, " ", own, ", but ", track_name(leader),
+                             ", whose plan it shares, has ", other, "; they must be equal (limits.scope)");
+      };
+      std::string problem = differ("the length", l.length[t.index], l.length[leader.index]);
+      if (problem.empty()) {
+        problem =
+            differ("the budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
+      }
+      if (problem.empty() && l.members.capacity != 0)
+        problem = differ("the number of members", l.members.count[t.index], l.members.count[leader.index]);
+      if (problem.empty()) {
+        problem = differ("a beginning that may not be written of length", shielded_length(l, t, tensors),
+                         shielded_length(l, leader, tensors));
+      }
+      return problem;
+    });
+    if (!text.empty()) return text;
+  }
+  return {};
 }
 
 inline std::string freeze(ledger_ref const& l, std::uint32_t slot, std::uint32_t frozen) {

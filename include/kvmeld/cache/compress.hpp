@@ -10,6 +10,7 @@
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/share_plans.hpp>
 #include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -111,6 +112,8 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   wave_ref const& wave = launch.wave;
   launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked});
   launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked});
+  bool const shared = wave.scope > 1;
+  if (shared) launch(unite_flags_phase{{wave}});
   launch(begin_phase{wave, allowed});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
@@ -118,6 +121,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if constexpr (shares_entries<typename Policy::merge_type>::value) {
     launch(score_members_phase<typename Policy::score_type>{p.score, wave});
   }
+  if (shared) launch(unite_scores_phase{{wave}});
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
@@ -130,12 +134,17 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   using identify_type = typename Policy::identify_type;
   wave_ref const& wave = launch.wave;
   launch(round_phase{wave});
+  if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
-    launch(propose_phase<identify_type, kv<Keys, Values>>{p.identify, x, wave});
+    using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
+    launch(propose_phase<identify_type, rows>{
+        p.identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
   } else if constexpr (identify_type::needs_keys) {
-    launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
+    launch(
+        propose_phase<identify_type, joined_rows<Keys>>{p.identify, join(x.keys, wave), joined_wave(wave)});
   }
   launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
+  if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
   }

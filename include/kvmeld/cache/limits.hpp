@@ -29,18 +29,27 @@ enum class plan_scope : std::uint8_t {
   group,  ///< all KV heads of all layers
 };
 
+/// Tracks that share one plan.
+inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
+  return scope == plan_scope::head ? 1 : scope == plan_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
+}
+
 /// Sizes fixed at construction. All memory of a cache follows from them.
 struct limits {
   shape extent;
-  std::uint32_t wave_tracks = 0;    ///< tracks compressed together; 0: two per worker of the executor
-  bool whole_plan = false;          ///< keep a plan of every track, as `plan` + `apply` need
-  std::uint32_t members = 0;        ///< members per track, for policies that share entries
-  std::uint32_t first_layer = 0;    ///< global number of the group's first layer
-  std::uint32_t first_kv_head = 0;  ///< global number of the first KV head on this rank
+  std::uint32_t wave_tracks =
+      0;                      ///< tracks compressed together; 0: two per worker of the executor. Whole scopes
+  bool whole_plan = false;    ///< keep a plan of every track, as `plan` + `apply` need
+  std::uint32_t members = 0;  ///< members per track, for policies that share entries
+  std::uint32_t first_layer = 0;               ///< global number of the group's first layer
+  std::uint32_t first_kv_head = 0;             ///< global number of the first KV head on this rank
   bias_support bias = bias_support::per_head;  ///< what the consumer of the cache can take
   bool ignore_degree =
       false;  ///< entries count as one token in attention and in scores, whatever merged into them
-  plan_scope scope = plan_scope::head;  ///< which tracks share one plan
+  /// Which tracks share one plan: the same entries merge and stay in all of them, so that their lengths, positions
+  /// and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to one long row, and
+  /// every track weighs its own rows.
+  plan_scope scope = plan_scope::head;
 };
 
 /// Why an extent cannot be; empty if it can.

@@ -59,7 +59,9 @@ public:
     construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
+    std::uint32_t const scope = tracks_per_plan(sizes_.scope, sizes_.extent);
     sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
+    sizes_.wave_tracks = max_of(scope, sizes_.wave_tracks / scope * scope);
     arena sizing;
     carve(sizing);
     memory_ = executor_.allocate(sizing.bytes());
@@ -229,7 +231,8 @@ public:
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, true); }); !s.ok()) return s;
     take_slots(slots);
-    kvmeld::plan(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback, workspace_);
+    kvmeld::plan(executor_, policy_, tensors_, ledger_, plan_work(lists_.sequences, slots.size()), allowed,
+                 fallback, workspace_);
     planned_ = static_cast<std::uint32_t>(slots.size());
     return {};
   }
@@ -258,8 +261,8 @@ public:
       for_tracks(slot, [&](track t) { bounds_.lower(t, track_bound_after(t, allowed, fallback)); });
       if (!exact(fallback)) bounds_.lose(slot);
     }
-    kvmeld::compress(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback,
-                     workspace_);
+    kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(lists_.sequences, slots.size()),
+                     allowed, fallback, workspace_);
     if constexpr (is_immediate<Executor>::value) {
       for (std::uint32_t slot : slots) report_lengths(slot);
     }
@@ -268,7 +271,7 @@ public:
 
   /// True where the host knows the lengths that `compress` leaves: evicting policies, and merging ones that meet their
   /// budget where the fallback evicts what rows of NaN or infinity leave over. Else report_lengths tells.
-  static constexpr bool exact(shortfall fallback = shortfall::report) { return is_exact<Policy>(fallback); }
+  bool exact(shortfall fallback = shortfall::report) const { return is_exact(policy_, fallback); }
   /// What length_bound would be after `compress` with this budget.
   std::uint32_t length_after(std::uint32_t slot, budget allowed,
                              shortfall fallback = shortfall::report) const {
@@ -278,9 +281,10 @@ public:
     return most;
   }
 
-  /// The plan made last, track by track in the order (layer, listed sequence, head). May be edited before `apply`.
+  /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
+  /// (listed sequence, layer, head) with plan_scope::group. May be edited before `apply`.
   plan_ref const& current_plan() const { return workspace_.plan; }
-  work_list planned_work() const { return {lists_.planned, planned_}; }
+  work_list planned_work() const { return plan_work(lists_.planned, planned_); }
   void print_plan(std::ostream& out) const {
     for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
       kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), workspace_.plan, item);
@@ -317,8 +321,10 @@ private:
              "it to "
              "true, or call compress";
     }
-    return check_calls::compress(keeps_plan ? "plan" : "compress", ledger_, slots, allowed, policy_,
-                                 tensors_);
+    char const* const call = keeps_plan ? "plan" : "compress";
+    std::string text = check_calls::compress(call, ledger_, slots, allowed, policy_, tensors_);
+    if (text.empty()) text = check_calls::scopes(call, ledger_, slots, allowed, sizes_.scope, tensors_);
+    return text;
   }
   std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
     return bound_after(policy_, bounds_.at(t), bounds_.known(t.sequence),
@@ -337,6 +343,7 @@ private:
     }
     std::uint32_t const plans = sizes_.whole_plan ? sizes_.extent.tracks() : sizes_.wave_tracks;
     workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans, sizes_.members);
+    workspace_.wave.scope = tracks_per_plan(sizes_.scope, sizes_.extent);
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());
@@ -348,6 +355,9 @@ private:
     for (std::uint32_t i = 0; i < planned_; ++i) {
       if (lists_.planned[i] == slot) planned_ = 0;
     }
+  }
+  work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
+    return {list, static_cast<std::uint32_t>(sequences), sizes_.scope == plan_scope::group};
   }
   work_list work(std::size_t sequences) const {
     return {lists_.sequences, static_cast<std::uint32_t>(sequences)};

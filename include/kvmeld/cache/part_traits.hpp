@@ -22,10 +22,11 @@ struct score_traits {
   bool needs_attention, scores_members;
 };
 struct select_traits {
-  bool needs_score, makes_centers;
+  bool needs_score, makes_centers, pins_exactly;
 };
 struct identify_traits {
-  bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget;
+  bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
+      empties_field;
 };
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;
@@ -41,7 +42,7 @@ template <class Score> constexpr score_traits static_score_traits() {
   return {Score::needs_attention, scores_members<Score>::value};
 }
 template <class Select> constexpr select_traits static_select_traits() {
-  return {Select::needs_score, makes_centers<Select>::value};
+  return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value};
 }
 template <class Identify> constexpr identify_traits static_identify_traits() {
   return {Identify::needs_score,
@@ -50,7 +51,8 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           needs_centers<Identify>::value,
           gives_similarity<Identify>::value,
           Identify::repeats,
-          Identify::meets_budget};
+          Identify::meets_budget,
+          empties_field<Identify>::value};
 }
 template <class Merge> constexpr merge_traits static_merge_traits() {
   return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,

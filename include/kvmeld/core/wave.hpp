@@ -36,11 +36,13 @@ struct track_state {
 struct work_list {
   std::uint32_t const* sequences = nullptr;
   std::uint32_t sequence_count = 0;
+  bool by_sequence = false;  ///< order (sequence, layer, head) instead of (layer, sequence, head)
 
   KVMELD_HD std::uint32_t tracks(shape const& s) const { return s.layers * sequence_count * s.kv_heads; }
   KVMELD_HD track at(shape const& s, std::uint32_t n) const {
     std::uint32_t const head = n % s.kv_heads;
     std::uint32_t const rest = n / s.kv_heads;
+    if (by_sequence) return make_track(s, rest % s.layers, sequences[rest / s.layers], head);
     return make_track(s, rest / sequence_count, sequences[rest % sequence_count], head);
   }
 };
@@ -58,6 +60,7 @@ struct wave_ref {
   work_list work;
   std::uint32_t first = 0;   ///< first track of the work list in this wave
   std::uint32_t tracks = 0;  ///< tracks in this wave
+  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
 
   track_state* state = nullptr;  ///< [tracks]
   role* roles = nullptr;

@@ -45,6 +45,7 @@ struct local_span {
   static constexpr char const* name = "local_span";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
+  static constexpr bool empties_field = true;
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = false;
   static constexpr bool makes_spans = true;

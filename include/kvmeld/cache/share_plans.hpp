@@ -1,0 +1,116 @@
+// Tracks that share one plan: they are flagged and scored together, one leads, the others follow.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/joined.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Base of the phases below. The tracks of a scope are neighbours in the wave and equally long; the first one leads.
+struct scope_phase {
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }
+};
+
+/// A row that is bad in one track is bad in all of them: none of them may merge it.
+struct unite_flags_phase : scope_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (!leads(t)) return;
+    ledger_ref const& l = wave.ledger;
+    team.for_each(l.length[t.where.index], [&](std::uint32_t s) {
+      std::uint8_t bad = 0;
+      for (std::uint32_t m = 0; m < wave.scope; ++m) {
+        bad = static_cast<std::uint8_t>(bad |
+                                        (l.flags[l.at(wave.where(t.item + m), s)] & entry_flag::nonfinite));
+      }
+      if (bad == 0) return;
+      for (std::uint32_t m = 0; m < wave.scope; ++m) {
+        std::uint8_t& flags = l.flags[l.at(wave.where(t.item + m), s)];
+        flags = static_cast<std::uint8_t>(flags | bad);
+      }
+    });
+  }
+};
+
+/// Every track takes the mean of the scores, summed in the order of tracks, and the longest shielded beginning.
+struct unite_scores_phase : scope_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (!leads(t) || wave.state[t.item].active == 0) return;
+    average(team, wave.state[t.item].length,
+            [&](std::uint32_t m, std::uint32_t s) -> float& { return wave.score[wave.at(t.item + m, s)]; });
+    member_ref const& members = wave.ledger.members;
+    if (members.capacity != 0) {
+      average(team, members.count[t.where.index], [&](std::uint32_t m, std::uint32_t i) -> float& {
+        return wave.member_score[wave.member_at(t.item + m, i)];
+      });
+    }
+    if (team.lane() != 0) return;
+    std::uint32_t shielded = 0;
+    for (std::uint32_t m = 0; m < wave.scope; ++m)
+      shielded = max_of(shielded, wave.state[t.item + m].shielded);
+    for (std::uint32_t m = 0; m < wave.scope; ++m) wave.state[t.item + m].shielded = shielded;
+  }
+
+private:
+  template <class Team, class At> KVMELD_HD void average(Team const& team, std::uint32_t n, At at) const {
+    team.for_each(n, [&](std::uint32_t i) {
+      float sum = 0.0f;
+      for (std::uint32_t m = 0; m < wave.scope; ++m) sum += at(m, i);
+      float const mean = sum / static_cast<float>(wave.scope);
+      for (std::uint32_t m = 0; m < wave.scope; ++m) at(m, i) = mean;
+    });
+  }
+};
+
+/// Before the leaders propose: their followers sit this round's planning out.
+struct mute_followers_phase : scope_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (!leads(t) && team.lane() == 0) wave.state[t.item].active = 0;
+  }
+};
+
+/// After the leaders have decided: every follower takes over the step and how far it got. Weights come later, from
+/// each track's own rows.
+struct broadcast_phase : scope_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t)) return;
+    plan_ref const& step = wave.step;
+    std::uint32_t const leader = t.item - t.item % wave.scope;
+    team.for_each(wave.state[leader].length, [&](std::uint32_t s) {
+      std::size_t const from = step.at(leader, s), to = step.at(t.item, s);
+      step.what[to] = step.what[from];
+      step.target[to] = step.target[from];
+      step.span[to] = step.span[from];
+      step.key_weight[to] = step.key_weight[from];
+      step.value_weight[to] = step.value_weight[from];
+      step.degree_weight[to] = step.degree_weight[from];
+    });
+    if (team.lane() == 0) wave.state[t.item] = wave.state[leader];
+  }
+};
+
+/// The wave as identifiers see it that propose from joined rows: with room for these.
+inline wave_ref joined_wave(wave_ref wave) {
+  wave.ledger.extent.key_dim *= wave.scope;
+  wave.ledger.extent.value_dim *= wave.scope;
+  return wave;
+}
+
+/// Rows of a layout joined over the scope of a wave.
+template <class Layout> joined_rows<Layout> join(Layout const& layout, wave_ref const& wave) {
+  return {layout, wave.ledger.extent.kv_heads, wave.ledger.extent.sequences, wave.scope};
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,49 @@
+// The rows of several tracks read as one long row: how alike entries are for all heads that share a plan.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Row s is that of the leader's track followed by those of the `count - 1` tracks after it, in the order (layer, head);
+/// all belong to one sequence. Read only. With a count of 1 it is the layout itself.
+template <class Layout> struct joined_rows {
+  Layout layout;
+  std::uint32_t kv_heads;  ///< of the cache
+  std::uint32_t sequences;
+  std::uint32_t count;
+
+  KVMELD_HD std::uint32_t channels() const { return layout.channels() * count; }
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track leader, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    if (count == 1) return layout.load_tile(team, leader, first, tokens, channel, channels, out, ld);
+    std::uint32_t const d = layout.channels();
+    for (std::uint32_t done = 0; done < channels;) {
+      std::uint32_t const at = (channel + done) % d;
+      std::uint32_t const part = min_of(channels - done, d - at);
+      track const t = follower(leader, (channel + done) / d);
+      layout.load_tile(team, t, first, tokens, at, part, out + done, ld);
+      done += part;
+    }
+  }
+
+private:
+  KVMELD_HD track follower(track leader, std::uint32_t n) const {
+    std::uint32_t const head = leader.kv_head + n;
+    std::uint32_t const layer = leader.layer + head / kv_heads;
+    std::uint32_t const h = head % kv_heads;
+    return {(layer * sequences + leader.sequence) * kv_heads + h, layer, leader.sequence, h};
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

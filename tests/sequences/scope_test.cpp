@@ -1,0 +1,218 @@
+// Plans shared by all heads of a layer, or of all layers.
+#include "life.hpp"
+
+#include "layout/tensors.hpp"
+
+using namespace sequences_test;
+using kvmeld::plan_scope;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 3, 4, 1, 12, 8, 80};
+
+kvmeld::limits scoped(plan_scope scope, std::uint32_t wave = 0) {
+  kvmeld::limits sizes = support::with_plan();
+  sizes.scope = scope;
+  sizes.wave_tracks = wave;
+  return sizes;
+}
+
+// What of a track follows from its plan.
+template <class Cache> std::vector<float> planned(Cache const& cache, kvmeld::track t) {
+  kvmeld::ledger_ref const& l = cache.ledger();
+  std::vector<float> out;
+  for (kvmeld::slot_t s = 0; s < l.length[t.index]; ++s) {
+    out.push_back(l.degree[l.at(t, s)]);
+    out.push_back(static_cast<float>(l.position[l.at(t, s)]));
+    if (l.members.capacity != 0) out.push_back(l.members.own_norm[l.at(t, s)] > 0.0f ? 1.0f : 0.0f);
+  }
+  for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[t.index]; ++m) {
+    out.push_back(static_cast<float>(l.members.owner[l.member_at(t, m)]));
+    out.push_back(static_cast<float>(l.members.position[l.member_at(t, m)]));
+  }
+  return out;
+}
+
+template <class Cache> void check_alike(Cache const& cache, std::uint32_t slot, plan_scope scope) {
+  support::for_tracks(extent, slot, [&](kvmeld::track t) {
+    std::uint32_t const layer = scope == plan_scope::group ? 0 : t.layer;
+    CHECK(planned(cache, t) == planned(cache, kvmeld::make_track(extent, layer, slot, 0)));
+  });
+}
+
+template <class Policy> void shares_plans(char const* name, Policy const& policy, plan_scope scope) {
+  CAPTURE(std::string(name));
+  CAPTURE(int(scope));
+  support::engine_memory<float> memory(extent), waved_memory(extent);
+  support::dice d(4);
+  auto cache = cache_for(memory, policy, scoped(scope));
+  for (std::uint32_t q : {0u, 2u}) open(cache, d, q, 60 - q, q);
+  // One row of one head that is no number is out of the question for all.
+  kvmeld::track const spoilt = kvmeld::make_track(extent, 1, 2, 3);
+  support::put_row(memory.tensors().keys, spoilt, 20,
+                   std::vector<float>(12, kvmeld::bits_float(0x7f800000u)));
+  auto waved = cache_for(waved_memory, policy, scoped(scope, 5));
+  for (std::uint32_t q : {0u, 2u}) {
+    waved.resume(q, cache.save(q));
+    copy_rows(cache, q, waved, q);
+  }
+  cache.compress({2, 0}, budget::entries(30), kvmeld::shortfall::evict_lowest);
+  waved.compress({2, 0}, budget::entries(30), kvmeld::shortfall::evict_lowest);
+  for (std::uint32_t q : {0u, 2u}) {
+    check_alike(cache, q, scope);
+    CHECK(cache.longest(q) <= 30);
+    CHECK(digest(cache, q) == digest(waved, q));
+    feed(cache, d, q, 5);
+  }
+  CHECK((cache.findings(2) & kvmeld::finding::nonfinite_rows) != 0);
+  // plan + apply for two sequences, whatever order the plan has them in.
+  cache.plan({2, 0}, budget::entries(26));
+  CHECK(cache.planned_work().tracks(extent) == 16);
+  cache.apply();
+  for (std::uint32_t q : {0u, 2u}) check_alike(cache, q, scope);
+}
+
+// The same rows as heads that share a plan, and as one head of all their channels.
+template <class Policy> void same_as_joined(char const* name, Policy const& policy) {
+  CAPTURE(std::string(name));
+  constexpr kvmeld::shape apart{1, 2, 2, 1, 12, 8, 80}, joined{1, 2, 1, 1, 24, 16, 80};
+  support::engine_memory<float> memory(apart), whole(joined);
+  support::dice d(9);
+  auto cache = cache_for(memory, policy, scoped(plan_scope::layer));
+  auto expected = cache_for(whole, policy, scoped(plan_scope::head));
+  auto const join = [&](std::uint32_t first, std::uint32_t n) {
+    auto const x = cache.ref();
+    auto const y = expected.ref();
+    kvmeld::track const one = kvmeld::make_track(joined, 0, 1, 0);
+    auto const put = [&](auto const& from, auto const& to) {
+      for (std::uint32_t s = first; s < first + n; ++s) {
+        auto row = support::get_row(from, kvmeld::make_track(apart, 0, 1, 0), s);
+        auto const rest = support::get_row(from, kvmeld::make_track(apart, 0, 1, 1), s);
+        row.insert(row.end(), rest.begin(), rest.end());
+        support::put_row(to, one, s, row);
+      }
+    };
+    put(x.keys, y.keys);
+    put(x.values, y.values);
+  };
+  write_rows(cache, d, 1, 60);
+  join(0, 60);
+  cache.open(1, 60, 2, 5);
+  expected.open(1, 60, 2, 5);
+  auto const scores = support::random_scores(d, 60);
+  for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
+    for (std::uint32_t head : {0u, 1u})
+      support::set_scores(cache.ledger(), kvmeld::make_track(apart, 0, 1, head), scores, c);
+    support::set_scores(expected.ledger(), kvmeld::make_track(joined, 0, 1, 0), scores, c);
+  }
+  cache.plan({1}, budget::entries(30));
+  expected.plan({1}, budget::entries(30));
+  for (std::uint32_t item : {0u, 1u}) {
+    auto const& a = cache.current_plan();
+    auto const& b = expected.current_plan();
+    for (kvmeld::slot_t s = 0; s < 60; ++s) {
+      CHECK(a.what[a.at(item, s)] == b.what[s]);
+      CHECK(a.target[a.at(item, s)] == b.target[s]);
+      CHECK(a.span[a.at(item, s)] == b.span[s]);
+      CHECK(a.degree_weight[a.at(item, s)] == b.degree_weight[s]);
+    }
+  }
+  cache.compress({1}, budget::entries(30));
+  expected.compress({1}, budget::entries(30));
+  for (std::uint32_t head : {0u, 1u}) {
+    CHECK(planned(cache, kvmeld::make_track(apart, 0, 1, head)) ==
+          planned(expected, kvmeld::make_track(joined, 0, 1, 0)));
+  }
+  CHECK(cache.rounds(1) == expected.rounds(1));
+}
+
+template <class Policy> void one_track_is_its_own_scope(char const* name, Policy const& policy) {
+  CAPTURE(std::string(name));
+  constexpr kvmeld::shape s{1, 2, 1, 1, 12, 8, 80};
+  std::vector<support::byte_list> all;
+  for (auto scope : {plan_scope::head, plan_scope::layer, plan_scope::group}) {
+    support::engine_memory<float> memory(s);
+    support::dice d(2);
+    auto cache = cache_for(memory, policy, scoped(scope));
+    open(cache, d, 0, 70, 3);
+    open(cache, d, 1, 60);
+    cache.compress({0, 1}, budget::entries(32));
+    feed(cache, d, 0, 9);
+    cache.compress({0, 1}, budget::entries(30));
+    auto bytes = digest(cache, 0), more = digest(cache, 1);
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    all.push_back(bytes);
+  }
+  CHECK(all[0] == all[1]);
+  CHECK(all[0] == all[2]);
+}
+
+}  // namespace
+
+TEST_CASE("tracks of a scope keep equal lengths, positions and degrees, for every preset") {
+  each_policy([](char const* name, auto const& policy) {
+    for (auto scope : {plan_scope::layer, plan_scope::group}) shares_plans(name, policy, scope);
+  });
+}
+
+TEST_CASE("heads that share a plan decide as one head of all their channels, for every preset") {
+  each_policy([](char const* name, auto const& policy) { same_as_joined(name, policy); });
+}
+
+TEST_CASE("a scope of one track is that track, for every preset") {
+  each_policy([](char const* name, auto const& policy) { one_track_is_its_own_scope(name, policy); });
+}
+
+TEST_CASE("scopes refuse tracks that are not alike") {
+  support::engine_memory<float> memory(extent);
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
+  auto ragged = support::make_cache(memory, policy);
+  std::vector<std::uint32_t> table(extent.tracks(), 30);
+  support::for_tracks(extent, 0,
+                      [&](kvmeld::track t) { table[t.index] = t.layer == 1 && t.kv_head == 2 ? 29 : 30; });
+  ragged.open(0, 40);
+  ragged.compress({0}, budget::per_track(table.data()));
+  auto const refuses = [&](auto& cache, budget b, std::initializer_list<char const*> parts) {
+    cache_test::refused(
+        cache, memory, [&](auto& c) { c.compress({0}, b); }, parts);
+  };
+  for (auto scope : {plan_scope::layer, plan_scope::group}) {
+    auto cache = support::make_cache(memory, policy, scoped(scope));
+    char const* const leader =
+        scope == plan_scope::layer ? "layer 1, sequence 0, head 0" : "layer 0, sequence 0, head 0";
+    cache.open(0, 40);
+    refuses(cache, budget::per_track(table.data()),
+            {"compress", "layer 1, sequence 0, head 2", "budget 29", leader, "has 30", "limits.scope"});
+    cache.close(0);
+    cache.resume(0, ragged.save(0));
+    refuses(cache, budget::entries(20),
+            {"compress", "layer 1, sequence 0, head 2", "length 29", leader, "has 30"});
+    cache_test::refused(cache, memory, [&](auto& c) { c.plan({0}, budget::entries(20)); },
+                        {"plan: ", "length 29"});
+  }
+  auto sharing = cache_for(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0),
+                           scoped(plan_scope::layer));
+  sharing.open(0, 40);
+  support::for_tracks(extent, 0, [&](kvmeld::track t) {
+    sharing.ledger().members.count[t.index] = t.kv_head == 3 ? 1 : 0;
+    sharing.ledger().word(t, kvmeld::track_word::observed_rows) = 1;
+    sharing.ledger().members.owner[sharing.ledger().member_at(t, 0)] = 0;
+  });
+  refuses(sharing, budget::entries(20), {"head 3", "number of members 1", "has 0"});
+}
+
+TEST_CASE("scopes refuse tracks with other shared pages") {
+  using tensor = layout_test::paged_tensor<float, 8>;
+  tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
+  struct uneven : support::paged<float> {
+    explicit uneven(support::paged<float> const& p) : support::paged<float>(p) {}
+    bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.kv_head != 1 || s >= 6; }
+  };
+  kvmeld::limits sizes = scoped(plan_scope::layer);
+  sizes.extent = extent;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
+                             kvmeld::kv{uneven(keys.view()), uneven(values.view())}, sizes};
+  cache.open(0, 40);
+  cache_test::check_text(cache_test::refusal_of([&] { cache.compress({0}, budget::entries(20)); }),
+                         {"compress", "head 1", "may not be written of length 6", "has 0"});
+}
