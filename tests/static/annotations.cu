@@ -5,8 +5,8 @@
 namespace {
 
 template <class Policy> void whole_pipeline(Policy const& policy) {
-  kvmeld::shape const extent{1, 1, 1, 1, 4, 4, 8};
-  float k[32] = {}, v[32] = {}, q[4] = {}, out[4], lse[1];
+  kvmeld::shape const extent{1, 2, 1, 1, 4, 4, 8};
+  float k[64] = {}, v[64] = {}, q[4] = {}, out[4], lse[1];
   kvmeld::merged_cache cache{kvmeld::host_executor{1}, policy,
                              kvmeld::kv{kvmeld::strided<float>{k, "LSTHC", extent, 4},
                                         kvmeld::transposed<float>{v, "LSHCT", extent, 4}},
@@ -17,6 +17,8 @@ template <class Policy> void whole_pipeline(Policy const& policy) {
   float const* const seen = lse;
   cache.observe({0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), kvmeld::rows_by_token(seen, 1, 1, 1));
   cache.compress({0}, kvmeld::budget::ratio(0.5));
+  cache.fork(0, 1);
+  cache.truncate(1, 8);
 }
 
 }  // namespace

@@ -19,45 +19,70 @@ enum class field_of : std::uint8_t {
   member,    ///< every member of every track, valid below their count
 };
 
-/// Calls f(field_of, T* array, elements per sequence, track, entry or member) for every array that says something about
-/// a sequence, in a fixed order in which counts come before what they count. `is_open` is not among them: it says
-/// whether the others mean anything.
-template <class F> KVMELD_HD void for_each_field(ledger_ref const& l, F f) {
-  f(field_of::sequence, l.seen, 1u);
-  f(field_of::sequence, l.pending, 1u);
-  f(field_of::sequence, l.frozen, 1u);
-  f(field_of::sequence, l.id, 1u);
-  f(field_of::sequence, l.sequence_words, static_cast<std::uint32_t>(sequence_word::count));
-  f(field_of::track, l.length, 1u);
-  f(field_of::track, l.findings, 1u);
-  f(field_of::track, l.track_words, static_cast<std::uint32_t>(track_word::count));
-  if (l.members.capacity != 0) f(field_of::track, l.members.count, 1u);
-  f(field_of::entry, l.degree, 1u);
-  f(field_of::entry, l.position, 1u);
-  f(field_of::entry, l.flags, 1u);
-  for (std::uint32_t c = 0; c < l.channels.count; ++c) f(field_of::entry, l.channel_data[c], 1u);
-  if (l.members.capacity == 0) return;
-  f(field_of::entry, l.members.own_norm, 1u);
-  f(field_of::member, l.members.norm, 1u);
-  f(field_of::member, l.members.position, 1u);
-  f(field_of::member, l.members.owner, 1u);
-  for (std::uint32_t c = 0; c < l.channels.count; ++c) f(field_of::member, l.members.channel_data[c], 1u);
-}
-
-/// Elements of an array that belong to one track, or to its sequence.
-struct field_part {
-  std::size_t first;
-  std::uint32_t count;
+/// One array, as bytes.
+struct field {
+  std::byte* data;
+  std::uint32_t bytes;  ///< per sequence, track, entry or member
+  field_of what;
 };
 
-KVMELD_HD inline field_part part_of_field(ledger_ref const& l, field_of what, track t, std::uint32_t width) {
-  switch (what) {
-  case field_of::sequence: return {std::size_t{t.sequence} * width, width};
-  case field_of::track: return {std::size_t{t.index} * width, width};
-  case field_of::entry: return {l.at(t, 0) * width, l.length[t.index] * width};
+/// A place in the list: `fields_of` fills it in a fixed order, in which counts come before what they count.
+struct field_list {
+  static constexpr std::uint32_t most = 20 + 2 * max_channels;
+  field at[most];
+  std::uint32_t count = 0;
+
+  template <class T> KVMELD_HD void add(field_of what, T* array, std::uint32_t width = 1) {
+    at[count].data = reinterpret_cast<std::byte*>(array);
+    at[count].bytes = static_cast<std::uint32_t>(sizeof(T)) * width;
+    at[count].what = what;
+    ++count;
+  }
+};
+
+/// Every array that says something about a sequence. `is_open` is not among them: it says whether the others mean
+/// anything.
+KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
+  field_list out;
+  out.add(field_of::sequence, l.seen);
+  out.add(field_of::sequence, l.pending);
+  out.add(field_of::sequence, l.frozen);
+  out.add(field_of::sequence, l.id);
+  out.add(field_of::sequence, l.sequence_words, sequence_word::count);
+  out.add(field_of::track, l.length);
+  out.add(field_of::track, l.findings);
+  out.add(field_of::track, l.track_words, track_word::count);
+  bool const shares = l.members.capacity != 0;
+  if (shares) out.add(field_of::track, l.members.count);
+  out.add(field_of::entry, l.degree);
+  out.add(field_of::entry, l.position);
+  out.add(field_of::entry, l.flags);
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) out.add(field_of::entry, l.channel_data[c]);
+  if (!shares) return out;
+  out.add(field_of::entry, l.members.own_norm);
+  out.add(field_of::member, l.members.norm);
+  out.add(field_of::member, l.members.position);
+  out.add(field_of::member, l.members.owner);
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) out.add(field_of::member, l.members.channel_data[c]);
+  return out;
+}
+
+/// Where the part of an array begins that belongs to one track, or to its sequence.
+KVMELD_HD inline std::byte* part_of_field(ledger_ref const& l, field const& f, track t) {
+  switch (f.what) {
+  case field_of::sequence: return f.data + std::size_t{t.sequence} * f.bytes;
+  case field_of::track: return f.data + std::size_t{t.index} * f.bytes;
+  case field_of::entry: return f.data + l.at(t, 0) * f.bytes;
   case field_of::member: break;
   }
-  return {l.member_at(t, 0) * width, l.members.count[t.index] * width};
+  return f.data + l.member_at(t, 0) * f.bytes;
+}
+
+/// Its bytes, by the counts that the ledger holds.
+KVMELD_HD inline std::size_t bytes_of_part(ledger_ref const& l, field const& f, track t) {
+  if (f.what == field_of::entry) return std::size_t{l.length[t.index]} * f.bytes;
+  if (f.what == field_of::member) return std::size_t{l.members.count[t.index]} * f.bytes;
+  return f.bytes;
 }
 
 }  // namespace KVMELD_ABI

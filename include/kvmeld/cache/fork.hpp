@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -33,15 +34,16 @@ struct fork_phase {
     track const to = make_track(l.extent, t.where.layer, into, t.where.kv_head);
     bool const leads = t.where.layer == 0 && t.where.kv_head == 0;
     std::uint32_t const n = l.length[t.where.index];
-    for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
-      if (what == field_of::sequence && !leads) return;
-      field_part const from = part_of_field(l, what, t.where, width);
-      // The copy's own counts may not be there yet: where its part begins does not depend on them.
-      std::size_t const first = what == field_of::entry    ? l.at(to, 0) * width
-                                : what == field_of::member ? l.member_at(to, 0) * width
-                                                           : part_of_field(l, what, to, width).first;
-      team.for_each(from.count, [&](std::uint32_t i) { array[first + i] = array[from.first + i]; });
-    });
+    field_list const fields = fields_of(l);
+    for (std::uint32_t f = 0; f < fields.count; ++f) {
+      field const& x = fields.at[f];
+      if (x.what == field_of::sequence && !leads) continue;
+      std::byte* const target = part_of_field(l, x, to);
+      std::byte const* const source = part_of_field(l, x, t.where);
+      team.for_each(static_cast<std::uint32_t>(bytes_of_part(l, x, t.where) / x.bytes), [&](std::uint32_t i) {
+        std::memcpy(target + std::size_t{i} * x.bytes, source + std::size_t{i} * x.bytes, x.bytes);
+      });
+    }
     team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { l.degree[l.at(to, n + i)] = 0.0f; });
     team.sync();
     if (!leads || team.lane() != 0) return;

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace kvmeld {
@@ -37,24 +36,23 @@ inline std::uint32_t checksum_of(span<std::byte const> all) {
   return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
 }
 
-/// Every array's part of sequence `slot`: first those of the sequence, then track by track. `each(array, count)`, a
-/// false answer ends the walk.
+/// Calls each(field, track) for every array's part of sequence `slot`: first those of the sequence, then track by track.
+/// A false answer ends the walk, and is the walk's.
 template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t slot, F each) {
-  bool going = true;
+  field_list const fields = fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
-    for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
-      if (!going || (what == field_of::sequence) != of_sequence) return;
-      field_part const part = part_of_field(l, what, t, width);
-      going = each(array + part.first, part.count);
-    });
+    for (std::uint32_t f = 0; f < fields.count; ++f) {
+      if ((fields.at[f].what == field_of::sequence) == of_sequence && !each(fields.at[f], t)) return false;
+    }
+    return true;
   };
-  walk(make_track(l.extent, 0, slot, 0), true);
+  if (!walk(make_track(l.extent, 0, slot, 0), true)) return false;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      walk(make_track(l.extent, layer, slot, head), false);
+      if (!walk(make_track(l.extent, layer, slot, head), false)) return false;
     }
   }
-  return going;
+  return true;
 }
 
 /// Everything behind the header.
@@ -62,8 +60,8 @@ inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t slot, 
   for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
   w.put(static_cast<std::uint32_t>(policy.size()));
   w.put(policy.data(), policy.size());
-  for_each_part(l, slot, [&](auto* array, std::uint32_t count) {
-    w.put(array, count);
+  for_each_part(l, slot, [&](field const& f, track t) {
+    w.put(part_of_field(l, f, t), bytes_of_part(l, f, t));
     return true;
   });
 }
@@ -136,11 +134,9 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     return message("resume: the ledger was saved under the policy ", name, "; allowed is this cache's ",
                    policy);
   }
-  bool const complete = for_each_part(l, slot, [&](auto* array, std::uint32_t count) {
-    if (!r.get(array, count)) return false;
-    if constexpr (std::is_same_v<decltype(array), std::uint32_t*>) {
-      problem = count_problem(l, array);
-    }
+  bool const complete = for_each_part(l, slot, [&](field const& f, track t) {
+    if (!r.get(part_of_field(l, f, t), bytes_of_part(l, f, t))) return false;
+    problem = count_problem(l, f, t);
     return problem.empty();
   });
   if (problem.empty() && (!complete || r.left() != 0))

@@ -34,24 +34,23 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
     f("a score channel's rule", static_cast<std::uint32_t>(l.channels.at[c].rule));
     f("a score channel's initial value (bits)", float_bits(l.channels.at[c].initial));
   }
-  std::uint32_t fields = 0;
-  for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
-    std::uint32_t const bytes = static_cast<std::uint32_t>(sizeof(*array)) * width;
-    fields = fields * 31 + static_cast<std::uint32_t>(what) * 1000 + bytes;
-  });
-  f("the digest of the ledger's arrays", fields);
+  field_list const fields = fields_of(l);
+  std::uint32_t digest = 0;
+  for (std::uint32_t i = 0; i < fields.count; ++i) {
+    digest = digest * 31 + static_cast<std::uint32_t>(fields.at[i].what) * 1000 + fields.at[i].bytes;
+  }
+  f("the digest of the ledger's arrays", digest);
 }
 
-/// Why numbers just read, which may be lengths or counts of members, are too many; empty if they are not.
-inline std::string count_problem(ledger_ref const& l, std::uint32_t const* read) {
-  std::size_t const tracks = l.extent.tracks();
-  if (read >= l.length && read<l.length + tracks&& * read> l.extent.capacity) {
-    return message("resume: a track of the saved ledger holds ", *read,
+/// Why a number just read, which may be a length or a count of members, is too large; empty if it is not.
+inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
+  if (f.data == reinterpret_cast<std::byte*>(l.length) && l.length[t.index] > l.extent.capacity) {
+    return message("resume: a track of the saved ledger holds ", l.length[t.index],
                    " entries; allowed are up to this cache's capacity of ", l.extent.capacity);
   }
   member_ref const& m = l.members;
-  if (m.capacity != 0 && read >= m.count && read<m.count + tracks&& * read> m.capacity) {
-    return message("resume: a track of the saved ledger has ", *read,
+  if (m.capacity != 0 && f.data == reinterpret_cast<std::byte*>(m.count) && m.count[t.index] > m.capacity) {
+    return message("resume: a track of the saved ledger has ", m.count[t.index],
                    " members; allowed are up to this cache's limits.members = ", m.capacity);
   }
   return {};
