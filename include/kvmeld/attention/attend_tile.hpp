@@ -3,7 +3,6 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
-#include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -42,18 +41,6 @@ struct softmax_state {
 KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_t value_dim) {
   return 3 * scratch_size(rows * sizeof(float)) + scratch_size(rows * sizeof(std::uint32_t)) +
          scratch_size(std::size_t{rows} * value_dim * sizeof(float));
-}
-
-/// bias[i] = log degree of slot begin + i. No barrier at the end.
-template <class Team>
-KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
-                         std::uint32_t tokens, float* bias) {
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels()) {
-      return tuned->log_degrees(ledger.degree + ledger.at(where, begin), tokens, bias);
-    }
-  }
-  team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }
 
 namespace detail {

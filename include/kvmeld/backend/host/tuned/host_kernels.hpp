@@ -65,8 +65,8 @@ struct host_kernels {
   /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
   void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
                        float const* v, std::uint32_t tokens, std::uint32_t d, float* total);
-  /// out[j] += exp(logits[j] - norm).
-  void (*add_exponentials)(float const* logits, std::uint32_t n, float norm, float* out);
+  /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
+  void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
   /// out[i] = log_of_degree(degree[i]).
   void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
 

@@ -128,14 +128,19 @@ KVMELD_ENTRY void add_weighted(float const* p, std::uint32_t rows, std::uint32_t
   }
 }
 
-/// out[j] += exp(logit[j] - norm).
-KVMELD_ENTRY void add_exponentials(float const* logits, std::uint32_t n, float norm, float* out) {
+/// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
+KVMELD_ENTRY void add_exponentials(float const* logits, float const* bias, std::uint32_t n, float norm,
+                                   float* out) {
   floats const shift = all(norm);
   std::uint32_t j = 0;
-  for (; j + width <= n; j += width) store(out + j, load(out + j) + exponential(load(logits + j) - shift));
+  for (; j + width <= n; j += width) {
+    floats const x = bias == nullptr ? load(logits + j) : load(logits + j) + load(bias + j);
+    store(out + j, load(out + j) + exponential(x - shift));
+  }
   if (j == n) return;
-  floats const x = load_some(out + j, n - j) + exponential(load_some(logits + j, n - j) - shift);
-  store_some(out + j, x, n - j);
+  floats x = load_some(logits + j, n - j);
+  if (bias != nullptr) x = x + load_some(bias + j, n - j);
+  store_some(out + j, load_some(out + j, n - j) + exponential(x - shift), n - j);
 }
 
 /// log_of_degree of core/ledger.hpp, within 2 units in the last place: 2 artanh((m - 1) / (m + 1)) of the mantissa as a
