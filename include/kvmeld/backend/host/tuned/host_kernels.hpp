@@ -53,9 +53,10 @@ struct host_kernels {
                                std::uint32_t* out, std::uint32_t room);
   /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
   std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
-  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                             std::uint32_t* out, std::uint32_t room);
-  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
+                             std::uint32_t high, std::uint32_t* out, std::uint32_t room);
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+                             std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
