@@ -65,7 +65,10 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
                                   kvmeld::rows_by_token<float const>(query.data(), 1, heads, head_dim),
                                   cache.ref(), kvmeld::rows_by_token(out.data(), 1, heads, head_dim));
       },
-      bytes, [&] { return references{{}, s.reference().read_seconds(bytes())}; });
+      bytes,
+      [&] {
+        return references{{}, s.reference().read_seconds(bytes())};
+      });
 }
 
 /// Compresses to `kept_share` in waves of two tracks per worker, the default of a cache.

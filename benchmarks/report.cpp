@@ -89,7 +89,8 @@ std::vector<exponent> report::exponents() const {
 void report::print(std::ostream& out) const {
   for (auto const& [name, value] : machine) out << name << ": " << value << '\n';
   if (!rows.empty()) {
-    std::vector<line> lines{{"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read"}};
+    std::vector<line> lines{
+        {"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read"}};
     for (row const& r : rows) {
       lines.push_back({r.name, std::to_string(r.of.n), std::to_string(head_dim), r.of.dtype,
                        figure(r.seconds * 1e3), r.bytes > 0.0 ? figure(r.bytes / r.seconds * 1e-9) : "-",

@@ -149,7 +149,9 @@ private:
             b_.launch(kvmeld::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
-          [&] { return references{similarity_reference(), {}}; });
+          [&] {
+            return references{similarity_reference(), {}};
+          });
     }
     measure(
         "admit",

@@ -49,7 +49,8 @@ double yardstick::read_seconds(double bytes) {
   constexpr std::size_t most = std::size_t{512} << 20;
   constexpr std::size_t worth_a_thread = std::size_t{128} << 10;
   double const wanted = std::max(64.0, bytes);
-  std::size_t const size = wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) / 64 * 64 : most;
+  std::size_t const size =
+      wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) / 64 * 64 : most;
   if (from_.size() < size) from_.assign(size, 1);
   std::size_t const parts = std::clamp<std::size_t>(size / worth_a_thread, 1, threads_);
   double const seconds = pass_seconds(static_cast<std::uint32_t>(parts), [&](std::uint32_t part) {

@@ -76,6 +76,15 @@ inline bool near_score(reference::ems_score const& a, reference::ems_score const
   return near(a.global, b.global, 1e-5) && near(a.local(), b.local(), 1e-5);
 }
 
+// Members by owner and position: their order of arrival depends on the steps that brought them.
+inline reference::ems_state by_position(reference::ems_state state) {
+  std::sort(state.members.begin(), state.members.end(),
+            [](reference::ems_member const& x, reference::ems_member const& y) {
+              return x.owner != y.owner ? x.owner < y.owner : x.position < y.position;
+            });
+  return state;
+}
+
 // What of two states differs in scores, positions, owners; empty if nothing. `b` lists members by owner.
 inline std::string ledger_difference(reference::ems_state const& a, reference::ems_state const& b) {
   std::ostringstream out;

@@ -74,13 +74,13 @@ private:
     for (slot_t p = begin; p < end; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
-        blend_rows(
-            team, layout, t.where, m.count, [&](std::uint32_t i) { return m.slots[i]; },
+        blend_into(
+            team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
             [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
       } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
         // Row 0 is the target itself; sources count with the target's weight times their own.
-        blend_rows(
-            team, layout, t.where, spreads.count + 1,
+        blend_into(
+            team, layout, t.where, p, spreads.count + 1,
             [&](std::uint32_t i) { return i == 0 ? p : spreads.slots[i - 1]; },
             [&](std::uint32_t i) {
               if (i == 0) return weight[p];
@@ -88,11 +88,7 @@ private:
               return reaches(t.item, s, p) ? weight[p] * weight[s] : 0.0f;
             },
             b);
-      } else {
-        continue;
       }
-      layout.encode_row(team, t.where, p, [&](std::uint32_t c) { return b.total[c]; });
-      team.sync();
     }
   }
 

@@ -161,7 +161,7 @@ private:
     explicit model(Cache c) : cache(std::move(c)) {}
 
     std::string name() const override { return name_of_policy(cache.policy()); }
-    bool needs_attention() const override { return Cache::policy_type::score_type::needs_attention; }
+    bool needs_attention() const override { return traits_of_score(cache.policy().score).needs_attention; }
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
     limits const& sizes() const override { return cache.sizes(); }
     saved_sequences& readings() override { return cache; }

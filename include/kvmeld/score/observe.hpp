@@ -132,8 +132,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       if constexpr (has_kernels<Team>::value) {
         if (auto const* const tuned = team.kernels()) {
           for (std::uint32_t r = 0; r < block; ++r) {
-            shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias, logits,
-                   share);
+            shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias,
+                   logits, share);
             std::uint32_t const visible = params.visible(length, rows, r0 + r);
             std::int64_t const at = params.position_of(known, rows, r0 + r);
             for (std::uint32_t j = 0; j < tokens && begin + j < visible; ++j) {

@@ -53,9 +53,10 @@ struct host_kernels {
                                std::uint32_t* out, std::uint32_t room);
   /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
   std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
-  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                             std::uint32_t* out, std::uint32_t room);
-  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
+                             std::uint32_t high, std::uint32_t* out, std::uint32_t room);
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+                             std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
@@ -69,6 +70,13 @@ struct host_kernels {
   void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
   /// out[i] = log_of_degree(degree[i]).
   void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
+
+  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Up to a vector
+  /// behind the last one changes too, no further than what was read.
+  void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                     std::uint32_t n);
+  void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                      std::uint32_t n);
 
   /// Contiguous storage of any type to floats; types of the engine go through their element_traits.
   template <class T> void decode(T const* from, std::uint32_t n, float* to) const {

@@ -26,9 +26,7 @@ public:
   static constexpr std::size_t bytes = (room + most_samples) * sizeof(std::uint32_t);
 
   key_selection(host_kernels const& kernels, void* memory)
-      : kernels_(kernels),
-        keys_(static_cast<std::uint32_t*>(memory)),
-        samples_(keys_ + room) {}
+      : kernels_(kernels), keys_(static_cast<std::uint32_t*>(memory)), samples_(keys_ + room) {}
 
   std::uint32_t* list() const { return keys_; }
 
@@ -47,7 +45,8 @@ public:
       std::uint32_t const wanted = k - c.above;
       if (b.low == b.high) return {b.low, wanted, c.inside, true};
       if (c.inside <= enough) return find_kept(c.inside, wanted);
-      std::uint64_t const share = std::uint64_t{wanted} * enough / c.inside;  // those kept are a sample themselves
+      std::uint64_t const share =
+          std::uint64_t{wanted} * enough / c.inside;  // those kept are a sample themselves
       b = sampled(512, enough, max_of(1u, static_cast<std::uint32_t>(share)),
                   [&](std::uint32_t i) { return keys_[i]; });
     }

@@ -20,8 +20,9 @@ template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(floats x, floats 
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words bar) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = int __attribute__((vector_size(64)));
-  return static_cast<std::uint16_t>(__builtin_ia32_ucmpd512_mask(
-      reinterpret_cast<bits>(x), reinterpret_cast<bits>(bar), strictly ? 6 : 5, static_cast<std::uint16_t>(0xffff)));
+  return static_cast<std::uint16_t>(
+      __builtin_ia32_ucmpd512_mask(reinterpret_cast<bits>(x), reinterpret_cast<bits>(bar), strictly ? 6 : 5,
+                                   static_cast<std::uint16_t>(0xffff)));
 #else
   integers const a = reinterpret_cast<integers>(x ^ 0x80000000u);  // signed comparisons are what there is
   integers const b = reinterpret_cast<integers>(bar ^ 0x80000000u);
@@ -49,20 +50,6 @@ KVMELD_SIMD std::uint32_t key_at(std::uint32_t const* key) { return *key; }
 KVMELD_SIMD std::uint32_t key_at(float const* score) { return order_key(*score); }
 KVMELD_SIMD words keys_of(words x) { return x; }
 KVMELD_SIMD words keys_of(floats x) { return reinterpret_cast<words>(ranks(x)) ^ 0x80000000u; }
-
-/// Writes the words of the chosen lanes side by side; up to `width` words of `out` may change.
-KVMELD_SIMD void pack_lanes(std::uint32_t lanes, words x, std::uint32_t* out) {
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-  using bits = int __attribute__((vector_size(64)));
-  bits const packed = __builtin_ia32_compresssi512_mask(reinterpret_cast<bits>(x), bits{},
-                                                        static_cast<std::uint16_t>(lanes));
-  store_words(out, reinterpret_cast<words>(packed));
-#else
-  std::uint32_t word[width];
-  store_words(word, x);
-  for (; lanes != 0; lanes &= lanes - 1) *out++ = word[__builtin_ctz(lanes)];
-#endif
-}
 
 template <class Source>
 KVMELD_SIMD key_counts collect_any(Source const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
@@ -99,7 +86,8 @@ KVMELD_ENTRY key_counts collect_scores(float const* scores, std::uint32_t n, std
 }
 
 template <class Source>
-KVMELD_SIMD std::uint32_t list_any(Source const* keys, std::uint32_t n, std::uint32_t bar, std::uint32_t* out) {
+KVMELD_SIMD std::uint32_t list_any(Source const* keys, std::uint32_t n, std::uint32_t bar,
+                                   std::uint32_t* out) {
   auto const least = bar_of(bar, keys);
   std::uint32_t count = 0;
   words number{};
@@ -119,7 +107,8 @@ KVMELD_ENTRY std::uint32_t list_keys(std::uint32_t const* keys, std::uint32_t n,
                                      std::uint32_t* out) {
   return list_any(keys, n, bar, out);
 }
-KVMELD_ENTRY std::uint32_t list_scores(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out) {
+KVMELD_ENTRY std::uint32_t list_scores(float const* scores, std::uint32_t n, std::uint32_t bar,
+                                       std::uint32_t* out) {
   return list_any(scores, n, bar, out);
 }
 

@@ -22,8 +22,8 @@ KVMELD_SIMD floats exponential(floats x) {
   p = multiply_add(p, r, all(1.0f));
   p = multiply_add(p, r, all(1.0f));
   integers const first = n >> 1;  // two factors: 2^n itself may lie outside of float
-  floats const scaled = (p * reinterpret_cast<floats>((first + 127) << 23)) *
-                        reinterpret_cast<floats>((n - first + 127) << 23);
+  floats const scaled =
+      (p * reinterpret_cast<floats>((first + 127) << 23)) * reinterpret_cast<floats>((n - first + 127) << 23);
   integers const nan = reinterpret_cast<integers>(bits_of(x) & 0x7fffffffu) > 0x7f800000;
   return select(reinterpret_cast<words>(nan), x, scaled);
 }
@@ -112,7 +112,8 @@ KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor,
     for (int r = 0; r < rows; ++r) {
       float& x = total[static_cast<std::size_t>(r) * d + c];
       x *= factor[r];
-      for (std::uint32_t t = 0; t < tokens; ++t) x += p[static_cast<std::size_t>(r) * p_ld + t] * v[std::size_t{t} * d + c];
+      for (std::uint32_t t = 0; t < tokens; ++t)
+        x += p[static_cast<std::size_t>(r) * p_ld + t] * v[std::size_t{t} * d + c];
     }
   }
 }
@@ -158,7 +159,8 @@ KVMELD_SIMD floats log_of_degrees(floats degree) {
   p = multiply_add(p, z, all(2.0f / 3.0f));
   p = multiply_add(p, z, all(2.0f));
   floats const exponent = __builtin_convertvector(e, floats);
-  floats const log = multiply_add(exponent, all(0.693359375f), multiply_add(p, s, exponent * -2.12194440e-4f));
+  floats const log =
+      multiply_add(exponent, all(0.693359375f), multiply_add(p, s, exponent * -2.12194440e-4f));
   integers const positive = reinterpret_cast<integers>(bits_of(degree)) > 0;
   return select(reinterpret_cast<words>(positive), log, all(element_traits<float>::lowest));
 }
