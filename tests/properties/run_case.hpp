@@ -1,13 +1,13 @@
 // Compresses one random case whole, in rounds of plan and apply, on more threads, in other waves, alone and elsewhere.
 #pragma once
 
+#include <kvmeld/testing.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
-
-#include <kvmeld/testing.hpp>
 
 #include "invariants.hpp"
 
@@ -141,11 +141,11 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   for (bool more = true; more;) {
     std::size_t held = 0, left = 0;
     for (std::uint32_t q : slots) held += rounds.cache.entries(q);
-    kvmeld::testing::watch const before(rounds.cache);
+    kvmeld::testing::watch const last(rounds.cache);
     rounds.cache.plan(slots, budget, s.fallback);
-    CHECK(before.unchanged(rounds.cache) == "");
+    CHECK(last.unchanged(rounds.cache) == "");
     rounds.cache.apply();
-    CHECK(before.after_compress(rounds.cache, slots) == "");
+    CHECK(last.after_compress(rounds.cache, slots) == "");
     for (std::uint32_t q : slots) left += rounds.cache.entries(q);
     more = Policy::identify_type::repeats && left < held;
   }
