@@ -122,6 +122,7 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   kvmeld::limits sizes{};
   sizes.extent = s;
   sizes.wave_tracks = 3;
+  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 2 * life.budget : 0;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   w.write(d, 0, 0, life.first);
   w.write(d, 1, 0, life.second);
@@ -150,7 +151,7 @@ void same_on_all_lanes(char const* name, Policy const& policy,
                        kvmeld::shortfall fallback = kvmeld::shortfall::report,
                        sizes_of_life const& life = short_life) {
   CAPTURE(std::string(name));
-  result const host = play<Storage>(kvmeld::host_executor(1), policy, fallback, life);
+  result const host = play<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
   bool shrunk = false;
   for (std::uint32_t n : host.lengths) shrunk = shrunk || n + 10 < life.first;
   CHECK(shrunk);

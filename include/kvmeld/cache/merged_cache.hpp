@@ -201,6 +201,7 @@ public:
     if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
       return s;
     if constexpr (score_type::needs_attention) {
+      if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch};
       using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
                                             observe_queries_phase<score_type, Keys, Q>>;
@@ -218,6 +219,7 @@ public:
     if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
       return s;
     if constexpr (score_type::needs_attention) {
+      if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch};
       using phase_type = std::conditional_t<shares, observe_shared_rows_phase<score_type, T>,
                                             observe_rows_phase<score_type, T>>;

@@ -21,16 +21,6 @@ struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().
                                  std::declval<serial_team const&>(), track{}, track{}, slot_t{}))>>
     : std::true_type {};
 
-namespace detail {
-template <class Derived, class T> std::true_type rows_are_addressed(addressed_rows<Derived, T> const*);
-std::false_type rows_are_addressed(void const*);
-}  // namespace detail
-
-/// True where a row's elements all lie where `locate` says, so that its bits can be copied without knowing the type.
-template <class Layout>
-inline constexpr bool has_addressed_rows =
-    decltype(detail::rows_are_addressed(static_cast<Layout const*>(nullptr)))::value;
-
 /// Row `slot` of track `from` to row `slot` of track `to`. Raw bits where the layout allows it; else decoded and encoded
 /// again through `scratch` [channels], which is exact for storage that keeps what it decodes to. Cooperative; barrier
 /// at the end.
@@ -40,7 +30,7 @@ KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to,
   std::uint32_t const d = layout.channels();
   if constexpr (copies_across<Layout>::value) {
     layout.copy_row_across(team, to, from, slot);
-  } else if constexpr (has_addressed_rows<Layout>) {
+  } else if constexpr (has_plain_rows<Layout>) {
     auto const x = layout.locate(to, slot);
     auto const y = layout.locate(from, slot);
     team.for_each(d, [&](std::uint32_t c) {
