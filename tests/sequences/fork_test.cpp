@@ -70,9 +70,9 @@ TEST_CASE("a fork copies rows of any layout") {
   copies_rows<layout_test::paged_tensor<kvmeld::bfloat16, 7>>("paged");
   copies_rows<layout_test::interleaved_tensor<kvmeld::half>>("interleaved");
   copies_rows<layout_test::interleaved_tensor<kvmeld::bfloat16>>("interleaved bfloat16");
-  static_assert(kvmeld::has_plain_rows<support::paged<float>>);
-  static_assert(!kvmeld::has_plain_rows<support::interleaved<float>>);
-  static_assert(!kvmeld::has_plain_rows<support::int8_rows>);
+  static_assert(kvmeld::has_plain_rows<support::paged<float>>::value);
+  static_assert(!kvmeld::has_plain_rows<support::interleaved<float>>::value);
+  static_assert(!kvmeld::has_plain_rows<support::int8_rows>::value);
 }
 
 TEST_CASE("raw bits are copied where rows are addressed: NaN keeps its payload") {

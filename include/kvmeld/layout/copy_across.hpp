@@ -30,7 +30,7 @@ KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to,
   std::uint32_t const d = layout.channels();
   if constexpr (copies_across<Layout>::value) {
     layout.copy_row_across(team, to, from, slot);
-  } else if constexpr (has_plain_rows<Layout>) {
+  } else if constexpr (has_plain_rows<Layout>::value) {
     auto const x = layout.locate(to, slot);
     auto const y = layout.locate(from, slot);
     team.for_each(d, [&](std::uint32_t c) {
