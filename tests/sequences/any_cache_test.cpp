@@ -132,6 +132,18 @@ TEST_CASE("attention in any element type") {
              {"write_log_degree", "layer is 2"});
 }
 
+TEST_CASE("shared entries have no bias per slot") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::any_cache any(cache_for(memory, kvmeld::preset::ems::shared()));
+  any.open(0, 30);
+  std::vector<float> bias(2 * 96);
+  std::uint32_t const slots[] = {0};
+  check_text(refusal_of([&] {
+               any.write_log_degree(0, {slots, 1}, kvmeld::rows_by_head(bias.data(), 1, 2, 96));
+             }),
+             {"any_cache::write_log_degree", "shares entries", "attend"});
+}
+
 TEST_CASE("groups of layers are caches side by side") {
   // Layers 0 and 2 see everything; 1 and 3 a window of 16, which a group of their own keeps.
   constexpr kvmeld::shape full{2, 1, 2, 1, 12, 8, 64}, window{2, 1, 2, 1, 12, 8, 24};

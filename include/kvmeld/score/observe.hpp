@@ -36,8 +36,8 @@ template <class Score> struct observe_base {
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
     std::uint32_t used;       ///< channels
 
-    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows)
-        : first_row(rows), used(score.channels().count) {
+    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows, std::uint32_t count)
+        : first_row(rows), used(count) {
       for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = score.update(c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
@@ -45,7 +45,7 @@ template <class Score> struct observe_base {
     }
   };
   KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
-    return updates(score, ledger.word(where, track_word::window_rows), rows);
+    return updates(score, ledger.word(where, track_word::window_rows), rows, ledger.channels.count);
   }
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
