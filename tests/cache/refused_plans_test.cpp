@@ -129,9 +129,9 @@ TEST_CASE("apply refuses plans that are not sound") {
     w.refuses({"slot 9", "slot 12", "both a set and a spread"});
   }
   SUBCASE("more members than there is room for") {
-    for (kvmeld::slot_t s : {8u, 9u, 10u, 11u}) w.send(1, s, 6, fate::share);
+    for (kvmeld::slot_t s : {8u, 9u, 10u, 11u, 12u}) w.send(1, s, 6, fate::share);
     w.refuses({"head 1", "5 members", "limits.members = 4"});
-    w.send(1, 11, 11, fate::keep);
+    w.send(1, 12, 12, fate::keep);
     w.cache.apply();
     CHECK(w.cache.ledger().members.count[1] == 4);
   }
