@@ -158,7 +158,7 @@ private:
           b_.launch(kvmeld::round_phase{wave});
         },
         [&] {
-          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave});
+          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
         },
         [&](counts const& c) {
           return c.candidates * (identify_type::needs_keys ? candidate_bytes / 2 : 2) + c.removed * 5;

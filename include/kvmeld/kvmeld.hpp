@@ -12,7 +12,10 @@
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/merge/average.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
+#include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
+#include <kvmeld/preset/d2o.hpp>
 #include <kvmeld/preset/ems.hpp>
 #include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>

@@ -1,9 +1,9 @@
 // load_tile, encode_row and copy_row of the test layouts, on one lane and on several, and what counts as a layout.
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/check_layout.hpp>
 
-#include <cmath>
 #include <cstdint>
-#include <string>
+#include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -51,52 +51,22 @@ struct any_track {
   kvmeld::track where(std::uint32_t) const { return {}; }
 };
 
-bool near(float got, float wanted, float step) {
-  return std::fabs(static_cast<double>(got - wanted)) <= 0.5001 * static_cast<double>(step);
-}
-
 template <class Tensor> void conforms() {
   Tensor tensor(extent, extent.key_dim);
   auto const layout = tensor.view();
   CHECK(kvmeld::is_layout<decltype(tensor.view())>::value);
-  CHECK(layout.channels() == extent.key_dim);
+  CHECK(kvmeld::testing::layout_problem(layout, extent, extent.key_dim) == "");
+
+  // Lanes that run at the same time do what one does.
   std::uint32_t const d = layout.channels();
   support::dice dice(13);
   kvmeld::track const t = kvmeld::make_track(extent, 1, 0, 1);
-  kvmeld::track const neighbour = kvmeld::make_track(extent, 1, 1, 0);
   std::vector<float> rows(std::size_t{extent.capacity} * d);
   for (float& x : rows) x = static_cast<float>(dice.normal());
-  support::put_row(layout, neighbour, 3, {rows.begin(), rows.begin() + d});
-  auto const untouched = support::get_row(layout, neighbour, 3);
-
   std::vector<float> serial(10 * (d - 3));
   exercise<std::decay_t<decltype(layout)>> const all{layout, rows.data(), serial.data()};
   all.play(kvmeld::serial_team(nullptr, 0), t);
   support::byte_list const memory = tensor.bytes();
-  std::size_t wrong = 0;
-  auto const check_row = [&](kvmeld::slot_t slot, kvmeld::slot_t from) {
-    auto const got = support::get_row(layout, t, slot);
-    for (std::uint32_t c = 0; c < d; ++c)
-      wrong +=
-          near(got[c], rows[std::size_t{from} * d + c], tensor.step(&rows[std::size_t{from} * d])) ? 0 : 1;
-  };
-  for (kvmeld::slot_t s = 0; s < extent.capacity; ++s)
-    check_row(s, s == 0 ? 9 : s == 9 ? 17 : s == 17 ? 22 : s);
-  for (std::uint32_t r = 0; r < 5; ++r) {
-    for (std::uint32_t c = 0; c < d - 3; ++c) {
-      auto const first = [&](kvmeld::slot_t from) {
-        float const* const row = &rows[std::size_t{from} * d];
-        return near(serial[r * (d - 3) + c], row[2 + c], tensor.step(row));
-      };
-      wrong += first(4 + r) ? 0 : 1;
-      kvmeld::slot_t const from = 6 + r == 9 ? 17 : 6 + r;
-      float const* const row = &rows[std::size_t{from} * d];
-      wrong += near(serial[(5 + r) * (d - 3) + c], row[2 + c], tensor.step(row)) ? 0 : 1;
-    }
-  }
-  CHECK(wrong == 0);
-  CHECK(support::same_bits(support::get_row(layout, neighbour, 3), untouched));
-
   for (std::uint32_t lanes : {2u, 5u, 32u}) {
     std::vector<float> together(serial.size());
     support::lane_executor(lanes).run(

@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <kvmeld/testing.hpp>
+
 #include "invariants.hpp"
 #include "member_invariants.hpp"
 
@@ -23,6 +25,7 @@ template <class Cache> void age(dice& d, Cache const& cache, std::uint32_t q, st
       if (merged) position += static_cast<int>(d.below(3));
       l.position[l.at(t, i)] = position;
     }
+    l.seen[q] = std::max(l.seen[q], static_cast<std::uint32_t>(position));
     for (std::uint32_t c = 0; c < l.channels.count; ++c) {
       std::vector<float> scores(n);
       for (float& x : scores) x = static_cast<float>(d.chance(0.5) ? d.below(5) : 5 * d.uniform());
@@ -129,8 +132,10 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
     return out;
   };
 
+  kvmeld::testing::watch const unharmed(start.cache);
   subject<T, Policy> whole = start;
   whole.cache.compress(slots, budget, s.fallback);
+  CHECK(unharmed.after_compress(whole.cache, slots) == "");
   for (std::uint32_t q : slots) {
     support::for_tracks(s.extent, q, [&](kvmeld::track t) {
       CHECK(broken_promises(policy, s, whole.cache, t, before[t.index]) == 0);
@@ -143,8 +148,11 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   for (bool more = true; more;) {
     std::size_t held = 0, left = 0;
     for (std::uint32_t q : slots) held += rounds.cache.entries(q);
+    kvmeld::testing::watch const last(rounds.cache);
     rounds.cache.plan(slots, budget, s.fallback);
+    CHECK(last.unchanged(rounds.cache) == "");
     rounds.cache.apply();
+    CHECK(last.after_compress(rounds.cache, slots) == "");
     for (std::uint32_t q : slots) left += rounds.cache.entries(q);
     more = Policy::identify_type::repeats && left < held;
   }

@@ -140,6 +140,7 @@ struct compact_ledger_phase {
     if (team.lane() == 0) {
       if (l.members.capacity != 0) move_members(plan, t);
       l.length[t.where.index] = kept;
+      l.word(t.where, track_word::changed) = kept != n ? 1 : 0;
     }
   }
 

@@ -50,7 +50,7 @@ private:
       degree += map.degree_weight[map.at(t.item, m.slots[i])] * l.degree[l.at(t.where, m.slots[i])];
     }
     l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    look_again(t, p, entry_flag::key_checked | entry_flag::value_checked);
     slot_t const other = m.slots[0] == p ? m.slots[1] : m.slots[0];
     bool const shared = map.what[map.at(t.item, other)] == fate::share;
     merge_weights(t, p, m);
@@ -85,9 +85,9 @@ private:
   }
 
   /// A row that was written is a new row: weights above 1 may have overflowed its storage.
-  KVMELD_HD void look_again(tile const& t, slot_t p) const {
+  KVMELD_HD void look_again(tile const& t, slot_t p, unsigned checks) const {
     std::uint8_t& flags = wave.ledger.flags[wave.ledger.at(t.where, p)];
-    flags = static_cast<std::uint8_t>(flags & ~(entry_flag::key_checked | entry_flag::value_checked));
+    flags = static_cast<std::uint8_t>(flags & ~checks);
   }
 
   /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
@@ -104,7 +104,7 @@ private:
     }
     if (!any) return;
     l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    look_again(t, p, entry_flag::value_checked);
   }
 };
 

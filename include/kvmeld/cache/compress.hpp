@@ -9,6 +9,8 @@
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -32,12 +34,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// What to do with a track that merging does not bring to its budget.
-enum class shortfall : std::uint8_t {
-  report,        ///< leave it longer; finding::budget_unreached says so
-  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
-};
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 /// One path sizes (arena without memory) and carves.
@@ -125,9 +121,8 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
-/// merge::drop turns the sources of sets into evictions.
-template <class Policy>
-inline constexpr bool dissolves_sets = std::is_same_v<typename Policy::merge_type, merge::drop>;
+/// merge::drop turns the sources of sets and spans into evictions.
+template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
@@ -140,11 +135,16 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   } else if constexpr (identify_type::needs_keys) {
     launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
   }
-  launch(admit_phase<identify_type>{p.identify, wave});
-  if constexpr (identify_type::makes_sets) {
+  launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
+  if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
+  }
+  if constexpr (makes_spans<identify_type>::value) {
+    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave});
+  }
+  if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
-    if constexpr (!dissolves_sets<Policy>) launch(fold_scores_phase{wave});
+    if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
 }
@@ -219,10 +219,10 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::open_wave(launch, p, x, allowed);
     for (bool more = detail::any_active(executor, wave); more;) {
       detail::plan_round(launch, p, x);
-      // The sets were listed to weigh them; merge::drop has dissolved them since.
-      if constexpr (detail::dissolves_sets<Policy>) launch(link_phase{wave, wave.step});
+      // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
+      if (detail::dissolves_sets(p)) launch(link_phase{wave, wave.step});
       detail::merge_keys(launch, x.keys, wave.step);
-      more = Policy::identify_type::repeats && detail::any_active(executor, wave);
+      more = traits_of_identifier(p.identify).repeats && detail::any_active(executor, wave);
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});

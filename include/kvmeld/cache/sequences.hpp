@@ -1,4 +1,4 @@
-// The life of a sequence as phases over its tracks: open, append, commit.
+// The life of a sequence as phases over its tracks: open, append, commit, truncate.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -102,6 +102,24 @@ struct commit_settle_phase : sequence_phase {
     if (!leads(t) || team.lane() != 0) return;
     ledger.seen[t.where.sequence] += count_of(t);
     ledger.pending[t.where.sequence] = 0;
+  }
+};
+
+/// Forgets all but the first `count` tokens seen, of which those to forget are unmerged.
+struct truncate_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = ledger.length[t.where.index];
+    std::uint32_t const kept = n - (ledger.seen[t.where.sequence] - count_of(t));
+    team.sync();
+    team.for_each(n - kept, [&](std::uint32_t i) { ledger.degree[ledger.at(t.where, kept + i)] = 0.0f; });
+    if (team.lane() == 0) ledger.length[t.where.index] = kept;
+  }
+};
+
+/// Follows truncate_phase.
+struct truncate_settle_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t) && team.lane() == 0) ledger.seen[t.where.sequence] = count_of(t);
   }
 };
 

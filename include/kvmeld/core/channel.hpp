@@ -30,8 +30,10 @@ enum : std::uint32_t {
   accumulated_attention = 1,
   window_past = 2,
   window_current = 3,
-  merge_weight = 4,
-  user = 1000
+  hits_past = 4,
+  hits_current = 5,
+  merge_weight = 6,
+  user = 1000,
 };
 }  // namespace channel_tag
 

@@ -21,12 +21,21 @@ namespace entry_flag {
 enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 }  // namespace entry_flag
 
-/// Words per track and per sequence that the ready-made stages keep.
+/// Words per track and per sequence that the ready-made stages keep. `compressed_at`: tokens seen when a compression
+/// last changed any track of the sequence; what came later is unmerged, one entry per token.
 namespace track_word {
-enum : std::uint32_t { observed_rows = 0, window_rows = 1, last_rounds = 2, count = 3 };
+enum : std::uint32_t {
+  observed_rows,
+  window_rows,
+  last_rounds,
+  threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
+  next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
+  changed,         ///< 1 if the last compression changed the track
+  count
+};
 }  // namespace track_word
 namespace sequence_word {
-enum : std::uint32_t { rounds = 0, count = 1 };
+enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
 }  // namespace sequence_word
 
 /// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The token in
@@ -43,6 +52,11 @@ struct member_ref {
   std::uint32_t capacity = 0;  ///< members per track; 0: the policy shares nothing
 };
 
+/// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
+KVMELD_HD inline float log_of_degree(float degree) {
+  return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
+}
+
 /// Trivially copyable view of the ledger's arrays; independent of any policy's type.
 /// Per-entry arrays are [tracks][capacity] and valid below length; per-sequence arrays are [sequences].
 struct ledger_ref {
@@ -50,6 +64,7 @@ struct ledger_ref {
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
   channel_list channels;
+  bool ignore_degree = false;  ///< every entry counts as one token where attention is concerned
 
   std::uint32_t* length = nullptr;   ///< [tracks] entries held, pending ones included
   std::uint32_t* seen = nullptr;     ///< [sequences] tokens committed since open: the next position
@@ -77,6 +92,11 @@ struct ledger_ref {
   }
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
+  }
+  /// What is added to the entry's attention logit: log_of_degree, or 0 for every entry held where degrees are ignored.
+  KVMELD_HD float log_degree(track t, slot_t s) const {
+    float const d = degree[at(t, s)];
+    return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d);
   }
   /// Tokens of a sequence, pending ones included: the position of the next one.
   KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
@@ -137,11 +157,6 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
     l.members.own_norm = a.take<float>(slots);
   }
   return l;
-}
-
-/// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
-KVMELD_HD inline float log_of_degree(float degree) {
-  return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
 }
 
 /// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so far, else its

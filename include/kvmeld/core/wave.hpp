@@ -23,6 +23,7 @@ struct track_state {
   std::uint32_t rounds;    ///< rounds done in this call
   std::uint32_t merged;    ///< entries that the last round's identifier removed
   std::uint32_t spreads;   ///< spread sources that `link` listed
+  std::uint32_t sinks;     ///< entries at the beginning that the selector pinned
   std::uint32_t recents;   ///< entries at the end that the selector pinned as the local window
   std::uint32_t shielded;  ///< length of the beginning that is frozen or not writable
   std::uint32_t active;    ///< 1 while the track is above its budget and makes progress

@@ -43,6 +43,8 @@ struct nearest_center {
   static constexpr bool needs_keys = true;
   static constexpr bool needs_values = By != resemblance::keys;
   static constexpr bool needs_centers = true;
+  static constexpr bool empties_field = true;
+  static constexpr bool gives_similarity = true;
   static constexpr std::uint32_t tile_rows = 64;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
@@ -90,8 +92,7 @@ struct nearest_center {
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
     track_state const s = wave.state[item];
-    team.sync();
-    admit_best(team, wave, item, s.field, admission.allow(s, s.field, round));
+    admit_best(team, wave, item, s.field, allowed_by(team, admission, wave, item, s.field, round));
     role const* const roles = wave.roles + wave.at(item, 0);
     std::uint32_t dropped = 0;
     team.for_each(s.length, [&](std::uint32_t i) {

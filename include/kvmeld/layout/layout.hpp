@@ -43,6 +43,15 @@ template <class Derived, class T> struct addressed_rows {
       std::uint32_t const run = min_of(tokens - t, s.remaining);
       T const* const base = s.base + std::int64_t{channel} * s.channel_stride;
       float* const to = out + std::size_t{t} * ld;
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels(); tuned != nullptr && s.channel_stride == 1) {
+          for (std::uint32_t r = 0; r < run; ++r) {
+            tuned->decode(base + std::int64_t{r} * s.token_stride, channels, to + std::size_t{r} * ld);
+          }
+          t += run;
+          continue;
+        }
+      }
       if (s.channel_stride == 1) {
         for (std::uint32_t r = 0; r < run; ++r) {
           T const* const row = base + std::int64_t{r} * s.token_stride;

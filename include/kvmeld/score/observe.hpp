@@ -22,7 +22,8 @@ inline namespace KVMELD_ABI {
 /// What both sources share: slots per tile, and how sums enter the channels.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
-  static constexpr std::uint32_t channels = Score::channels().count;
+  static constexpr std::uint32_t channels =
+      channel_bound<Score>();  ///< room; in use are score.channels().count
   Score score;
   ledger_ref ledger;
   batch_source source;
@@ -33,9 +34,11 @@ template <class Score> struct observe_base {
   struct updates {
     channel_update at[channels];
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
+    std::uint32_t used;       ///< channels
 
-    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows) : first_row(rows) {
-      for (std::uint32_t c = 0; c < channels; ++c) {
+    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows)
+        : first_row(rows), used(score.channels().count) {
+      for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = score.update(c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
       }
@@ -51,10 +54,11 @@ template <class Score> struct observe_base {
   }
   KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
     float next[channels];
-    for (std::uint32_t c = 0; c < channels; ++c) {
+    std::uint32_t const used = u.used;
+    for (std::uint32_t c = 0; c < used; ++c) {
       next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
     }
-    for (std::uint32_t c = 0; c < channels; ++c) data[c][i] = next[c];
+    for (std::uint32_t c = 0; c < used; ++c) data[c][i] = next[c];
   }
 };
 
@@ -90,6 +94,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
@@ -119,10 +124,11 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       });
       team.sync();
       team.for_each(tokens, [&](std::uint32_t j) {
-        float const bias = log_of_degree(l.degree[l.at(t.where, begin + j)]);
+        float const bias = l.log_degree(t.where, begin + j);
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
-          if (begin + j >= params.visible(length, rows, r0 + r)) continue;
+          std::uint32_t const visible = params.visible(length, rows, r0 + r);
+          if (begin + j >= visible) continue;
           if (!params.in_window(position[j], params.position_of(known, rows, r0 + r))) continue;
           float p = 0.0f;
           for (std::uint32_t h = 0; h < group; ++h) {
@@ -132,11 +138,11 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
             p += std::exp(params.logit(product, bias) - norm[row]);
           }
           p /= static_cast<float>(group);
-          for (std::uint32_t c = 0; c < channels; ++c) {
-            if (r0 + r >= u.at[c].first_row) part[c] += p;
+          for (std::uint32_t c = 0; c < used; ++c) {
+            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
           }
         }
-        for (std::uint32_t c = 0; c < channels; ++c) sums[j * channels + c] += part[c];
+        for (std::uint32_t c = 0; c < used; ++c) sums[j * channels + c] += part[c];
       });
       team.sync();
     }
@@ -164,13 +170,15 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     position_t const* const position = l.position + l.at(t.where, begin);
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        if (begin + j >= params.visible(length, rows, r)) continue;
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (begin + j >= visible) continue;
         if (!params.in_window(position[j], params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -178,8 +186,8 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
           p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[begin + j]);
         }
         p /= static_cast<float>(group);
-        for (std::uint32_t c = 0; c < channels; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += p;
+        for (std::uint32_t c = 0; c < used; ++c) {
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
       this->add(t.where, begin + j, u, sums);

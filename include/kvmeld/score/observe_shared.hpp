@@ -52,6 +52,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
@@ -123,11 +124,11 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
               p += std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]);
             }
             p /= static_cast<float>(group);
-            for (std::uint32_t c = 0; c < channels; ++c) {
-              if (r0 + r >= u.at[c].first_row) part[c] += p;
+            for (std::uint32_t c = 0; c < used; ++c) {
+              if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
             }
           }
-          for (std::uint32_t c = 0; c < channels; ++c) sums[std::size_t{i} * channels + c] += part[c];
+          for (std::uint32_t c = 0; c < used; ++c) sums[std::size_t{i} * channels + c] += part[c];
         });
         team.sync();
       }
@@ -190,6 +191,7 @@ template <class Score, class T> struct observe_shared_rows_phase : observe_base<
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
@@ -199,7 +201,8 @@ template <class Score, class T> struct observe_shared_rows_phase : observe_base<
       position_t const position = i < length ? l.position[l.at(t.where, i)] : l.members.position[m];
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        if (slot >= params.visible(length, rows, r)) continue;
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (slot >= visible) continue;
         if (!params.in_window(position, params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -207,8 +210,8 @@ template <class Score, class T> struct observe_shared_rows_phase : observe_base<
           p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[i]);
         }
         p /= static_cast<float>(group);
-        for (std::uint32_t c = 0; c < channels; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += p;
+        for (std::uint32_t c = 0; c < used; ++c) {
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
       if (i < length) {

@@ -29,6 +29,7 @@ struct bands {
   static constexpr char const* name = "bands";
   static constexpr bool needs_score = true;
   static constexpr bool makes_centers = true;
+  static constexpr bool pins_exactly = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     pins p = resolve_pins(sinks, window, protect, length, limit, frozen);
@@ -37,7 +38,8 @@ struct bands {
   }
   /// Tokens besides pinned entries and centres that live on, with this budget.
   KVMELD_HD std::uint32_t others(std::uint32_t limit) const {
-    return floor_share(magnification - 1.0, limit);
+    double const all = (magnification - 1.0) * static_cast<double>(limit);
+    return all < 1e9 ? floor_share(magnification - 1.0, limit) : 1000000000u;  // more than a track can hold
   }
 
   template <class Team>

@@ -47,6 +47,12 @@ struct is_selector<Select,
                                    std::declval<pins const&>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Select>> {};
 
+/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total() entries are
+/// pinned, pinned().centers more are centres and all others go or may merge, so that a host can count with it.
+template <class Select, class = void> struct pins_exactly : std::false_type {};
+template <class Select>
+struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
+
 /// Optional declaration of a selector, false where it says nothing: `makes_centers`, some entries get role::center.
 template <class Select, class = void> struct makes_centers : std::false_type {};
 template <class Select>
@@ -85,6 +91,7 @@ template <class Select> struct select_phase {
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
     team.sync();
     if (team.lane() != 0) return;
+    s.sinks = p.sinks;
     s.recents = p.recents;
     if (!fits) s.active = 0;
   }

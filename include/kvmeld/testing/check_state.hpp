@@ -1,0 +1,109 @@
+// What holds of a ledger between any two calls.
+#pragma once
+
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/testing/layout_options.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace testing {
+
+/// The shared entries of one track: members within their room, each owned by an entry that is held, in their order.
+inline std::string member_problem(ledger_ref const& l, track t) {
+  if (l.members.capacity == 0) return {};
+  std::uint32_t const count = l.members.count[t.index];
+  if (count > l.members.capacity) {
+    return message(check_calls::track_name(t), " has ", count, " members, but room for ", l.members.capacity);
+  }
+  for (std::uint32_t m = 0; m < count; ++m) {
+    std::size_t const i = l.member_at(t, m);
+    if (l.members.owner[i] >= l.length[t.index]) {
+      return message("member ", m, " of ", check_calls::track_name(t), " belongs to slot ",
+                     l.members.owner[i], ", but the track holds ", l.length[t.index], " entries");
+    }
+    if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) {
+      return message("member ", m, " of ", check_calls::track_name(t), " belongs to slot ",
+                     l.members.owner[i], ", and the member before it to ", l.members.owner[i - 1],
+                     "; members are ordered by owner");
+    }
+    if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f) {
+      return message("member ", m, " of ", check_calls::track_name(t), " has norm ", l.members.norm[i]);
+    }
+  }
+  return {};
+}
+
+/// The entries of one track: degrees above 0 as far as the track goes and 0 behind, stored positions strictly ascending
+/// and below the tokens known, pending ones fresh.
+inline std::string entry_problem(ledger_ref const& l, track t) {
+  std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence];
+  std::int64_t const known = std::int64_t{l.seen[t.sequence]} + pending;
+  for (slot_t s = 0; s < l.extent.capacity; ++s) {
+    float const degree = l.degree[l.at(t, s)];
+    if (s >= n && degree != 0.0f) {
+      return message(slot_name(t, s), " is empty, but has degree ", degree);
+    }
+    if (s >= n) continue;
+    if (!is_finite(degree) || !(degree > 0.0f)) {
+      return message(slot_name(t, s), " has degree ", degree, "; allowed are finite numbers above 0");
+    }
+    position_t const position = l.position[l.at(t, s)];
+    if (s > 0 && position <= l.position[l.at(t, s - 1)]) {
+      return message(slot_name(t, s), " is stored at position ", position, ", and the slot before it at ",
+                     l.position[l.at(t, s - 1)], "; positions ascend");
+    }
+    if (position >= known) {
+      return message(slot_name(t, s), " is stored at position ", position, ", but ", known,
+                     " tokens are known (seen and pending)");
+    }
+    if (s + pending >= n && (degree != 1.0f || position != known - (std::int64_t{n} - s))) {
+      return message(slot_name(t, s), " is pending, but has degree ", degree, " and position ", position,
+                     "; expected are 1 and ", known - (std::int64_t{n} - s));
+    }
+  }
+  return {};
+}
+
+/// What is wrong with a ledger; empty if nothing is. Closed sequences are not looked at. For every track of an open
+/// one: frozen + pending <= length <= capacity and length <= seen + pending; degrees, positions (strictly ascending, so
+/// that entries keep the order of their tokens) and members as above. Host only; linear in the ledger.
+inline std::string invariant_problem(ledger_ref const& l) {
+  std::string problem;
+  each_track(l.extent, [&](track t) {
+    if (!problem.empty() || l.is_open[t.sequence] == 0) return;
+    std::uint32_t const n = l.length[t.index];
+    std::uint32_t const seen = l.seen[t.sequence], pending = l.pending[t.sequence],
+                        frozen = l.frozen[t.sequence];
+    if (n > l.extent.capacity) {
+      problem =
+          message(check_calls::track_name(t), " holds ", n, " entries, but has capacity ", l.extent.capacity);
+    } else if (std::uint64_t{frozen} + pending > n) {
+      problem = message(check_calls::track_name(t), " holds ", n, " entries, fewer than its ", frozen,
+                        " frozen and ", pending, " pending ones");
+    } else if (n > std::uint64_t{seen} + pending) {
+      problem = message(check_calls::track_name(t), " holds ", n, " entries, more than the ", seen,
+                        " tokens seen and ", pending, " pending");
+    } else {
+      problem = entry_problem(l, t);
+      if (problem.empty()) problem = member_problem(l, t);
+    }
+  });
+  return problem;
+}
+
+/// The same of a cache.
+template <class Cache> std::string invariant_problem(Cache const& cache) {
+  return invariant_problem(cache.ledger());
+}
+
+}  // namespace testing
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,191 @@
+// The reader of dump_plan's text: strict, so that what is cut off or garbled is refused by line.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/testing/saved_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <istream>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace testing {
+
+/// One line at a time, as words separated by single spaces. The first problem stays.
+class plan_lines {
+public:
+  explicit plan_lines(std::istream& in) : in_(in) {}
+
+  /// Reads the next line and its first word; nothing once there is a problem or the text ends.
+  std::string next() {
+    words_.clear();
+    at_ = 0;
+    if (!problem_.empty()) return {};
+    std::string line;
+    ++number_;
+    if (!std::getline(in_, line)) {
+      refuse("the text ends; expected is \"end\"");
+      return {};
+    }
+    if (in_.eof()) {
+      refuse("the line is cut off; lines end in a line break");
+      return {};
+    }
+    std::string word;
+    for (char c : line) {
+      if (c != ' ') {
+        word += c;
+        continue;
+      }
+      words_.push_back(word);
+      word.clear();
+    }
+    words_.push_back(word);
+    return take("a word");
+  }
+  void expect(char const* word) {
+    std::string const got = take(word);
+    if (got != word) refuse(message("\"", got, "\" stands for \"", word, "\""));
+  }
+  /// A whole number in base 10 or, as eight digits at most, 16.
+  std::uint32_t number(char const* what, std::uint32_t base = 10) {
+    std::string const text = take(what);
+    std::uint64_t x = 0;
+    bool good = !text.empty() && text.size() <= 10;
+    for (char c : text) {
+      std::uint32_t const digit = c >= '0' && c <= '9'   ? static_cast<std::uint32_t>(c - '0')
+                                  : c >= 'a' && c <= 'f' ? static_cast<std::uint32_t>(c - 'a') + 10u
+                                                         : 99u;
+      good = good && digit < base;
+      x = x * base + digit;
+    }
+    if (!good || x > std::numeric_limits<std::uint32_t>::max()) {
+      refuse(message(what, " is \"", text, "\"; allowed are whole numbers of 32 bits in base ", base));
+    }
+    return problem_.empty() ? static_cast<std::uint32_t>(x) : 0;
+  }
+  fate fate_word() {
+    std::string const text = take("a fate");
+    for (fate f : {fate::keep, fate::merge, fate::share, fate::spread, fate::drop}) {
+      if (text == fate_name(f)) return f;
+    }
+    refuse(message("fate is \"", text, "\"; allowed are keep, merge, share, spread and drop"));
+    return fate::keep;
+  }
+  bool more() const { return at_ < words_.size(); }
+  void end_of_line() {
+    if (more()) refuse(message("\"", words_[at_], "\" stands where the line should end"));
+  }
+  void refuse(std::string const& why) {
+    if (problem_.empty()) problem_ = message("read_plan: line ", number_, ": ", why);
+  }
+  bool good() const { return problem_.empty(); }
+  std::string const& problem() const { return problem_; }
+
+private:
+  std::string take(char const* what) {
+    if (more()) return words_[at_++];
+    refuse(message("the line ends; expected is ", what));
+    return {};
+  }
+
+  std::istream& in_;
+  std::vector<std::string> words_;
+  std::size_t at_ = 0;
+  std::uint32_t number_ = 0;
+  std::string problem_;
+};
+
+/// The lines of one track, after its first word.
+inline saved_track read_track(plan_lines& in) {
+  saved_track t{};
+  t.layer = in.number("the layer");
+  t.sequence = in.number("the sequence");
+  t.kv_head = in.number("the head");
+  in.expect("length");
+  t.length = in.number("the length");
+  in.expect("kept");
+  t.kept = in.number("the number of entries kept");
+  in.expect("rounds");
+  t.rounds = in.number("the number of rounds");
+  in.expect("findings");
+  t.findings = in.number("the findings");
+  in.end_of_line();
+  std::uint32_t at = 0, kept = 0;
+  while (in.good() && at < t.length) {
+    std::string const word = in.next();
+    saved_entry e{};
+    e.slot = e.target = in.good() ? in.number("the slot") : 0;
+    e.count = 1;
+    if (word == "stay") {
+      e.count = in.number("the number of entries");
+      e.key_weight = e.value_weight = e.degree_weight = float_bits(1.0f);
+    } else if (word == "entry") {
+      e.what = in.fate_word();
+      e.target = in.number("the target");
+      e.span = in.number("the span");
+      e.key_weight = in.number("the key weight", 16);
+      e.value_weight = in.number("the value weight", 16);
+      e.degree_weight = in.number("the degree weight", 16);
+    } else {
+      in.refuse(message("\"", word, "\" stands for \"stay\" or \"entry\""));
+    }
+    in.end_of_line();
+    if (e.slot != at || e.count == 0 || e.count > t.length - at) {
+      in.refuse(message("entries ", e.slot, " to ", std::uint64_t{e.slot} + e.count, " follow ", at, " of ",
+                        t.length, " entries; list each once, in order"));
+    }
+    at += e.count;
+    kept += e.what == fate::keep ? e.count : 0;
+    t.entries.push_back(e);
+  }
+  if (kept != t.kept)
+    in.refuse(message("the track says that ", t.kept, " entries are kept, but ", kept, " are"));
+  return t;
+}
+
+/// Reads what dump_plan wrote. Returns why it cannot be read, by line, or nothing; `plan` is then whole. Whether the plan
+/// can be applied to a cache is for load_plan to say.
+inline std::string read_plan(std::istream& stream, saved_plan& plan) {
+  plan = {};
+  plan_lines in(stream);
+  if (in.next() != "kvmeld-plan") in.refuse("the text does not begin with \"kvmeld-plan\"");
+  std::uint32_t const version = in.good() ? in.number("the version") : 0;
+  if (version != plan_text_version) {
+    in.refuse(message("version is ", version, "; allowed is ", plan_text_version));
+  }
+  in.end_of_line();
+  if (in.next() != "layers") in.refuse("the line does not begin with \"layers\"");
+  plan.layers = in.number("the number of layers");
+  in.expect("heads");
+  plan.kv_heads = in.number("the number of heads");
+  in.expect("sequences");
+  while (in.good() && in.more()) plan.sequences.push_back(in.number("a sequence"));
+  std::uint64_t const count = std::uint64_t{plan.layers} * plan.kv_heads * plan.sequences.size();
+  for (std::uint64_t i = 0; in.good() && i < count; ++i) {
+    if (in.next() != "track") in.refuse(message("expected is track ", i + 1, " of ", count));
+    if (!in.good()) break;
+    plan.tracks.push_back(read_track(in));
+    saved_track const& t = plan.tracks.back();
+    std::uint64_t const rest = i / plan.kv_heads;
+    if (t.kv_head != i % plan.kv_heads || t.sequence != plan.sequences[rest % plan.sequences.size()] ||
+        t.layer != rest / plan.sequences.size()) {
+      in.refuse(message("the track before is (layer ", t.layer, ", sequence ", t.sequence, ", head ",
+                        t.kv_head, "), out of order"));
+    }
+  }
+  if (in.good() && in.next() != "end") in.refuse("expected is \"end\"");
+  in.end_of_line();
+  if (!in.good()) plan = {};
+  return in.problem();
+}
+
+}  // namespace testing
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

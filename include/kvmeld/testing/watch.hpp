@@ -1,0 +1,237 @@
+// A cache before an operation, as digests, and what the operation may not have done.
+#pragma once
+
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/testing/check_state.hpp>
+#include <kvmeld/testing/layout_options.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace testing {
+
+/// A running hash of 32-bit words (FNV-1a, 64 bits, a word at a time).
+class digest {
+public:
+  void add(std::uint32_t word) {
+    hash_ = (hash_ ^ word) * 0x100000001b3u;
+    hash_ ^= hash_ >> 29;
+  }
+  std::uint64_t value() const { return hash_; }
+
+private:
+  std::uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
+/// Digest of one row as a layout reads it.
+template <class Layout> std::uint64_t row_digest(Layout const& layout, track t, slot_t s) {
+  std::vector<float> row(layout.channels());
+  std::vector<std::byte> scratch(4096);
+  layout.load_tile(serial_team(scratch.data(), scratch.size()), t, s, 1, 0, layout.channels(), row.data(),
+                   layout.channels());
+  digest d;
+  for (float x : row) d.add(float_bits(x));
+  return d.value();
+}
+
+template <class Layout> bool is_zero_row(Layout const& layout, track t, slot_t s) {
+  std::vector<float> row(layout.channels());
+  std::vector<std::byte> scratch(4096);
+  layout.load_tile(serial_team(scratch.data(), scratch.size()), t, s, 1, 0, layout.channels(), row.data(),
+                   layout.channels());
+  for (float x : row) {
+    if ((float_bits(x) & 0x7fffffffu) != 0) return false;
+  }
+  return true;
+}
+
+/// Remembers a cache (24 bytes an entry of its capacity, and what the ledger says), and tells after an operation on it,
+/// or on a copy of it, which promise was broken; an empty text: none.
+/// Host only; reads every row of K and V, whether it is in use or not.
+class watch {
+public:
+  template <class Cache> explicit watch(Cache const& cache) : now_(look(cache)) {}
+
+  /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
+  /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
+  /// same bits; entries keep their stored positions and order; degrees sum to no more than before; emptied value
+  /// rows are zero. Members may leave entries that are frozen. True of every ready-made policy; a plan by hand may choose other weights.
+  template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
+    std::string problem = invariant_problem(cache);
+    if (!problem.empty()) return problem;
+    image const next = look(cache);
+    auto const ref = cache.ref();
+    ledger_ref const& l = cache.ledger();
+    for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
+      if (now_.counters[q] != next.counters[q]) {
+        return message("sequence slot ", q, ": open, seen, pending, frozen or id changed");
+      }
+    }
+    each_track(l.extent, [&](track t) {
+      if (!problem.empty()) return;
+      bool listed = false;
+      for (std::uint32_t q : slots) listed = listed || q == t.sequence;
+      std::uint32_t const before = now_.length[t.index], after = next.length[t.index];
+      if (after > before) {
+        problem = message(check_calls::track_name(t), " grew from ", before, " to ", after, " entries");
+      } else if (!listed || after == before) {
+        problem =
+            change(next, t, 0, l.extent.capacity,
+                   listed ? ", though its track kept its length" : ", though its sequence was not listed");
+        if (problem.empty()) problem = members_change(next, t);
+      } else {
+        problem = change(next, t, 0, l.frozen[t.sequence], ", though it is frozen");
+        for (slot_t s = 0; problem.empty() && s < before; ++s) {
+          if (!ref.keys.writable(t, s) || !ref.values.writable(t, s)) {
+            problem = change(next, t, s, s + 1, ", though it is not writable");
+          }
+        }
+        if (problem.empty())
+          problem = change(next, t, before, l.extent.capacity, ", though it was not in use");
+        for (slot_t s = after; problem.empty() && s < before; ++s) {
+          if (!is_zero_row(ref.values, t, s))
+            problem = slot_name(t, s) + " was emptied, but its value is not zero";
+        }
+        if (problem.empty()) problem = kept_problem(l, t, before, after);
+      }
+    });
+    return problem;
+  }
+
+  /// After a refused call, or `plan` alone: K, V, lengths, entries and sequences are as they were. (Planning looks for
+  /// NaN and leaves findings: flags, findings and words of tracks may differ.)
+  template <class Cache> std::string unchanged(Cache const& cache) const {
+    image const next = look(cache);
+    ledger_ref const& l = cache.ledger();
+    for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
+      if (now_.counters[q] != next.counters[q]) return message("sequence slot ", q, " changed its counters");
+    }
+    std::string problem;
+    each_track(l.extent, [&](track t) {
+      if (!problem.empty()) return;
+      if (now_.length[t.index] != next.length[t.index]) {
+        problem = message(check_calls::track_name(t), " went from ", now_.length[t.index], " to ",
+                          next.length[t.index], " entries");
+      } else {
+        problem = change(next, t, 0, l.extent.capacity, "");
+        if (problem.empty()) problem = members_change(next, t);
+      }
+    });
+    return problem;
+  }
+
+private:
+  struct image {
+    std::uint32_t capacity;
+    std::vector<std::uint32_t> length;
+    std::vector<std::uint64_t> keys, values, entries, counters, members;
+    std::vector<float> degree;
+    std::vector<position_t> position;
+  };
+
+  template <class Cache> static image look(Cache const& cache) {
+    ledger_ref const& l = cache.ledger();
+    auto const ref = cache.ref();
+    image i;
+    i.capacity = l.extent.capacity;
+    each_track(l.extent, [&](track t) {
+      i.length.push_back(l.length[t.index]);
+      for (slot_t s = 0; s < l.extent.capacity; ++s) {
+        i.keys.push_back(row_digest(ref.keys, t, s));
+        i.values.push_back(row_digest(ref.values, t, s));
+        i.degree.push_back(l.degree[l.at(t, s)]);
+        i.position.push_back(l.position[l.at(t, s)]);
+        digest d;
+        d.add(float_bits(i.degree.back() - members_in(l, t, s)));
+        for (std::uint32_t c = 0; s < i.length.back() && c < l.channels.count; ++c) {
+          d.add(float_bits(l.channel_data[c][l.at(t, s)]));
+        }
+        if (s < i.length.back()) d.add(static_cast<std::uint32_t>(i.position.back()));
+        i.entries.push_back(d.value());
+      }
+      i.members.push_back(member_digest(l, t));
+    });
+    for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
+      digest d;
+      for (auto* field : {l.is_open, l.seen, l.pending, l.frozen, l.id}) d.add(field[q]);
+      i.counters.push_back(d.value());
+    }
+    return i;
+  }
+
+  static float members_in(ledger_ref const& l, track t, slot_t s) {
+    if (l.members.capacity == 0 || s >= l.length[t.index]) return 0.0f;
+    return static_cast<float>(first_member_of(l, t, s + 1) - first_member_of(l, t, s));
+  }
+  static std::uint64_t member_digest(ledger_ref const& l, track t) {
+    digest d;
+    std::uint32_t const count = l.members.capacity == 0 ? 0 : l.members.count[t.index];
+    for (std::uint32_t m = 0; m < count; ++m) {
+      std::size_t const i = l.member_at(t, m);
+      d.add(l.members.owner[i]);
+      d.add(static_cast<std::uint32_t>(l.members.position[i]));
+      d.add(float_bits(l.members.norm[i]));
+      for (std::uint32_t c = 0; c < l.channels.count; ++c) d.add(float_bits(l.members.channel_data[c][i]));
+    }
+    for (slot_t s = 0; l.members.capacity != 0 && s < l.length[t.index]; ++s) {
+      d.add(float_bits(l.members.own_norm[l.at(t, s)]));
+    }
+    return d.value();
+  }
+
+  std::string members_change(image const& next, track t) const {
+    if (next.members[t.index] == now_.members[t.index]) return {};
+    return check_calls::track_name(t) + " changed its members";
+  }
+
+  /// The first row or entry of slots [begin, end) that is not as it was.
+  std::string change(image const& next, track t, slot_t begin, slot_t end, char const* why) const {
+    for (slot_t s = begin; s < end; ++s) {
+      std::size_t const i = std::size_t{t.index} * now_.capacity + s;
+      char const* const what = next.keys[i] != now_.keys[i]       ? " changed its key"
+                               : next.values[i] != now_.values[i] ? " changed its value"
+                               : next.entries[i] != now_.entries[i]
+                                   ? " changed its degree, position or scores"
+                                   : nullptr;
+      if (what != nullptr) return slot_name(t, s) + what + why;
+    }
+    return {};
+  }
+
+  std::string kept_problem(ledger_ref const& l, track t, std::uint32_t before, std::uint32_t after) const {
+    std::size_t const base = std::size_t{t.index} * now_.capacity;
+    double was = 0, is = 0;
+    for (slot_t s = 0; s < before; ++s) was += static_cast<double>(now_.degree[base + s]);
+    slot_t old = 0;
+    for (slot_t s = 0; s < after; ++s) {
+      position_t const p = l.position[l.at(t, s)];
+      while (old < before && now_.position[base + old] < p) ++old;
+      if (old == before || now_.position[base + old] != p) {
+        return message(slot_name(t, s), " is stored at position ", p, ", which no entry had before");
+      }
+      is += static_cast<double>(l.degree[l.at(t, s)]);
+    }
+    if (is > was * (1 + 1e-5)) {
+      return message(check_calls::track_name(t), " stands for ", is, " tokens after, but for ", was,
+                     " before");
+    }
+    return {};
+  }
+
+  image now_;
+};
+
+}  // namespace testing
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
