@@ -22,6 +22,9 @@ enum class field_of : std::uint8_t {
 /// Calls f(field_of, T* array, elements per sequence, track, entry or member) for every array that says something about
 /// a sequence, in a fixed order in which counts come before what they count. `is_open` is not among them: it says
 /// whether the others mean anything.
+#if defined(__CUDACC__)  // saving calls it with host functions
+#pragma nv_exec_check_disable
+#endif
 template <class F> KVMELD_HD void for_each_field(ledger_ref const& l, F f) {
   f(field_of::sequence, l.seen, 1u);
   f(field_of::sequence, l.pending, 1u);
