@@ -149,7 +149,9 @@ private:
             b_.launch(kvmeld::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
-          [&] { return similarity_reference(); });
+          [&] {
+            return references{similarity_reference(), {}};
+          });
     }
     measure(
         "admit",
@@ -250,7 +252,7 @@ private:
   }
 
   /// Only chunked_bipartite computes what a matrix product does.
-  std::optional<double> similarity_reference() const {
+  std::optional<double> similarity_reference() {
     if constexpr (std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
       return s_.reference().similarity_seconds(kv_heads, b_.wave().state[0].field, policy_.identify.chunk,
                                                head_dim);

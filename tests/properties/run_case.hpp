@@ -1,13 +1,13 @@
 // Compresses one random case whole, in rounds of plan and apply, on more threads, in other waves, alone and elsewhere.
 #pragma once
 
+#include <kvmeld/testing.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
-
-#include <kvmeld/testing.hpp>
 
 #include "invariants.hpp"
 #include "member_invariants.hpp"

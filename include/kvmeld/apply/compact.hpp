@@ -68,6 +68,12 @@ template <class Layout> struct compact_rows_phase {
       auto const column = [&](std::uint32_t i) {
         return s.base + std::int64_t{first + i} * s.channel_stride;
       };
+      if constexpr (has_kernels<Team>::value && (sizeof(T) == 4 || sizeof(T) == 2)) {
+        if (auto const* const tuned = team.kernels()) {
+          return pack_columns(*tuned, plan.what + base, begin, kept, n, column(0), s.channel_stride,
+                              channels);
+        }
+      }
       // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no barrier.
       for (slot_t from = begin; from < n;) {
         if (plan.what[base + from] != fate::keep) {
@@ -99,6 +105,43 @@ template <class Layout> struct compact_rows_phase {
       for (slot_t to = kept; to < n; ++to) {
         layout.encode_row(team, t.where, to, [](std::uint32_t) { return 0.0f; });
       }
+    }
+  }
+
+private:
+  /// Column by column in stretches of slots, whose fates become bits once for all columns.
+  template <class Kernels, class T>
+  void pack_columns(Kernels const& tuned, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
+                    std::int64_t stride, std::uint32_t count) const {
+    constexpr std::uint32_t stretch = 4096;
+    std::uint64_t bits[stretch / 64];
+    slot_t to = begin;
+    for (slot_t from = begin; from < n; from += stretch) {
+      std::uint32_t const slots = min_of(stretch, n - from);
+      std::uint32_t moved = 0;
+      for (std::uint32_t i = 0; i < slots; i += 64) {
+        std::uint64_t word = 0;
+        for (std::uint32_t j = 0; j < min_of(64u, slots - i); ++j) {
+          word |= std::uint64_t{what[from + i + j] == fate::keep} << j;
+        }
+        bits[i / 64] = word;
+      }
+      for (std::uint32_t i = 0; i < slots; ++i) moved += what[from + i] == fate::keep ? 1 : 0;
+      for (std::uint32_t c = 0; c < count; ++c) {
+        T* const x = columns + std::int64_t{c} * stride;
+        if constexpr (sizeof(T) == 4) {
+          tuned.pack_words(reinterpret_cast<std::uint32_t*>(x + to),
+                           reinterpret_cast<std::uint32_t const*>(x + from), bits, slots);
+        } else {
+          tuned.pack_halves(reinterpret_cast<std::uint16_t*>(x + to),
+                            reinterpret_cast<std::uint16_t const*>(x + from), bits, slots);
+        }
+      }
+      to += moved;
+    }
+    for (std::uint32_t c = 0; c < count && zero; ++c) {
+      T* const x = columns + std::int64_t{c} * stride;
+      for (slot_t s = kept; s < n; ++s) x[s] = element_traits<T>::from_float(0.0f);
     }
   }
 };

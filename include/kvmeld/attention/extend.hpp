@@ -69,10 +69,8 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
       cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
-      team.for_each(tokens, [&](std::uint32_t i) {
-        bias[i] = cache.log_degree(t.where, begin + i);
-        position[i] = cache.position(t.where, begin + i);
-      });
+      load_bias(team, cache.ledger, t.where, begin, tokens, bias);
+      team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
       team.sync();
       rotate_tile(team, params.rope, turns, k, tokens, dk, begin, position);
       auto const logit = [&](std::uint32_t, std::uint32_t i, float product) {

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/random.hpp>
+#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -173,6 +174,18 @@ KVMELD_HD inline float carried_weight(channel_list const& channels, float* const
     return value(channel_tag::window_past) + value(channel_tag::window_current);
   }
   return value(channel_tag::accumulated_attention);
+}
+
+/// bias[i] = log degree of slot begin + i. No barrier at the end.
+template <class Team>
+KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
+                         std::uint32_t tokens, float* bias) {
+  if constexpr (has_kernels<Team>::value) {
+    if (auto const* const tuned = team.kernels()) {
+      return tuned->log_degrees(ledger.degree + ledger.at(where, begin), tokens, bias);
+    }
+  }
+  team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }
 
 /// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.

@@ -81,6 +81,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
+           2 * scratch_size(token_block * sizeof(float)) +
+           scratch_size(std::size_t{this->ledger.extent.group} * token_block * sizeof(float)) +
            rope_scratch(params.rope, keys.channels());
   }
 
@@ -106,27 +108,48 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const q = team.template scratch<float>(std::size_t{row_block} * group * d);
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
+    float* const bias = team.template scratch<float>(token_block);
+    float* const share = team.template scratch<float>(token_block);
+    float* const logits = team.template scratch<float>(std::size_t{group} * token_block);
     position_t const* const position = l.position + l.at(t.where, begin);
     double const* const turns = rope_table(team, params.rope, d);
     keys.load_tile(team, t.where, begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
+    load_bias(team, l, t.where, begin, tokens, bias);
     team.sync();
     rotate_tile(team, params.rope, turns, k, tokens, d, begin, position);
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      team.for_each(block * group * d, [&](std::uint32_t i) {
+      for (std::uint32_t r = 0; r < block * group; ++r) {
         using traits = element_traits<std::remove_const_t<Q>>;
-        std::uint32_t const r = i / d;
-        q[i] = scale * traits::to_float(
-                           query.row(member, t.where.kv_head * group + r % group, r0 + r / group)[i % d]);
-      });
+        Q const* const from = query.row(member, t.where.kv_head * group + r % group, r0 + r / group);
+        float* const to = q + std::size_t{r} * d;
+        team.for_each(d, [&](std::uint32_t c) { to[c] = scale * traits::to_float(from[c]); });
+      }
       team.for_each(block * group, [&](std::uint32_t r) {
         norm[r] = *lse.row(member, t.where.kv_head * group + r % group, r0 + r / group);
       });
       team.sync();
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels()) {
+          for (std::uint32_t r = 0; r < block; ++r) {
+            shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias,
+                   logits, share);
+            std::uint32_t const visible = params.visible(length, rows, r0 + r);
+            std::int64_t const at = params.position_of(known, rows, r0 + r);
+            for (std::uint32_t j = 0; j < tokens && begin + j < visible; ++j) {
+              if (!params.in_window(position[j], at)) continue;
+              for (std::uint32_t c = 0; c < used; ++c) {
+                if (r0 + r >= u.at[c].first_row)
+                  sums[j * channels + c] += contribution_of(this->score, c, share[j], visible);
+              }
+            }
+          }
+          continue;
+        }
+      }
       team.for_each(tokens, [&](std::uint32_t j) {
-        float const bias = l.log_degree(t.where, begin + j);
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
           std::uint32_t const visible = params.visible(length, rows, r0 + r);
@@ -137,7 +160,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
             std::uint32_t const row = r * group + h;
             if (!usable(norm[row])) continue;
             float const product = dot(q + std::size_t{row} * d, k + std::size_t{j} * d, d);
-            p += std::exp(params.logit(product, bias) - norm[row]);
+            p += std::exp(params.logit(product, bias[j]) - norm[row]);
           }
           p /= static_cast<float>(group);
           for (std::uint32_t c = 0; c < used; ++c) {
@@ -150,6 +173,23 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     }
     team.for_each(
         tokens, [&](std::uint32_t j) { this->add(t.where, begin + j, u, sums + std::size_t{j} * channels); });
+  }
+
+private:
+  /// share[j] = mean over the query heads of one query of exp(logit of token j - norm). One lane.
+  template <class Kernels>
+  void shares(Kernels const& tuned, float const* q, float const* norm, std::uint32_t group, float const* k,
+              std::uint32_t tokens, std::uint32_t d, float const* bias, float* logits, float* share) const {
+    tuned.products(q, group, d, k, tokens, d, d, logits, tokens);
+    for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
+    for (std::uint32_t h = 0; h < group; ++h) {
+      if (!usable(norm[h])) continue;
+      float* const row = logits + std::size_t{h} * tokens;
+      bool const plain = params.softcap == 0.0f && params.use_degree;
+      for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
+      tuned.add_exponentials(row, plain ? bias : nullptr, tokens, norm[h], share);
+    }
+    for (std::uint32_t j = 0; j < tokens; ++j) share[j] /= static_cast<float>(group);
   }
 };
 

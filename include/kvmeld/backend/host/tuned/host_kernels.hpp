@@ -60,6 +60,24 @@ struct host_kernels {
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
+  /// Logits of a row to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
+  /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
+  float (*soften)(float* logits, std::uint32_t n, float* highest, float* sum, bool before);
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
+  void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
+                       float const* v, std::uint32_t tokens, std::uint32_t d, float* total);
+  /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
+  void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
+  /// out[i] = log_of_degree(degree[i]).
+  void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
+
+  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Up to a vector
+  /// behind the last one changes too, no further than what was read.
+  void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                     std::uint32_t n);
+  void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                      std::uint32_t n);
+
   /// Contiguous storage of any type to floats; types of the engine go through their element_traits.
   template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
     if constexpr (std::is_same_v<T, float>) {

@@ -102,3 +102,48 @@ KVMELD_ENTRY bool all_finite(float const* x, std::uint32_t n) {
   for (; i < n; ++i) any |= is_finite(x[i]) ? 0 : 1;
   return any == 0;
 }
+
+using any_word __attribute__((may_alias)) = std::uint32_t;
+using any_half __attribute__((may_alias)) = std::uint16_t;
+
+/// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. What is written
+/// too far is overwritten by the next element, or lies among those read.
+KVMELD_ENTRY void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                             std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; i += 64) {
+    std::uint64_t word = bits[i / 64];
+    std::uint32_t const count = n - i < 64 ? n - i : 64;
+    std::uint32_t j = 0;
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+    for (; j + width <= count; j += width, word >>= width) {  // lanes behind what is kept were read already
+      pack_lanes(static_cast<std::uint16_t>(word), load_words(from + i + j), to);
+      to += __builtin_popcount(static_cast<std::uint16_t>(word));
+    }
+#endif
+    for (; j < count; ++j, word >>= 1) {
+      *reinterpret_cast<any_word*>(to) = *reinterpret_cast<any_word const*>(from + i + j);
+      to += word & 1u;
+    }
+  }
+}
+KVMELD_ENTRY void pack_halves(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                              std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; i += 64) {
+    std::uint64_t word = bits[i / 64];
+    std::uint32_t const count = n - i < 64 ? n - i : 64;
+    std::uint32_t j = 0;
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+    for (; j + width <= count; j += width, word >>= width) {
+      std::uint32_t packed[width];
+      words const x = __builtin_convertvector(load_halves(from + i + j), words);
+      pack_lanes(static_cast<std::uint16_t>(word), x, packed);
+      store_halves(to, __builtin_convertvector(load_words(packed), halves));
+      to += __builtin_popcount(static_cast<std::uint16_t>(word));
+    }
+#endif
+    for (; j < count; ++j, word >>= 1) {
+      *reinterpret_cast<any_half*>(to) = *reinterpret_cast<any_half const*>(from + i + j);
+      to += word & 1u;
+    }
+  }
+}

@@ -51,20 +51,6 @@ KVMELD_SIMD std::uint32_t key_at(float const* score) { return order_key(*score);
 KVMELD_SIMD words keys_of(words x) { return x; }
 KVMELD_SIMD words keys_of(floats x) { return reinterpret_cast<words>(ranks(x)) ^ 0x80000000u; }
 
-/// Writes the words of the chosen lanes side by side; up to `width` words of `out` may change.
-KVMELD_SIMD void pack_lanes(std::uint32_t lanes, words x, std::uint32_t* out) {
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-  using bits = int __attribute__((vector_size(64)));
-  bits const packed =
-      __builtin_ia32_compresssi512_mask(reinterpret_cast<bits>(x), bits{}, static_cast<std::uint16_t>(lanes));
-  store_words(out, reinterpret_cast<words>(packed));
-#else
-  std::uint32_t word[width];
-  store_words(word, x);
-  for (; lanes != 0; lanes &= lanes - 1) *out++ = word[__builtin_ctz(lanes)];
-#endif
-}
-
 template <class Source>
 KVMELD_SIMD key_counts collect_any(Source const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
                                    std::uint32_t* out, std::uint32_t room) {

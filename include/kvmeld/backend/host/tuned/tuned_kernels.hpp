@@ -5,6 +5,7 @@
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 
 #include <cmath>

@@ -131,3 +131,17 @@ KVMELD_SIMD floats fold1(floats a, floats b) {
 }
 KVMELD_SIMD floats fold(floats const* p) { return fold1(fold2(p[0], p[2]), fold2(p[1], p[3])); }
 #endif
+
+/// Writes the words of the chosen lanes side by side; up to `width` words of `out` may change.
+KVMELD_SIMD void pack_lanes(std::uint32_t lanes, words x, std::uint32_t* out) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  using bits = int __attribute__((vector_size(64)));
+  bits const packed =
+      __builtin_ia32_compresssi512_mask(reinterpret_cast<bits>(x), bits{}, static_cast<std::uint16_t>(lanes));
+  store_words(out, reinterpret_cast<words>(packed));
+#else
+  std::uint32_t word[width];
+  store_words(word, x);
+  for (; lanes != 0; lanes &= lanes - 1) *out++ = word[__builtin_ctz(lanes)];
+#endif
+}
