@@ -70,7 +70,7 @@ std::pair<support::byte_list, support::byte_list> observe_members(Executor execu
 }  // namespace
 
 TEST_CASE("scores of members, and attention to them, do not depend on the number of lanes") {
-  auto const host = observe_members(kvmeld::host_executor(1));
+  auto const host = observe_members(kvmeld::host_executor(1, kvmeld::tuning::off));
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
     CHECK(host == observe_members(support::lane_executor(lanes)));

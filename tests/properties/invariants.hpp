@@ -186,8 +186,7 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   // Degrees that stand for attention are not tokens.
   constexpr bool by_mass = std::is_same_v<typename Policy::merge_type, kvmeld::merge::mass_preserving>;
   // Entries that find no centre are evicted; shared ones live on as members, which have promises of their own.
-  constexpr bool evicts =
-      Policy::select_type::drops || kvmeld::needs_centers<typename Policy::identify_type>::value;
+  constexpr bool evicts = kvmeld::needs_centers<typename Policy::identify_type>::value;
   constexpr bool shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;
   bool const reached = (found_bits & budget_unreached) == 0;
@@ -212,8 +211,8 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     std::uint32_t const old = at->second;
     double const now = static_cast<double>(degree_of(ref.ledger, t, i));
     total += now;
-    require(shares || (now > 0 && (by_mass || now >= before.degree[old]) &&
-                       (policy.merge.carries_degree() || now == before.degree[old])),
+    require(now > 0 && (shares || by_mass || now >= before.degree[old]) &&
+                (shares || policy.merge.carries_degree() || now == before.degree[old]),
             degree);
     bool const same_keys = same_row(before.keys[old], ref.keys, t, i);
     bool const same = same_keys && same_row(before.values[old], ref.values, t, i);
@@ -233,7 +232,7 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   for (std::uint32_t i = 0; i < pins.sinks; ++i) require(ref.position(t, i) == before.position[i], edges);
   for (std::uint32_t i = 0; i < pins.recents && i < held; ++i)
     require(ref.position(t, held - 1 - i) == before.position[n - 1 - i], edges);
-  if (policy.merge.carries_degree() && sets) {
+  if (policy.merge.carries_degree() && sets && !Policy::select_type::drops) {
     bool const evicted = (found_bits & evicted_fallback) != 0;
     require(by_mass   ? total < all * (1 + 1e-5)
             : evicts  ? total <= all

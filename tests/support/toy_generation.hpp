@@ -19,6 +19,7 @@ namespace support {
 enum class degree_law {
   one,     ///< eviction: every entry stands for itself
   tokens,  ///< merging: degrees sum to the tokens seen, none is lost
+  losing,  ///< evicting, then merging: degrees are tokens, members among them, but not all tokens
   mass,    ///< degrees stand for attention: finite, from `least_degree` to `most_degree`
 };
 
@@ -30,13 +31,14 @@ struct toy_options {
   bool meets_budget = true;                   // false: lengths may stay above the limit, up to the capacity
   kvmeld::shape extent{1, 2, 1, 1, 4, 3, 0};  // capacity 0: the trigger's most
   std::uint64_t seed = 1;
+  std::uint32_t members = 0;  // per track, for policies that share entries
 };
 
 /// What a generation has shown. `broken` names the first promise that did not hold; empty if all did.
 struct toy_report {
   std::string broken;
   std::uint32_t at_step = 0;
-  std::size_t compressions = 0;
+  std::size_t compressions = 0, most_members = 0;
   double most_degree = 0, largest_value = 0;
 };
 
@@ -49,7 +51,7 @@ public:
       : options_(with_capacity(options)),
         dice_(options.seed),
         memory_(options_.extent),
-        cache_(make_cache(memory_, policy)),
+        cache_(make_cache(memory_, policy, with_plan(options.members))),
         queries_(std::size_t{options_.extent.sequences} * options_.extent.query_heads() *
                  options_.extent.key_dim),
         outputs_(std::size_t{options_.extent.sequences} * options_.extent.query_heads() *
@@ -166,15 +168,48 @@ private:
     require(bad_scores == 0, "scores are finite");
     require(n == l.extent.capacity || l.degree[l.at(t, n)] == 0.0f, "empty slots have degree 0");
     report_.most_degree = std::max(report_.most_degree, most);
+    if (l.members.capacity != 0) check_members(l, t);
     switch (options_.degrees) {
     case degree_law::one: require(least == 1 && most == 1, "degrees are 1"); break;
     case degree_law::tokens: require(sum == step_ && least >= 1, "degrees sum to the tokens"); break;
+    case degree_law::losing: require(sum <= step_ && least >= 1, "degrees sum to some of the tokens"); break;
     case degree_law::mass:
       require(least > options_.least_degree * (1 - 1e-4) && most < options_.most_degree * (1 + 1e-4) &&
                   kvmeld::is_finite(static_cast<float>(most)),
               "degrees stay in their bounds");
       break;
     }
+  }
+
+  // Ordered by owner, each token in one place, each entry's degree itself and its members.
+  void check_members(kvmeld::ledger_ref const& l, kvmeld::track t) {
+    std::uint32_t const n = l.length[t.index], held = l.members.count[t.index];
+    report_.most_members = std::max(report_.most_members, std::size_t{held});
+    require(held <= l.members.capacity, "members fit");
+    std::vector<float> tokens(n, 1.0f);
+    std::vector<std::int32_t> positions(l.position + l.at(t, 0), l.position + l.at(t, 0) + n);
+    std::uint32_t bad = 0, disorder = 0;
+    for (std::uint32_t m = 0; m < held && m < l.members.capacity; ++m) {
+      std::size_t const i = l.member_at(t, m);
+      std::uint32_t const owner = l.members.owner[i];
+      disorder += owner >= n || (m > 0 && owner < l.members.owner[i - 1]) ? 1 : 0;
+      if (owner >= n) continue;
+      tokens[owner] += 1.0f;
+      positions.push_back(l.members.position[i]);
+      bad += kvmeld::is_finite(l.members.norm[i]) && l.members.norm[i] > 0 ? 0 : 1;
+      float const own = l.members.own_norm[l.at(t, owner)];
+      bad += kvmeld::is_finite(own) && own > 0 ? 0 : 1;
+      for (std::uint32_t c = 0; c < l.channels.count; ++c)
+        bad += kvmeld::is_finite(l.members.channel_data[c][i]) && l.members.channel_data[c][i] >= 0 ? 0 : 1;
+    }
+    require(disorder == 0, "members are ordered by entries that are held");
+    require(bad == 0, "members are finite");
+    for (std::uint32_t s = 0; s < n; ++s) bad += l.degree[l.at(t, s)] == tokens[s] ? 0 : 1;
+    require(bad == 0, "degrees count members");
+    std::sort(positions.begin(), positions.end());
+    require(std::adjacent_find(positions.begin(), positions.end()) == positions.end() &&
+                positions.front() >= 0 && positions.back() < static_cast<std::int32_t>(step_),
+            "every token is in one place");
   }
 
   template <class Layout>

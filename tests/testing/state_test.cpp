@@ -118,7 +118,26 @@ TEST_CASE("broken ledgers are told by track and slot") {
   CHECK(broken(member(32, 1)) == "");
   CHECK(broken(member(33, 1)) ==
         "member 1 of " + track + " belongs to slot 33, but the track holds 33 entries");
+  CHECK(broken([](auto const& l) {
+          l.members.count[0] = 2;
+          l.members.owner[0] = 4;
+          l.members.owner[1] = 3;
+        }) == "member 1 of " + track +
+                  " belongs to slot 3, and the member before it to 4; members are ordered by owner");
   CHECK(broken(member(3, -1)) == "member 1 of " + track + " has norm -1");
+}
+
+TEST_CASE("members that change where nothing may are told") {
+  world w;
+  watch const before(w.cache);
+  kvmeld::ledger_ref const& l = w.cache.ledger();
+  l.members.count[0] = 1;
+  l.members.owner[0] = 3;
+  l.members.norm[0] = 1;
+  CHECK(before.unchanged(w.cache) != "");
+  l.degree[3] += 1;  // what a member brings along
+  CHECK(before.unchanged(w.cache) == "track (layer 0, sequence 0, head 0) changed its members");
+  CHECK(before.after_compress(w.cache, {0, 1}) == "track (layer 0, sequence 0, head 0) changed its members");
 }
 
 TEST_CASE("what compression must not do is told") {

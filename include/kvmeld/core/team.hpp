@@ -93,10 +93,18 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   return s.total;
 }
 
+// nvcc compiles no kernels of the host (instruction_set.hpp), and would ask for their device form.
+#if defined(__CUDACC__)
+constexpr bool compiles_host_kernels = false;
+#else
+constexpr bool compiles_host_kernels = true;
+#endif
+
 /// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`, where null means: the generic form.
 template <class Team, class = void> struct has_kernels : std::false_type {};
 template <class Team>
-struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>> : std::true_type {};
+struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>
+    : std::bool_constant<compiles_host_kernels> {};
 
 /// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
 /// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does what

@@ -23,7 +23,7 @@ inline namespace KVMELD_ABI {
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
   static constexpr std::uint32_t channels =
-      channel_bound<Score>();  ///< room; in use are score.channels().count
+      channel_bound<Score>();  ///< room; in use are ledger.channels.count
   Score score;
   ledger_ref ledger;
   batch_source source;
@@ -36,7 +36,7 @@ template <class Score> struct observe_base {
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
     std::uint32_t used;       ///< channels
 
-    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows, std::uint32_t count)
+    KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
         : first_row(rows), used(count) {
       for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = score.update(c, window, rows);
@@ -45,7 +45,9 @@ template <class Score> struct observe_base {
     }
   };
   KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
-    return updates(score, ledger.word(where, track_word::window_rows), rows, ledger.channels.count);
+    std::uint32_t const window = ledger.word(where, track_word::window_rows);
+    if constexpr (has_most_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
+    return updates(score, channels, window, rows);
   }
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.

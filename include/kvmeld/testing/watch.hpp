@@ -67,7 +67,8 @@ public:
   /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
   /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
   /// same bits; entries keep their stored positions and order; degrees sum to no more than before, unless values are
-  /// spread, since degrees of their targets are masses; emptied value rows are zero. True of every ready-made policy; a plan by hand may choose other weights.
+  /// spread, since degrees of their targets are masses; emptied value rows are zero. Members may leave entries that are
+  /// frozen. True of every ready-made policy; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
@@ -90,6 +91,7 @@ public:
         problem =
             change(next, t, 0, l.extent.capacity,
                    listed ? ", though its track kept its length" : ", though its sequence was not listed");
+        if (problem.empty()) problem = members_change(next, t);
       } else {
         problem = change(next, t, 0, l.frozen[t.sequence], ", though it is frozen");
         for (slot_t s = 0; problem.empty() && s < before; ++s) {
@@ -126,6 +128,7 @@ public:
                           next.length[t.index], " entries");
       } else {
         problem = change(next, t, 0, l.extent.capacity, "");
+        if (problem.empty()) problem = members_change(next, t);
       }
     });
     return problem;
@@ -135,7 +138,7 @@ private:
   struct image {
     std::uint32_t capacity;
     std::vector<std::uint32_t> length;
-    std::vector<std::uint64_t> keys, values, entries, counters;
+    std::vector<std::uint64_t> keys, values, entries, counters, members;
     std::vector<float> degree;
     std::vector<position_t> position;
   };
@@ -153,13 +156,14 @@ private:
         i.degree.push_back(l.degree[l.at(t, s)]);
         i.position.push_back(l.position[l.at(t, s)]);
         digest d;
-        d.add(float_bits(i.degree.back()));
+        d.add(float_bits(i.degree.back() - members_in(l, t, s)));
         for (std::uint32_t c = 0; s < i.length.back() && c < l.channels.count; ++c) {
           d.add(float_bits(l.channel_data[c][l.at(t, s)]));
         }
         if (s < i.length.back()) d.add(static_cast<std::uint32_t>(i.position.back()));
         i.entries.push_back(d.value());
       }
+      i.members.push_back(member_digest(l, t));
     });
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
       digest d;
@@ -167,6 +171,31 @@ private:
       i.counters.push_back(d.value());
     }
     return i;
+  }
+
+  static float members_in(ledger_ref const& l, track t, slot_t s) {
+    if (l.members.capacity == 0 || s >= l.length[t.index]) return 0.0f;
+    return static_cast<float>(first_member_of(l, t, s + 1) - first_member_of(l, t, s));
+  }
+  static std::uint64_t member_digest(ledger_ref const& l, track t) {
+    digest d;
+    std::uint32_t const count = l.members.capacity == 0 ? 0 : l.members.count[t.index];
+    for (std::uint32_t m = 0; m < count; ++m) {
+      std::size_t const i = l.member_at(t, m);
+      d.add(l.members.owner[i]);
+      d.add(static_cast<std::uint32_t>(l.members.position[i]));
+      d.add(float_bits(l.members.norm[i]));
+      for (std::uint32_t c = 0; c < l.channels.count; ++c) d.add(float_bits(l.members.channel_data[c][i]));
+    }
+    for (slot_t s = 0; l.members.capacity != 0 && s < l.length[t.index]; ++s) {
+      d.add(float_bits(l.members.own_norm[l.at(t, s)]));
+    }
+    return d.value();
+  }
+
+  std::string members_change(image const& next, track t) const {
+    if (next.members[t.index] == now_.members[t.index]) return {};
+    return check_calls::track_name(t) + " changed its members";
   }
 
   /// The first row or entry of slots [begin, end) that is not as it was.

@@ -1,0 +1,15 @@
+// expect: this merge function shares entries, but the score does not score members
+// A score for entries only would lose sight of members.
+#include <kvmeld/kvmeld.hpp>
+
+struct entries_only : kvmeld::score::global {
+#if !defined(KVMELD_CONTROL)
+  void evaluate_members() const = delete;
+#endif
+};
+using composition = kvmeld::policy<entries_only, kvmeld::select::bands, kvmeld::identify::nearest_center<>,
+                                   kvmeld::merge::shared>;
+
+auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+}
