@@ -175,6 +175,7 @@ TEST_CASE("every fate and any weight survives, members too") {
                         "end\n");
   saved_plan plan;
   CHECK(read(text_of(x.a), plan) == "");
+  CHECK(text_of(x.b) == "kvmeld-plan 1\nlayers 1 heads 1 sequences\nend\n");  // no plan yet
   CHECK(load_plan(plan, x.b) == "");
   CHECK(text_of(x.b) == text_of(x.a));
   x.a.apply();

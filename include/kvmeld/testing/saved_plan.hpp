@@ -28,7 +28,7 @@ constexpr std::uint32_t plan_text_version = 1;
 /// Words of the text, by fate.
 inline char const* fate_name(fate f) {
   constexpr char const* names[] = {"keep", "merge", "share", "spread", "drop"};
-  return names[static_cast<std::uint8_t>(f)];
+  return f <= fate::drop ? names[static_cast<std::uint8_t>(f)] : "unknown";
 }
 
 /// What becomes of one entry, or of `count` entries in a row that just stay. Weights are bits of floats.
@@ -99,18 +99,15 @@ template <class... Words> std::string words(Words const&... w) {
   return line + "\n";
 }
 
-/// Writes the plan made last, edited or not, in lines of text:
+/// Writes a plan of the sequences in `work`, edited or not, in lines of text:
 ///   kvmeld-plan 1                                        version
 ///   layers 2 heads 4 sequences 0 3                       the listed sequences follow
 ///   track 0 0 1 length 50 kept 30 rounds 1 findings 0    layer, sequence, head; for every track, in order
 ///   stay 0 16                                            16 entries from slot 0 on stay as they are
 ///   entry 16 merge 18 0 3f000000 3f000000 3f800000       slot, fate, target, span; key, value, degree weight: float bits
 ///   end
-/// Exact and independent of the locale. Without a plan the frame alone. Host only.
-template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
-  ledger_ref const& l = cache.ledger();
-  plan_ref const& p = cache.current_plan();
-  work_list const work = cache.planned_work();
+/// Exact and independent of the locale. Host only.
+inline void dump_plan(ledger_ref const& l, plan_ref const& p, work_list work, std::ostream& out) {
   out << words("kvmeld-plan", plan_text_version);
   std::string listed;
   for (std::uint32_t i = 0; i < work.sequence_count; ++i) listed += " " + std::to_string(work.sequences[i]);
@@ -134,6 +131,11 @@ template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
     }
   }
   out << "end\n";
+}
+
+/// The plan that a cache made last; without one the frame alone.
+template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
+  dump_plan(cache.ledger(), cache.current_plan(), cache.planned_work(), out);
 }
 
 /// Runs a call that may refuse; the refusal's text, or nothing.
