@@ -57,6 +57,7 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
   std::vector<float> out(query.size());
   std::uint32_t state = 5;
   for (float& q : query) q = noise(state);
+  auto const bytes = [&] { return static_cast<double>(cache.entries(0)) * (2.0 * head_dim * sizeof(T) + 4); };
   s.measure(
       name, x.of(), [] {},
       [&] {
@@ -64,7 +65,10 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
                                   kvmeld::rows_by_token<float const>(query.data(), 1, heads, head_dim),
                                   cache.ref(), kvmeld::rows_by_token(out.data(), 1, heads, head_dim));
       },
-      [&] { return static_cast<double>(cache.entries(0)) * (2.0 * head_dim * sizeof(T) + 4); });
+      bytes,
+      [&] {
+        return references{{}, s.reference().read_seconds(bytes())};
+      });
 }
 
 /// Compresses to `kept_share` in waves of two tracks per worker, the default of a cache.

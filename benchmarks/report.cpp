@@ -89,11 +89,12 @@ std::vector<exponent> report::exponents() const {
 void report::print(std::ostream& out) const {
   for (auto const& [name, value] : machine) out << name << ": " << value << '\n';
   if (!rows.empty()) {
-    std::vector<line> lines{{"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS"}};
+    std::vector<line> lines{
+        {"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read"}};
     for (row const& r : rows) {
       lines.push_back({r.name, std::to_string(r.of.n), std::to_string(head_dim), r.of.dtype,
                        figure(r.seconds * 1e3), r.bytes > 0.0 ? figure(r.bytes / r.seconds * 1e-9) : "-",
-                       ratio(r.ratio_to_memcpy), ratio(r.ratio_to_blas)});
+                       ratio(r.ratio_to_memcpy), ratio(r.ratio_to_blas), ratio(r.ratio_to_read)});
     }
     out << '\n' << legend << '\n';
     print_table(out, lines);
@@ -129,7 +130,8 @@ void report::write_json(std::ostream& out) const {
                            {"seconds", r.seconds},
                            {"bytes", r.bytes},
                            {"ratio_to_memcpy", or_null(r.ratio_to_memcpy)},
-                           {"ratio_to_blas", or_null(r.ratio_to_blas)}});
+                           {"ratio_to_blas", or_null(r.ratio_to_blas)},
+                           {"ratio_to_read", or_null(r.ratio_to_read)}});
   }
   for (memory_row const& m : memory)
     all["memory"].push_back({{"name", m.name}, {"value", m.value}, {"unit", m.unit}});

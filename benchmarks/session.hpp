@@ -33,6 +33,13 @@ struct row {
   double bytes;  ///< that have to be read and written, see the legend; 0 where there are none
   std::optional<double> ratio_to_memcpy;
   std::optional<double> ratio_to_blas;
+  std::optional<double> ratio_to_read;
+};
+
+/// Yardsticks of a row besides memcpy, in seconds where they apply.
+struct references {
+  std::optional<double> blas;
+  std::optional<double> read;  ///< a plain sum over what the stage has to read
 };
 
 /// A figure of the memory table.
@@ -51,10 +58,11 @@ public:
   /// Whether any row "stage" + `suffix` is wanted.
   bool wants_any(std::initializer_list<char const*> stages, std::string const& suffix, input const& of) const;
 
-  /// Times `body` after `setup` and adds a row; `bytes` and `blas` are asked afterwards. A row that is not wanted
+  /// Times `body` after `setup` and adds a row; `bytes` and `compared` are asked afterwards. A row that is not wanted
   /// still runs once, since the next stages need what it leaves.
-  template <class Setup, class Body, class Bytes, class Blas>
-  void measure(std::string const& name, input const& of, Setup setup, Body body, Bytes bytes, Blas blas) {
+  template <class Setup, class Body, class Bytes, class Compared>
+  void measure(std::string const& name, input const& of, Setup setup, Body body, Bytes bytes,
+               Compared compared) {
     if (!wants(name, of)) {
       setup();
       body();
@@ -63,21 +71,22 @@ public:
     announce(name, of);
     double const seconds = median_seconds(options_.quick ? 0.05 : 0.2, setup, body);
     double const moved = bytes();
-    std::optional<double> const reference = blas();
-    row r{name, of, seconds, moved, {}, {}};
+    references const reference = compared();
+    row r{name, of, seconds, moved, {}, {}, {}};
     if (moved > 0.0) r.ratio_to_memcpy = seconds / yardstick_.move_seconds(moved);
-    if (reference) r.ratio_to_blas = seconds / *reference;
+    if (reference.blas) r.ratio_to_blas = seconds / *reference.blas;
+    if (reference.read) r.ratio_to_read = seconds / *reference.read;
     rows_.push_back(r);
   }
   template <class Setup, class Body, class Bytes>
   void measure(std::string const& name, input const& of, Setup setup, Body body, Bytes bytes) {
-    measure(name, of, setup, body, bytes, [] { return std::optional<double>{}; });
+    measure(name, of, setup, body, bytes, [] { return references{}; });
   }
 
   /// Adds a memory figure; of equal names the larger stays.
   void remember(memory_row const& figure);
 
-  yardstick const& reference() const { return yardstick_; }
+  yardstick& reference() { return yardstick_; }
   std::vector<row> const& rows() const { return rows_; }
   std::vector<memory_row> const& memory() const { return memory_; }
 

@@ -149,7 +149,9 @@ private:
             b_.launch(kvmeld::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
-          [&] { return similarity_reference(); });
+          [&] {
+            return references{similarity_reference(), {}};
+          });
     }
     measure(
         "admit",
@@ -158,7 +160,7 @@ private:
           b_.launch(kvmeld::round_phase{wave});
         },
         [&] {
-          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave});
+          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
         },
         [&](counts const& c) {
           return c.candidates * (identify_type::needs_keys ? candidate_bytes / 2 : 2) + c.removed * 5;
@@ -250,7 +252,7 @@ private:
   }
 
   /// Only chunked_bipartite computes what a matrix product does.
-  std::optional<double> similarity_reference() const {
+  std::optional<double> similarity_reference() {
     if constexpr (std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
       return s_.reference().similarity_seconds(kv_heads, b_.wave().state[0].field, policy_.identify.chunk,
                                                head_dim);

@@ -29,10 +29,8 @@ double yardstick::move_seconds(double bytes) {
   constexpr std::size_t worth_a_thread = std::size_t{256} << 10;
   double const wanted = std::max(1.0, bytes / 2);
   std::size_t const size = wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) : most;
-  if (from_.size() < size) {
-    from_.assign(size, 1);
-    to_.assign(size, 2);
-  }
+  if (from_.size() < size) from_.assign(size, 1);
+  if (to_.size() < size) to_.assign(size, 2);
   std::size_t const parts = std::clamp<std::size_t>(size / worth_a_thread, 1, threads_);
   double const seconds = median_seconds(
       0.02, [] {},
@@ -44,6 +42,28 @@ double yardstick::move_seconds(double bytes) {
                        std::memcpy(to_.data() + begin, from_.data() + begin, end - begin);
                      });
       });
+  return seconds * wanted / static_cast<double>(size);
+}
+
+double yardstick::read_seconds(double bytes) {
+  constexpr std::size_t most = std::size_t{512} << 20;
+  constexpr std::size_t worth_a_thread = std::size_t{128} << 10;
+  double const wanted = std::max(64.0, bytes);
+  std::size_t const size =
+      wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) / 64 * 64 : most;
+  if (from_.size() < size) from_.assign(size, 1);
+  std::size_t const parts = std::clamp<std::size_t>(size / worth_a_thread, 1, threads_);
+  double const seconds = pass_seconds(static_cast<std::uint32_t>(parts), [&](std::uint32_t part) {
+    std::size_t const begin = size / 64 * part / parts;
+    std::size_t const end = size / 64 * (part + 1) / parts;
+    std::uint64_t sum[8] = {};
+    for (std::size_t i = begin; i < end; ++i) {
+      std::uint64_t x[8];
+      std::memcpy(x, from_.data() + 64 * i, sizeof x);
+      for (int j = 0; j < 8; ++j) sum[j] += x[j];
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+  });
   return seconds * wanted / static_cast<double>(size);
 }
 

@@ -1,6 +1,8 @@
 // What the figures are compared with on the same machine in the same run: a copy, and a BLAS.
 #pragma once
 
+#include "repeat.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +19,24 @@ public:
   /// than 256 MiB are scaled from one of 256 MiB.
   double move_seconds(double bytes);
 
+  /// Seconds to read `bytes` once and add them up, in as many words at a time as the baseline's registers hold. Reads of
+  /// more than 512 MiB are scaled from one of 512 MiB.
+  double read_seconds(double bytes);
+
+  /// Seconds until `sum(part)` has run for all parts, shared out over the threads: for sums over what lies scattered.
+  template <class Sum> double pass_seconds(std::uint32_t parts, Sum sum) const {
+    std::vector<std::uint64_t> sums(parts);
+    double const seconds = median_seconds(
+        0.02, [] {},
+        [&] {
+          parallel_for(threads_, parts, [&](std::int64_t part) {
+            sums[static_cast<std::size_t>(part)] = sum(static_cast<std::uint32_t>(part));
+          });
+        });
+    for (std::uint64_t s : sums) sink_ = sink_ + s;
+    return seconds;
+  }
+
   /// Seconds of the matrix products behind a chunk similarity: per chunk of `chunk` rows, the odd rows times the even
   /// rows transposed, all in float. Every thread calls cblas_sgemm, itself of one thread, on its share of the chunks.
   /// The rows come from 64 chunks that stay in the cache, and nothing is done with the products: no norms, no maximum,
@@ -30,6 +50,7 @@ public:
 private:
   std::uint32_t threads_;
   std::vector<unsigned char> from_, to_;
+  mutable std::uint64_t volatile sink_ = 0;  ///< so that no sum is left out
 };
 
 /// Starts the program anew with OPENBLAS_CORETYPE set where OpenBLAS does not know the processor and would fall back

@@ -2,6 +2,7 @@
 // from what is left.
 #include "material.hpp"
 #include "measure.hpp"
+#include "methods.hpp"
 #include "prompts.hpp"
 
 #include <tiny_llama/model.hpp>
@@ -29,29 +30,11 @@ using tiny_llama::report_row;
 constexpr int continuation_tokens = 129;  // 128 are predicted
 constexpr int probe_tokens = 32;
 
-/// Runs `run(policy)` with the preset of a method's name.
-template <class Run> void with_preset(std::string const& method, Run run) {
-  namespace preset = kvmeld::preset;
-  if (method == "h2o") return run(preset::h2o::halves());
-  if (method == "snapkv") return run(preset::snapkv::with_window());
-  if (method == "kvmerger") return run(preset::kvmerger::for_budget());
-  if (method == "chelsea") {  // 16 sinks and 64 recents, fewer where they would fill a small budget
-    return run(preset::chelsea::with_schedule({}, kvmeld::quantity::at_most(16, 0.25),
-                                              kvmeld::quantity::at_most(64, 1.0 / 3)));
-  }
-  run(preset::streaming_llm::with_sinks());  // also the full cache, which it never compresses
-}
-
-std::string kind_of(std::string const& method) {
-  if (method == "full") return "full";
-  return method == "kvmerger" || method == "chelsea" ? "merge" : "evict";
-}
-
-report_row summarise(std::string const& method, double budget, demo::tally const& t,
+report_row summarise(std::string const& method, std::string const& kind, double budget, demo::tally const& t,
                      std::uint64_t full_bytes) {
   report_row row;
   row.method = method;
-  row.kind = kind_of(method);
+  row.kind = kind;
   row.budget = budget;
   row.bits_per_byte = t.bits / static_cast<double>(t.tokens);
   auto const share = [](int part, int whole) {
@@ -128,9 +111,9 @@ tiny_llama::report run(options const& o) {
       auto& sums = tallies[method];
       sums.resize(budgets.size());
       bar.update(done, name + method);
-      with_preset(method, [&](auto const& policy) {
-        demo::measure(model, policy, context, capacity, budgets, method != "full", sums,
-                      [&] { bar.update(++done, name + method); });
+      demo::with_policy(method, o, [&](auto const& policy) {
+        demo::measure(model, policy, context, capacity, budgets, method != "full", demo::reading_of(method),
+                      sums, [&] { bar.update(++done, name + method); });
       });
     }
   }
@@ -149,7 +132,8 @@ tiny_llama::report run(options const& o) {
   for (std::string const& method : o.methods) {
     std::vector<double> const budgets = budgets_of(method);
     for (std::size_t b = 0; b < budgets.size(); ++b) {
-      results.rows.push_back(summarise(method, budgets[b], tallies[method][b], full_bytes));
+      results.rows.push_back(
+          summarise(method, demo::kind_of(method, o), budgets[b], tallies[method][b], full_bytes));
     }
   }
   return results;
@@ -164,7 +148,11 @@ int main(int argc, char** argv) {
       std::cout << parsed.help;
       return 0;
     }
-    tiny_llama::report const results = run(parsed.chosen);
+    options const& chosen = parsed.chosen;
+    bool const composes =
+        std::find(chosen.methods.begin(), chosen.methods.end(), "composed") != chosen.methods.end();
+    if (composes) std::cout << "composed: " << kvmeld::name_of_policy(demo::composition(chosen)) << "\n";
+    tiny_llama::report const results = run(chosen);
     tiny_llama::print_table(results, std::cout);
     if (!parsed.chosen.json.empty()) {
       tiny_llama::write_json(results, parsed.chosen.json);

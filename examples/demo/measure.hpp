@@ -41,10 +41,10 @@ template <class Engine> void question(Engine& engine, context const& c, tally& t
 /// Compresses copies of the prompt to every budget (none: the full cache) and asks. `done` is told after each step.
 template <class Policy>
 void measure(tiny_llama::model& model, Policy const& policy, context const& c, std::uint32_t capacity,
-             std::vector<double> const& budgets, bool compresses, std::vector<tally>& tallies,
-             std::function<void()> const& done) {
+             std::vector<double> const& budgets, bool compresses, tiny_llama::reading how,
+             std::vector<tally>& tallies, std::function<void()> const& done) {
   auto const begin = clock::now();
-  tiny_llama::engine<Policy> const observed(model, policy, capacity, c.plain);
+  tiny_llama::engine<Policy> const observed(model, policy, capacity, c.plain, how);
   double const observing = seconds_since(begin);
   for (std::size_t b = 0; b < budgets.size(); ++b) {
     tiny_llama::engine<Policy> engine(observed);
@@ -56,7 +56,7 @@ void measure(tiny_llama::model& model, Policy const& policy, context const& c, s
     done();
   }
   for (asked_prompt const& p : c.with_question) {
-    tiny_llama::engine<Policy> const asked(model, policy, capacity, p.state);
+    tiny_llama::engine<Policy> const asked(model, policy, capacity, p.state, how);
     for (std::size_t b = 0; b < budgets.size(); ++b) {
       tiny_llama::engine<Policy> engine(asked);
       if (compresses) engine.compress(budgets[b]);

@@ -7,6 +7,8 @@
 #include <tiny_llama/engine.hpp>
 #include <tiny_llama/model.hpp>
 
+#include <kvmeld/compose/composed.hpp>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -15,7 +17,7 @@
 namespace demo {
 
 /// The policy of the full cache: it is never asked to compress.
-using full_policy = kvmeld::preset::streaming_llm::type;
+using full_policy = kvmeld::compose::composed;
 
 /// A prompt, and the question whose answer it holds (the last token is held back, so that even the first digit of an
 /// answer is read from the compressed cache).
@@ -51,7 +53,8 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
   std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
 
   std::vector<float> logits;
-  tiny_llama::engine<full_policy> engine(model, kvmeld::preset::streaming_llm::with_sinks(), capacity);
+  tiny_llama::engine<full_policy> engine(
+      model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), capacity);
   auto const reader = [&](tiny_llama::prompt_state& state) {
     return [&state, row, heads](std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
       record(state, layer, row, heads, n, q, lse);

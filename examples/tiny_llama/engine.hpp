@@ -20,21 +20,26 @@ struct prompt_state {
   std::uint32_t tokens = 0;
 };
 
+/// What an engine's attention can do with a cache.
+struct reading {
+  bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
+};
+
 template <class Policy> class engine {
 public:
   /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the engine.
-  engine(model& m, Policy policy, std::uint32_t capacity)
+  engine(model& m, Policy policy, std::uint32_t capacity, reading how = {})
       : model_(&m),
         extent_(extent_of(m.shape(), capacity)),
         keys_(elements()),
         values_(elements()),
-        cache_(kvmeld::host_executor(), policy, tensors(), kvmeld::limits{extent_}) {
+        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_, how)) {
     cache_.open(0);
   }
 
   /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and log-sum-exps.
-  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt)
-      : engine(m, policy, capacity) {
+  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt, reading how = {})
+      : engine(m, policy, capacity, how) {
     cache_.close(0);
     keys_ = prompt.keys;
     values_ = prompt.values;
@@ -81,9 +86,9 @@ public:
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
   void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {
-    kvmeld::attention_params params;
-    params.causal = false;
-    attend(params, layer, n, q, out);
+    kvmeld::attention_params all;
+    all.causal = false;
+    attend(all, layer, n, q, out);
   }
 
   auto const& cache() const { return cache_; }
@@ -99,6 +104,14 @@ private:
   static kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
     return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
+  }
+  /// Policies that share entries keep members: at most every token of the capacity.
+  static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
+    kvmeld::limits sizes{extent};
+    if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
+    sizes.ignore_degree = how.ignore_degree;
+    if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
+    return sizes;
   }
   std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
   kvmeld::kv<layout, layout> tensors() {
@@ -137,11 +150,11 @@ private:
     }
   }
 
-  void attend(kvmeld::attention_params const& params, std::uint32_t layer, std::uint32_t n, float const* q,
+  void attend(kvmeld::attention_params const& p, std::uint32_t layer, std::uint32_t n, float const* q,
               float* out) {
     std::uint32_t const heads = extent_.query_heads(), d = extent_.value_dim;
     lse_.resize(std::size_t{n} * heads);
-    kvmeld::attention::extend(cache_.executor(), params, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
+    kvmeld::attention::extend(cache_.executor(), p, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
                               cache_.ref(), kvmeld::rows_by_token(out, n, heads, d),
                               kvmeld::rows_by_token(lse_.data(), n, heads, 1));
   }

@@ -89,15 +89,15 @@ std::vector<std::string> parse_methods(std::string const& value) {
   }
   std::vector<std::string> out;
   std::copy_if(known.begin(), known.end(), std::back_inserter(out), [&](std::string const& name) {
-    return std::find(asked.begin(), asked.end(), name) != asked.end() ||
-           std::find(asked.begin(), asked.end(), "all") != asked.end();
+    bool const all = name != "composed" && std::find(asked.begin(), asked.end(), "all") != asked.end();
+    return all || std::find(asked.begin(), asked.end(), name) != asked.end();
   });
   return out;
 }
 
-std::string some_path(std::string const& name, std::string const& value) {
+std::string some_path(std::string const& name, std::string const& value, char const* what = "a path") {
   if (value.empty()) {
-    refuse(name, value, "a path is needed");
+    refuse(name, value, std::string(what) + " is needed");
   }
   return value;
 }
@@ -105,15 +105,18 @@ std::string some_path(std::string const& name, std::string const& value) {
 }  // namespace
 
 std::vector<std::string> const& known_methods() {
-  static std::vector<std::string> const names{"full",   "streaming_llm", "h2o",
-                                              "snapkv", "kvmerger",      "chelsea"};
+  static std::vector<std::string> const names{
+      "full",   "streaming_llm", "h2o", "scissorhands",  "snapkv",  "d2o",          "cam",
+      "keepkv", "kvmerger",      "ems", "ems_collapsed", "chelsea", "chelsea_flat", "composed"};
   return names;
 }
 
 parsed_options parse_options(int argc, char const* const* argv) {
   parsed_options result;
   auto& o = result.chosen;
-  o.methods = known_methods();
+  o.methods = parse_methods("all");
+  bool composes = false;
+  bool lists = false;
   auto const most_needles = static_cast<int>(needle_names.size());
 
   CLI::App app{"Runs a small language model with its KV cache compressed by several methods and compares "
@@ -128,8 +131,29 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--text", "FILE", "held-out text [heldout.txt in the model's folder]",
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
-      "full, streaming_llm, h2o, snapkv, kvmerger, chelsea (comma-separated), or all [all]",
-      [&](auto const& v) { o.methods = parse_methods(v); });
+      "full, streaming_llm, h2o, scissorhands, snapkv, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, "
+      "chelsea, "
+      "chelsea_flat (its degrees ignored), composed (comma-separated), or all of them but composed [all]",
+      [&](auto const& v) {
+        o.methods = parse_methods(v);
+        lists = true;
+      });
+  auto const part = [&](char const* name, std::string options::*field, char const* help) {
+    add(name, "NAME", help, [&o, &composes, field, name](auto const& v) {
+      o.*field = some_path(name, v, "a name");
+      composes = true;
+    });
+  };
+  part("--score", &options::score,
+       "score of a composed policy: global, local, global_local, above_mean, none [global]");
+  part("--select", &options::select, "its selector: top, sinks_and_recents, bands [top]");
+  part("--identify", &options::identify,
+       "its identifier, with :admission where there are several: zero_class, local_span, "
+       "consecutive_threshold, "
+       "chunked_bipartite, nearest_center, ... [chunked_bipartite]");
+  part("--merge", &options::merge,
+       "its merge function: drop, average, degree_weighted, score_weighted, gaussian, similarity_weighted, "
+       "mass_preserving, collapsed, additive [degree_weighted]");
   add("--budget", "SHARES", "shares of the cache to keep, comma-separated [0.5,0.35,0.2]",
       [&](auto const& v) { o.budgets = parse_budgets(v); });
   add("--context", "N", "tokens per context [1024]",
@@ -154,6 +178,10 @@ parsed_options parse_options(int argc, char const* const* argv) {
     std::string sentence = problem.what();
     std::replace(sentence.begin(), sentence.end(), '\n', ' ');
     throw option_error(sentence + "; --help lists what is allowed.");
+  }
+  if (composes && !lists) o.methods = {"full", "composed"};
+  if (composes && std::find(o.methods.begin(), o.methods.end(), "composed") == o.methods.end()) {
+    o.methods.emplace_back("composed");
   }
   if (o.context < least_context(o.needles)) {
     refuse("--context", std::to_string(o.context),

@@ -17,8 +17,10 @@ struct options {
   int contexts = 12;
   int needles = 4;
   std::uint64_t seed = 1;
-  std::string json, chart;  ///< empty: not written
-  int threads = 0;          ///< 0: as many as the machine has
+  std::string score = "global", select = "top", identify = "chunked_bipartite",
+              merge = "degree_weighted";  ///< parts of the method "composed"
+  std::string json, chart;                ///< empty: not written
+  int threads = 0;                        ///< 0: as many as the machine has
 
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
@@ -11,6 +12,10 @@
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/merge/average.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
+#include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
+#include <kvmeld/preset/d2o.hpp>
+#include <kvmeld/preset/ems.hpp>
 #include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>

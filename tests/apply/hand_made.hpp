@@ -134,7 +134,7 @@ inline void randomise(support::dice& d, kvmeld::plan_ref const& p, std::uint32_t
       send(p, item, s, fate::drop, s, 1, 1, 1);
     } else if (!unusable[s] && !owners.empty() && d.chance(0.6)) {
       std::uint32_t const owner = owners[d.below(static_cast<std::uint32_t>(owners.size()))];
-      weigh(s, shares && d.chance(0.5) ? fate::share : fate::merge, owner, 0);
+      weigh(s, shares && owner % 2 == 0 ? fate::share : fate::merge, owner, 0);  // a set is one or the other
     } else if (!unusable[s] && !receivers.empty() && d.chance(0.6)) {
       std::uint32_t const first = d.below(static_cast<std::uint32_t>(receivers.size()));
       weigh(s, fate::spread, receivers[first],

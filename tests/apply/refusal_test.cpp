@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "hand_made.hpp"
@@ -101,11 +102,13 @@ TEST_CASE("apply refuses plans that are not sound") {
           send(p, item, 2, fate::spread, 3, 1, 1, 1, 3);
           send(p, item, 7, fate::share, 5, 1, 1, 1);
         }) == slot(7) + "goes to slot 5, which takes in both a set and a spread; allowed is one of them");
-  // Two sharers and their two owners are four members.
+  CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+          for (std::uint32_t s : {3u, 4u, 5u, 7u}) send(p, item, s, fate::share, 2, 1, 1, 1);
+        }) == slot(0) + "the plan makes 4 members; allowed are limits.members = 3");
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::share, 3, 1, 1, 1);
-          send(p, item, 4, fate::share, 5, 1, 1, 1);
-        }) == slot(0) + "the plan makes 4 members; allowed are limits.members = 3");
+          send(p, item, 4, fate::merge, 3, 1, 1, 1);
+        }) == slot(3) + "takes in both merged and shared entries; allowed is one of them");
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
           cache.append({0}, {1});
           cache.commit({0}, {1});
@@ -124,25 +127,45 @@ TEST_CASE("a plan is applied once, and members fill up") {
   memory.fill_sequence(d, 0, 0, 8, support::texture::noise);
   auto cache = make_cache(memory, hand_made::policy(), support::with_plan(3));
   cache.open(0, 8);
-  auto const share = [&](kvmeld::slot_t from, kvmeld::slot_t to) {
+  auto const go = [&](kvmeld::slot_t from, fate how, kvmeld::slot_t to) {
     cache.plan({0}, kvmeld::budget::entries(10));
-    send(cache.current_plan(), 0, from, fate::share, to, 1, 1, 1);
+    send(cache.current_plan(), 0, from, how, to, 1, 1, 1, 1);
     hand_made::dump::renumber(cache.current_plan(), 0);
     cache.apply();
   };
-  share(1, 0);
-  CHECK(cache.ledger().members.count[0] == 2);
+  go(1, fate::share, 0);
+  CHECK(cache.ledger().members.count[0] == 1);
   CHECK_THROWS_WITH(cache.apply(), "apply: there is no plan; call plan first");
-  for (auto [from, to] : {std::pair{1u, 0u}, {0u, 1u}}) {
-    CHECK_THROWS_WITH(
-        share(from, to),
-        "apply: plan of track (layer 0, sequence 0, head 0), slot 0: owns members already; allowed "
-        "are keep, with nothing merging or sharing into it, and drop");
+  for (auto [from, how, to] :
+       {std::tuple{1u, fate::merge, 0u}, {0u, fate::merge, 1u}, {0u, fate::spread, 1u}}) {
+    CHECK_THROWS_WITH(go(from, how, to),
+                      "apply: plan of track (layer 0, sequence 0, head 0), slot 0: owns members; allowed are "
+                      "keep, share and drop, with entries sharing into it");
   }
-  CHECK_THROWS_WITH(share(2, 1),
+  go(2, fate::share, 1);  // slot 1 was 2, slot 2 was 3
+  CHECK(cache.ledger().members.count[0] == 2);
+  go(0, fate::share, 1);  // an owner takes its member along
+  REQUIRE(cache.ledger().members.count[0] == 3);
+  for (std::uint32_t m = 0; m < 3; ++m) CHECK(cache.ledger().members.owner[m] == 0);
+  CHECK(cache.ledger().members.position[0] == 1);
+  CHECK(cache.ledger().members.position[1] == 3);
+  CHECK(cache.ledger().members.position[2] == 0);
+  CHECK(cache.ref().degree({0, 0, 0, 0}, 0) == 4);
+  CHECK_THROWS_WITH(go(2, fate::share, 1),
                     "apply: plan of track (layer 0, sequence 0, head 0), slot 0: the plan makes 4 members; "
                     "allowed are limits.members = 3");
-  CHECK(cache.longest(0) == 7);
+  CHECK(cache.longest(0) == 5);
+
+  // Members that the plan gives up go, and their owner stands for one token less.
+  cache.plan({0}, kvmeld::budget::entries(10));
+  cache.current_plan().member_kept[1] = 0;
+  send(cache.current_plan(), 0, 2, fate::share, 1, 1, 1, 1);
+  hand_made::dump::renumber(cache.current_plan(), 0);
+  cache.apply();
+  REQUIRE(cache.ledger().members.count[0] == 3);
+  CHECK(cache.ref().degree({0, 0, 0, 0}, 0) == 3);
+  CHECK(cache.ledger().members.position[1] == 0);
+  CHECK(cache.ledger().members.owner[2] == 1);
 
   // Dropping an owner drops its members; moving it renames them.
   auto kept = make_cache(memory, hand_made::policy(), support::with_plan(6));
@@ -152,14 +175,13 @@ TEST_CASE("a plan is applied once, and members fill up") {
   send(kept.current_plan(), 0, 3, fate::share, 5, 1, 1, 1);
   hand_made::dump::renumber(kept.current_plan(), 0);
   kept.apply();  // 1 2 4 5 stay
-  CHECK(kept.ledger().members.count[0] == 4);
+  CHECK(kept.ledger().members.count[0] == 2);
   kept.plan({0}, kvmeld::budget::entries(10));
   send(kept.current_plan(), 0, 0, fate::drop, 0, 1, 1, 1);
   send(kept.current_plan(), 0, 1, fate::drop, 1, 1, 1, 1);
   hand_made::dump::renumber(kept.current_plan(), 0);
   kept.apply();
-  REQUIRE(kept.ledger().members.count[0] == 2);
+  REQUIRE(kept.ledger().members.count[0] == 1);
   CHECK(kept.ledger().members.owner[0] == 1);
   CHECK(kept.ledger().members.position[0] == 3);
-  CHECK(kept.ledger().members.position[1] == 5);
 }

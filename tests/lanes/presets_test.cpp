@@ -19,11 +19,21 @@ TEST_CASE("Chelsea does not depend on the number of lanes") {
   support::each_chelsea_preset([](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
 }
 
+TEST_CASE("CaM does not depend on the number of lanes") {
+  support::each_cam_preset([](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+}
+
+TEST_CASE("KeepKV does not depend on the number of lanes") {
+  support::each_keepkv_preset([](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+}
+
 TEST_CASE("tracks of several tiles do not depend on the number of lanes") {
   auto const run = [](char const* name, auto const& p) {
     same_on_all_lanes<row_keys>(name, p, kvmeld::shortfall::report, lanes_test::long_life);
   };
   run("h2o", kvmeld::preset::h2o::halves());
+  run("cam", kvmeld::preset::cam::over_h2o());
+  run("keepkv", kvmeld::preset::keepkv::for_budget());
   run("kvmerger as printed", kvmeld::preset::kvmerger::paper_50());
   run("chelsea", kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                         kvmeld::quantity::entries(5)));

@@ -18,12 +18,18 @@ enum class cam_variant { paper, mass_corrected };
 // conserved: a true centroid of n_k and M n_i / m tokens: exact iff mean(A_k / n_k of targets) = A_i / n_i.
 enum class mass_rule { proportional, conserved };
 
-// The first m entries from `first_local` on that are not bad.
+// The first m entries of the longest run without bad entries from `first_local` on; of equal runs the first.
 inline indices cam_targets(track_state const& track, std::size_t first_local, std::size_t m) {
-  indices targets;
-  for (std::size_t i = first_local; i < track.size() && targets.size() < m; ++i)
-    if (!track.bad[i]) targets.push_back(i);
-  return targets;
+  indices longest, current;
+  for (std::size_t i = first_local; i < track.size(); ++i) {
+    if (track.bad[i])
+      current.clear();
+    else
+      current.push_back(i);
+    if (current.size() > longest.size()) longest = current;
+  }
+  if (longest.size() > m) longest.resize(m);
+  return longest;
 }
 
 // Eq. 14: clamp(evicted / denominator, 0, 1), 0/0 = 0 and x/0 = 1.

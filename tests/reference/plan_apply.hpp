@@ -58,7 +58,8 @@ inline indices set_of(linear_plan const& plan, std::size_t owner) {
 }
 
 // merge, share: key[p] = sum key_weight_i key_i and value[p] = sum value_weight_i value_i over p's set;
-// degree[p] = sum degree_weight_i degree_i; score[p] = the sum of the set's scores; p's position stays.
+// degree[p] = sum degree_weight_i degree_i; score[p] = the sum of the scores of p and of
+// what merges into it; p's position stays.
 inline void apply_merges(track_state const& track, linear_plan const& plan, store_function const& store,
                          track_state& merged, std::size_t& near_rounding) {
   for (std::size_t p = 0; p < track.size(); ++p) {
@@ -71,7 +72,8 @@ inline void apply_merges(track_state const& track, linear_plan const& plan, stor
       key_weights.push_back(plan.key_weight[i]);
       value_weights.push_back(plan.value_weight[i]);
       merged.degree[p] += plan.degree_weight[i] * track.degree[i];
-      merged.score[p] += track.score[i];
+      bool const merges = i == p || plan.what[i] == fate::merge;  // a member keeps its own score
+      if (merges) merged.score[p] += track.score[i];
     }
     merged.keys[p] = blend(track.keys, set, key_weights, store, near_rounding);
     merged.values[p] = blend(track.values, set, value_weights, store, near_rounding);
@@ -113,16 +115,10 @@ inline applied_plan plan_apply(track_state const& track, linear_plan const& plan
   }
   result.after = pick(merged, kept);
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-    indices sharers;  // and their owner: merged entries are no members
-    bool shared = false;
-    for (std::size_t const i : set_of(plan, kept[slot])) {
-      bool const shares = i != kept[slot] && plan.what[i] == fate::share;
-      shared = shared || shares;
-      if (shares || i == kept[slot]) sharers.push_back(i);
-    }
-    if (!shared) continue;
-    for (std::size_t const i : sharers)
+    for (std::size_t const i : set_of(plan, kept[slot])) {  // merged entries are no members, nor are owners
+      if (i == kept[slot] || plan.what[i] != fate::share) continue;
       result.members.push_back({norm(track.keys[i]), track.position[i], slot});
+    }
   }
   return result;
 }

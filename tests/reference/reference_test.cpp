@@ -387,17 +387,16 @@ TEST_CASE("plans: merge, share, spread, drop") {
   CHECK(applied.after.degree == std::vector<double>{2, 1.5});
   CHECK(applied.members.empty());
 
-  // Entry 3 shares 0's direction: members of norm 5 and 10; slot 1 merges into 0 and is no member.
+  // Entry 3 shares 0's direction: a member of norm 10; slot 1 merges into 0 and is no member.
   plan = keep_all(5);
   plan.what[3] = fate::share;
   plan.what[1] = fate::merge;
   plan.target[3] = plan.target[1] = 0;
   plan.key_weight = {0.1, 0, 1, 0.05, 1};  // the unit key twice, each with 1/2
   applied_plan const shared = plan_apply(track, plan);
-  REQUIRE(shared.members.size() == 2);
-  CHECK(shared.members[0].norm == 5);
-  CHECK(shared.members[1].norm == 10);
-  CHECK((shared.members[1].position == 3 && shared.members[1].owner == 0));
+  REQUIRE(shared.members.size() == 1);
+  CHECK(shared.members[0].norm == 10);
+  CHECK((shared.members[0].position == 3 && shared.members[0].owner == 0));
   CHECK(shared.after.keys[0][0] == Approx(0.6));
   CHECK(shared.after.degree[0] == 3);
 }

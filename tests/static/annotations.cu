@@ -25,4 +25,7 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::chelsea::llama3());
   whole_pipeline(kvmeld::preset::kvmerger::for_budget());
   whole_pipeline(kvmeld::preset::snapkv::with_window());
+  whole_pipeline(kvmeld::preset::scissorhands::halves());
+  whole_pipeline(kvmeld::preset::cam::over_streaming_llm());
+  whole_pipeline(kvmeld::preset::keepkv::for_budget());
 }

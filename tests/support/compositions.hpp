@@ -12,6 +12,26 @@ template <class F> void each_eviction_preset(F f) {
   f("streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3));
   f("h2o", kvmeld::preset::h2o::halves());
   f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
+  f("scissorhands", kvmeld::preset::scissorhands::halves(7));
+}
+
+template <class F> void each_cam_preset(F f) {
+  namespace cam = kvmeld::preset::cam;
+  f("cam over streaming_llm", cam::over_streaming_llm());
+  f("cam over h2o", cam::over_h2o());
+  f("cam over streaming_llm as printed", cam::as_printed(cam::over_streaming_llm(), 5));
+  f("cam over h2o as printed, by the maximum", cam::as_printed(cam::over_h2o(), 6, true));
+  auto some = cam::over(kvmeld::preset::scissorhands::halves().select, kvmeld::score::above_mean{7});
+  some.identify.targets = 5;
+  some.identify.mode = kvmeld::identify::mask_mode::threshold;
+  f("cam over scissorhands, five targets", some);
+}
+
+template <class F> void each_keepkv_preset(F f) {
+  auto keepkv = kvmeld::preset::keepkv::for_budget();
+  f("keepkv", keepkv);
+  keepkv.identify.chunk = 14;
+  f("keepkv in chunks of 14", keepkv);
 }
 
 template <class F> void each_kvmerger_preset(F f) {
@@ -27,10 +47,37 @@ template <class F> void each_chelsea_preset(F f) {
   f("chelsea in chunks of 12", chelsea);
 }
 
+// EMS for values that are noise. Those that share want limits.members.
+template <class F> void each_ems_preset(F f) {
+  using namespace kvmeld;
+  f("ems", preset::ems::shared(quantity::entries(6), 6, 0.05f));
+  f("ems collapsed", preset::ems::collapsed(quantity::entries(6), 6, 0.05f));
+  auto needle = preset::ems::needle();
+  needle.select.window = quantity::entries(12);
+  needle.identify.admission.theta = 0.02f;
+  f("ems for needles", needle);
+}
+
+// Centres found otherwise, and other scores for members.
+template <class F> void each_center_mix(F f) {
+  using namespace kvmeld;
+  select::bands const bands{quantity::entries(2), quantity::entries(4), quantity::entries(3), 2.5};
+  f("nearest by the product as printed, shared",
+    policy{score::local{5, {3, pooling_mode::mean}}, bands,
+           identify::nearest_center<admit::threshold, identify::resemblance::signed_product>{{0.05f, true}},
+           merge::shared{}});
+  f("nearest key, collapsed",
+    policy{score::global_local{5, {}}, bands,
+           identify::nearest_center<admit::threshold, identify::resemblance::keys>{{0.4f}},
+           merge::collapsed{}});
+}
+
 template <class F> void each_preset(F f) {
   each_eviction_preset(f);
   each_kvmerger_preset(f);
   each_chelsea_preset(f);
+  each_cam_preset(f);
+  each_keepkv_preset(f);
 }
 
 // Parts in combinations that no preset has.
@@ -44,6 +91,8 @@ template <class F> void each_consecutive_mix(F f) {
       identify::anchor_rule::chain, identify::pivot_rule::highest_score, true, {12}};
   f("exact sets, dropped",
     policy{score::local{4, {3, pooling_mode::max}}, half_recent, exact, merge::drop{}});
+  identify::consecutive_threshold<admit::exact_budget> const sets{};
+  f("exact sets by mass", policy{score::global{}, half_recent, sets, merge::mass_preserving{}});
 }
 
 template <class F> void each_bipartite_mix(F f) {
@@ -57,6 +106,7 @@ template <class F> void each_bipartite_mix(F f) {
   f("bipartite by threshold, Gaussian",
     policy{score::none{}, select::sinks_and_recents{quantity::entries(2), quantity::entries(4)}, similar,
            wide});
+  f("spans, dropped", policy{score::global{}, heavy, identify::local_span{}, merge::drop{}});
   f("nothing identified", policy{score::global{}, heavy, identify::none{}, merge::drop{}});
 }
 

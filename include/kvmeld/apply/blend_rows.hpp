@@ -4,9 +4,11 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -50,6 +52,35 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
     }
     team.sync();
   }
+}
+
+/// Row p = the blend of blend_rows, rounded to storage. Cooperative; barrier at the end. The host's tuned form goes from
+/// storage to storage with the same bits as the generic form, NaN payloads of binary16 aside.
+template <class Team, class Layout, class Slot, class Weight>
+KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
+                          Slot slot, Weight weight, blend_buffers const& b) {
+  if constexpr (has_kernels<Team>::value && has_plain_rows<Layout>::value) {
+    using T = typename Layout::element_type;
+    constexpr std::uint32_t most = 64;
+    using kernels_type = std::remove_pointer_t<decltype(team.kernels())>;
+    if constexpr (kernels_type::template blends<T>) {
+      auto const* const tuned = team.kernels();
+      segment<T> const to = layout.locate(where, p);
+      bool plain = tuned != nullptr && count <= most && to.channel_stride == 1;
+      T const* rows[most];
+      float weights[most];
+      for (std::uint32_t i = 0; plain && i < count; ++i) {
+        segment<T> const from = layout.locate(where, slot(i));
+        plain = from.channel_stride == 1;
+        rows[i] = from.base;
+        weights[i] = weight(i);
+      }
+      if (plain) return tuned->blend(rows, weights, count, layout.channels(), to.base);
+    }
+  }
+  blend_rows(team, layout, where, count, slot, weight, b);
+  layout.encode_row(team, where, p, [&](std::uint32_t c) { return b.total[c]; });
+  team.sync();
 }
 
 }  // namespace KVMELD_ABI

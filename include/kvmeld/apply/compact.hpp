@@ -68,6 +68,12 @@ template <class Layout> struct compact_rows_phase {
       auto const column = [&](std::uint32_t i) {
         return s.base + std::int64_t{first + i} * s.channel_stride;
       };
+      if constexpr (has_kernels<Team>::value && (sizeof(T) == 4 || sizeof(T) == 2)) {
+        if (auto const* const tuned = team.kernels()) {
+          return pack_columns(*tuned, plan.what + base, begin, kept, n, column(0), s.channel_stride,
+                              channels);
+        }
+      }
       // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no barrier.
       for (slot_t from = begin; from < n;) {
         if (plan.what[base + from] != fate::keep) {
@@ -101,6 +107,43 @@ template <class Layout> struct compact_rows_phase {
       }
     }
   }
+
+private:
+  /// Column by column in stretches of slots, whose fates become bits once for all columns.
+  template <class Kernels, class T>
+  void pack_columns(Kernels const& tuned, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
+                    std::int64_t stride, std::uint32_t count) const {
+    constexpr std::uint32_t stretch = 4096;
+    std::uint64_t bits[stretch / 64];
+    slot_t to = begin;
+    for (slot_t from = begin; from < n; from += stretch) {
+      std::uint32_t const slots = min_of(stretch, n - from);
+      std::uint32_t moved = 0;
+      for (std::uint32_t i = 0; i < slots; i += 64) {
+        std::uint64_t word = 0;
+        for (std::uint32_t j = 0; j < min_of(64u, slots - i); ++j) {
+          word |= std::uint64_t{what[from + i + j] == fate::keep} << j;
+        }
+        bits[i / 64] = word;
+      }
+      for (std::uint32_t i = 0; i < slots; ++i) moved += what[from + i] == fate::keep ? 1 : 0;
+      for (std::uint32_t c = 0; c < count; ++c) {
+        T* const x = columns + std::int64_t{c} * stride;
+        if constexpr (sizeof(T) == 4) {
+          tuned.pack_words(reinterpret_cast<std::uint32_t*>(x + to),
+                           reinterpret_cast<std::uint32_t const*>(x + from), bits, slots);
+        } else {
+          tuned.pack_halves(reinterpret_cast<std::uint16_t*>(x + to),
+                            reinterpret_cast<std::uint16_t const*>(x + from), bits, slots);
+        }
+      }
+      to += moved;
+    }
+    for (std::uint32_t c = 0; c < count && zero; ++c) {
+      T* const x = columns + std::int64_t{c} * stride;
+      for (slot_t s = kept; s < n; ++s) x[s] = element_traits<T>::from_float(0.0f);
+    }
+  }
 };
 
 /// Moves the ledger's arrays, renames owners of members, forgets members of dropped owners, sets the new length.
@@ -118,7 +161,8 @@ struct compact_ledger_phase {
     if (kept != n) {
       slot_t const begin = first_move(plan, t.item, n);
       // One lane per array: each moves its own in order.
-      team.for_each(3 + l.channels.count, [&](std::uint32_t array) {
+      bool const shares = l.members.capacity != 0;
+      team.for_each(3 + l.channels.count + (shares ? 1 : 0), [&](std::uint32_t array) {
         switch (array) {
         case 0:
           move(plan, t, begin, n, l.degree);
@@ -126,7 +170,12 @@ struct compact_ledger_phase {
           break;
         case 1: move(plan, t, begin, n, l.position); break;
         case 2: move(plan, t, begin, n, l.flags); break;
-        default: move(plan, t, begin, n, l.channel_data[array - 3]); break;
+        default:
+          if (array - 3 < l.channels.count) {
+            move(plan, t, begin, n, l.channel_data[array - 3]);
+          } else {
+            move(plan, t, begin, n, l.members.own_norm);
+          }
         }
       });
     }
@@ -134,6 +183,7 @@ struct compact_ledger_phase {
     if (team.lane() == 0) {
       if (l.members.capacity != 0) move_members(plan, t);
       l.length[t.where.index] = kept;
+      l.word(t.where, track_word::changed) = kept != n ? 1 : 0;
     }
   }
 
@@ -157,8 +207,10 @@ private:
       if (plan.what[owner] != fate::keep) continue;
       std::size_t const to = wave.ledger.member_at(t.where, kept++);
       m.norm[to] = m.norm[from];
-      m.weight[to] = m.weight[from];
       m.position[to] = m.position[from];
+      for (std::uint32_t c = 0; c < wave.ledger.channels.count; ++c) {
+        m.channel_data[c][to] = m.channel_data[c][from];
+      }
       m.owner[to] = plan.new_slot[owner];
     }
     m.count[t.where.index] = kept;

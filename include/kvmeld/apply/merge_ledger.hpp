@@ -1,9 +1,11 @@
 // The plan becomes bookkeeping: degrees and score channels of pivots and spread targets.
 #pragma once
 
+#include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -15,7 +17,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position.
+/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position; where the others live
+/// on as members, its scores too.
 struct merge_ledger_phase {
   static constexpr std::uint32_t block = 256;
   wave_ref wave;
@@ -29,13 +32,19 @@ struct merge_ledger_phase {
     std::uint32_t const begin = t.index * block;
     if (begin >= n) return;
     member_list const spreads = spreads_of(wave, t.item);
+    span_segment flow;
+    float inflow = 0.0f;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
       slot_t const p = begin + i;
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
         merge_set(t, p, m);
       } else if (spreads.count != 0 && map.what[map.at(t.item, p)] == fate::keep) {
-        receive(t, p, spreads);
+        if (!flow.holds(p)) {
+          flow = segment_from(map, t.item, spreads, p, n);
+          inflow = flow.reached ? sum_of_degrees(t, p, spreads) : 0.0f;
+        }
+        if (flow.reached) receive(t, p, inflow);
       }
     });
   }
@@ -48,7 +57,11 @@ private:
       degree += map.degree_weight[map.at(t.item, m.slots[i])] * l.degree[l.at(t.where, m.slots[i])];
     }
     l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    look_again(t, p, entry_flag::key_checked | entry_flag::value_checked);
+    slot_t const other = m.slots[0] == p ? m.slots[1] : m.slots[0];
+    bool const shared = map.what[map.at(t.item, other)] == fate::share;
+    merge_weights(t, p, m);
+    if (shared) return;  // its members keep their own scores
     for (std::uint32_t c = 0; c < l.channels.count; ++c) {
       float* const x = l.channel_data[c] + l.at(t.where, 0);
       float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;
@@ -59,33 +72,47 @@ private:
         case channel_rule::max: total = order_key(y) > order_key(total) ? y : total; break;
         case channel_rule::pivot: total = x[p]; break;
         case channel_rule::weighted: total += map.value_weight[map.at(t.item, m.slots[i])] * y; break;
+        case channel_rule::weight: total = x[p]; break;  // done
         }
       }
       x[p] = total;
     }
   }
 
+  /// Before the other channels merge: entries weigh by what they were.
+  KVMELD_HD void merge_weights(tile const& t, slot_t p, member_list const& m) const {
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const c = l.channels.find(channel_tag::merge_weight);
+    if (c == l.channels.count) return;
+    float total = 0.0f;
+    for (std::uint32_t i = 0; i < m.count; ++i) {
+      total += carried_weight(l.channels, l.channel_data, l.at(t.where, m.slots[i]));
+    }
+    l.channel_data[c][l.at(t.where, p)] = total;
+  }
+
   /// A row that was written is a new row: weights above 1 may have overflowed its storage.
-  KVMELD_HD void look_again(tile const& t, slot_t p) const {
+  KVMELD_HD void look_again(tile const& t, slot_t p, unsigned checks) const {
     std::uint8_t& flags = wave.ledger.flags[wave.ledger.at(t.where, p)];
-    flags = static_cast<std::uint8_t>(flags & ~(entry_flag::key_checked | entry_flag::value_checked));
+    flags = static_cast<std::uint8_t>(flags & ~checks);
   }
 
   /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
-  KVMELD_HD void receive(tile const& t, slot_t p, member_list const& spreads) const {
+  KVMELD_HD void receive(tile const& t, slot_t p, float inflow) const {
+    float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
+    degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
+    look_again(t, p, entry_flag::value_checked);
+  }
+  /// What flows into slot p and the rest of its segment.
+  KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {
     ledger_ref const& l = wave.ledger;
-    float degree = l.degree[l.at(t.where, p)];
-    bool any = false;
+    float sum = 0.0f;
     for (std::uint32_t i = 0; i < spreads.count; ++i) {
-      std::size_t const s = map.at(t.item, spreads.slots[i]);
-      if (p < map.target[s] || p - map.target[s] >= map.span[s]) continue;
-      if (!any) degree *= map.degree_weight[map.at(t.item, p)];
-      any = true;
-      degree += map.degree_weight[s] * l.degree[l.at(t.where, spreads.slots[i])];
+      slot_t const s = spreads.slots[i];
+      if (!spread_reaches(map, t.item, s, p)) continue;
+      sum += map.degree_weight[map.at(t.item, s)] * l.degree[l.at(t.where, s)];
     }
-    if (!any) return;
-    l.degree[l.at(t.where, p)] = degree;
-    look_again(t, p);
+    return sum;
   }
 };
 

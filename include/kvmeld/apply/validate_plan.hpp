@@ -77,26 +77,31 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
     }
     shared += plan.what[i] == fate::share ? 1 : 0;
   }
-  // Members of an entry would have to move with it, which no method needs: an owner may be kept or dropped.
-  for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[where.index]; ++m) {
-    slot_t const owner = l.members.owner[l.member_at(where, m)];
-    fate const f = plan.what[plan.at(item, owner)];
-    if ((f != fate::keep && f != fate::drop) || owns[owner] != 0) {
-      return name(owner) +
-             "owns members already; allowed are keep, with nothing merging or sharing into it, and drop";
+  // A set is merged or shared as a whole, and members move only with a shared entry.
+  std::vector<std::uint8_t> merges(n, 0);
+  std::vector<std::uint8_t> shares(n, 0);
+  for (slot_t s = 0; s < n; ++s) {
+    std::size_t const i = plan.at(item, s);
+    if (plan.what[i] == fate::merge) merges[plan.target[i]] = merges[s] = 1;
+    if (plan.what[i] == fate::share) shares[plan.target[i]] = 1;
+  }
+  for (slot_t s = 0; s < n; ++s) {
+    if (merges[s] != 0 && shares[s] != 0) {
+      return name(s) + "takes in both merged and shared entries; allowed is one of them";
     }
   }
-  if (shared != 0) {
-    std::vector<std::uint8_t> owner(n, 0);
-    for (slot_t s = 0; s < n; ++s) {
-      if (plan.what[plan.at(item, s)] == fate::share) owner[plan.target[plan.at(item, s)]] = 1;
+  std::uint32_t const held = l.members.capacity == 0 ? 0 : l.members.count[where.index];
+  std::uint32_t living = shared;
+  for (std::uint32_t m = 0; m < held; ++m) {
+    slot_t const owner = l.members.owner[l.member_at(where, m)];
+    if (merges[owner] != 0 || plan.what[plan.at(item, owner)] == fate::spread) {
+      return name(owner) + "owns members; allowed are keep, share and drop, with entries sharing into it";
     }
-    for (std::uint8_t o : owner) shared += o;
-    std::uint32_t const held = l.members.capacity == 0 ? 0 : l.members.count[where.index];
-    if (held + shared > l.members.capacity) {
-      return name(0) + message("the plan makes ", held + shared,
-                               " members; allowed are limits.members = ", l.members.capacity);
-    }
+    living += plan.keeps_member(item, m) && plan.what[plan.at(item, owner)] != fate::drop ? 1 : 0;
+  }
+  if (living > l.members.capacity && shared != 0) {
+    return name(0) +
+           message("the plan makes ", living, " members; allowed are limits.members = ", l.members.capacity);
   }
   return {};
 }

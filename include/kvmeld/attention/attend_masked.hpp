@@ -14,20 +14,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// As attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see cannot show in it, even
-/// if it holds NaN. Fixed order of summation. Cooperative; barrier at the end.
-template <class Team, class Logit, class Sees>
-KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t rows, float const* k,
-                             float const* v, std::uint32_t tokens, std::uint32_t key_dim,
-                             std::uint32_t value_dim, float* logits, Logit logit, Sees sees,
-                             softmax_state const& state) {
-  team.for_each(rows * tokens, [&](std::uint32_t i) {
-    std::uint32_t const r = i / tokens;
-    std::uint32_t const t = i % tokens;
-    if (!sees(r, t)) return;
-    logits[i] = logit(r, t, dot(q + std::size_t{r} * key_dim, k + std::size_t{t} * key_dim, key_dim));
-  });
-  team.sync();
+/// Adds a tile whose logits[rows][tokens] are there already, where sees(r, t); they are overwritten. Fixed order of
+/// summation. Cooperative; barrier at the end.
+template <class Team, class Sees>
+KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* v, std::uint32_t tokens,
+                             std::uint32_t value_dim, float* logits, Sees sees, softmax_state const& state) {
   team.for_each(rows, [&](std::uint32_t r) {
     float* const l = logits + std::size_t{r} * tokens;
     bool any = state.seen[r] != 0;
@@ -62,6 +53,23 @@ KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t row
     state.total[i] = total;
   });
   team.sync();
+}
+
+/// As attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see cannot show in it, even
+/// if it holds NaN. Fixed order of summation. Cooperative; barrier at the end.
+template <class Team, class Logit, class Sees>
+KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t rows, float const* k,
+                             float const* v, std::uint32_t tokens, std::uint32_t key_dim,
+                             std::uint32_t value_dim, float* logits, Logit logit, Sees sees,
+                             softmax_state const& state) {
+  team.for_each(rows * tokens, [&](std::uint32_t i) {
+    std::uint32_t const r = i / tokens;
+    std::uint32_t const t = i % tokens;
+    if (!sees(r, t)) return;
+    logits[i] = logit(r, t, dot(q + std::size_t{r} * key_dim, k + std::size_t{t} * key_dim, key_dim));
+  });
+  team.sync();
+  attend_logits(team, rows, v, tokens, value_dim, logits, sees, state);
 }
 
 }  // namespace KVMELD_ABI

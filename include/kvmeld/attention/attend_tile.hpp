@@ -43,14 +43,53 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
          scratch_size(std::size_t{rows} * value_dim * sizeof(float));
 }
 
+namespace detail {
+
+/// Rows that see the same tokens are weighted together: what a row does not see must not even be multiplied by 0.
+template <class Kernels, class Logit, class Visible>
+void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, float const* k,
+                       float const* v, std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim,
+                       float* logits, Logit logit, Visible visible, softmax_state const& state) {
+  tuned.products(q, rows, key_dim, k, tokens, key_dim, key_dim, logits, tokens);
+  std::uint32_t first = 0;  // of the rows that wait
+  std::uint32_t shared = 0;
+  auto const add = [&](std::uint32_t end) {
+    if (first < end && shared != 0) {
+      tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first, v,
+                         shared, value_dim, state.total + std::size_t{first} * value_dim);
+    }
+    first = end;
+  };
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    std::uint32_t const seen = min_of(tokens, visible(r));
+    if (seen != shared) add(r);
+    shared = seen;
+    if (seen == 0) continue;
+    float* const l = logits + std::size_t{r} * tokens;
+    for (std::uint32_t t = 0; t < seen; ++t) l[t] = logit(r, t, l[t]);
+    state.factor[r] = tuned.soften(l, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
+    state.seen[r] = 1;
+  }
+  add(rows);
+}
+
+}  // namespace detail
+
 /// Adds a tile: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim], logits[rows][tokens] scratch.
 /// logit(r, t, product) turns a dot product into a logit; row r sees the first visible(r) tokens of the tile.
-/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end.
+/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end. The host's
+/// tuned form has an exponential of its own (within 2 units in the last place) and sums weights in 16 partials.
 template <class Team, class Logit, class Visible>
 KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, float const* k,
                            float const* v, std::uint32_t tokens, std::uint32_t key_dim,
                            std::uint32_t value_dim, float* logits, Logit logit, Visible visible,
                            softmax_state const& state) {
+  if constexpr (has_kernels<Team>::value) {
+    if (auto const* const tuned = team.kernels()) {
+      return detail::attend_tile_tuned(*tuned, q, rows, k, v, tokens, key_dim, value_dim, logits, logit,
+                                       visible, state);
+    }
+  }
   team.for_each(rows * tokens, [&](std::uint32_t i) {
     std::uint32_t const r = i / tokens;
     std::uint32_t const t = i % tokens;

@@ -26,8 +26,8 @@ template <class Keys, class Values> struct cache_ref {
   /// Tokens the entry stands for; 0 for an empty slot.
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
   /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry, the lowest float
-  /// for an empty slot.
-  KVMELD_HD float log_degree(track t, slot_t s) const { return log_of_degree(degree(t, s)); }
+  /// for an empty slot. With limits.ignore_degree 0 for every entry.
+  KVMELD_HD float log_degree(track t, slot_t s) const { return ledger.log_degree(t, s); }
   /// Token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
   KVMELD_HD shape const& extent() const { return ledger.extent; }

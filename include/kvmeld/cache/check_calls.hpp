@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -146,7 +147,6 @@ std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> con
 template <class Policy, class Keys, class Values>
 std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,
                      Policy const& policy, kv<Keys, Values> const& tensors) {
-  using score_type = typename Policy::score_type;
   if (std::string text = is_open(call, l, slots); !text.empty()) return text;
   if (allowed.is_ratio() && !(allowed.ratio_value() > 0.0 && allowed.ratio_value() <= 1.0)) {
     return message(call, ": budget ratio is ", allowed.ratio_value(),
@@ -166,14 +166,14 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
       if (limit == 0)
         return message(call, ": budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
       if (length <= limit) return {};
-      if (score_type::needs_attention && l.word(t, track_word::observed_rows) == 0) {
+      if (traits_of_score(policy.score).needs_attention && l.word(t, track_word::observed_rows) == 0) {
         return message(call, ": the policy ranks entries by attention, but ", track_name(t),
                        " never observed any; call observe for every layer first");
       }
       pins const p = policy.select.pinned(length, limit, shielded_length(l, t, tensors));
       // Sets need an entry to live in besides the pinned ones.
       std::uint32_t const least =
-          p.total() + (Policy::identify_type::makes_sets && p.total() < length ? 1 : 0);
+          p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
       if (limit >= least) return {};
       return message(call, ": budget is ", limit, " entries, but ", p.total(), " of the ", length,
                      " entries of ", track_name(t), " are pinned (", p.sinks, " sinks or frozen, ", p.recents,

@@ -1,17 +1,12 @@
 // Compile-time and configuration checks of a whole policy: refusals that name the part and what it lacks.
 #pragma once
 
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/identifier.hpp>
-#include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
-
-#include <initializer_list>
-#include <string>
-#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -36,27 +31,48 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
       "kvmeld: this type is not a merge function: it must be trivially copyable and have needs_score, "
       "cooperative, carries_degree(), scratch_bytes(shape, lanes) and weigh(...)");
   if constexpr (is_score<Score>::value && is_selector<Select>::value && is_identifier<Identify>::value &&
-                is_merge_function<Merge>::value) {
+                is_merge_function<Merge>::value &&
+                !(has_run_time_traits<Identify>::value || has_run_time_traits<Merge>::value ||
+                  has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
+    constexpr score_traits s = static_score_traits<Score>();
+    constexpr select_traits l = static_select_traits<Select>();
+    constexpr identify_traits i = static_identify_traits<Identify>();
+    constexpr merge_traits m = static_merge_traits<Merge>();
     static_assert(
-        Identify::makes_sets || std::is_same_v<Merge, merge::drop>,
+        composes::something_to_weigh(i, m),
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
-    static_assert(Score::needs_attention || !Select::needs_score,
+    static_assert(
+        composes::spans_have_spreading(i, m),
+        "kvmeld: this identifier spreads entries over spans of slots, but the policy's merge function "
+        "weighs sets: use merge::additive with it, or merge::drop");
+    static_assert(
+        composes::spreading_has_spans(i, m),
+        "kvmeld: this merge function spreads entries over spans of slots, but the policy's identifier "
+        "makes none: use identify::local_span with it");
+    static_assert(
+        composes::centers_to_merge_into(l, i),
+        "kvmeld: this identifier merges into centres, but the selector makes none: use select::bands");
+    static_assert(
+        composes::centers_of_use(l, i),
+        "kvmeld: this selector spends the budget on centres, but the identifier does not merge into them: "
+        "use identify::nearest_center or identify::zero_class");
+    static_assert(composes::similarity_to_weigh_by(i, m),
+                  "kvmeld: this merge function weighs by similarity, but the identifier gives none: use "
+                  "identify::nearest_center or identify::chunked_bipartite");
+    static_assert(composes::centers_to_live_in(i, m),
+                  "kvmeld: this merge function shares entries, which need centres to live in: use "
+                  "identify::nearest_center");
+    static_assert(
+        composes::scores_of_members(s, m),
+        "kvmeld: this merge function shares entries, but the score does not score members: it must have "
+        "evaluate_members(team, ledger, track, length, out)");
+    static_assert(s.needs_attention || !l.needs_score,
                   "kvmeld: this selector ranks entries by score, but the policy's score is score::none");
-    static_assert(Score::needs_attention || !Identify::needs_score,
-                  "kvmeld: this identifier picks pivots by score, but the policy's score is score::none");
-    static_assert(Score::needs_attention || !Merge::needs_score,
+    static_assert(s.needs_attention || !i.needs_score,
+                  "kvmeld: this identifier decides by score, but the policy's score is score::none");
+    static_assert(s.needs_attention || !m.needs_score,
                   "kvmeld: this merge function weighs by score, but the policy's score is score::none");
   }
-}
-
-/// Why a policy cannot be used as configured; empty if it can.
-template <class Score, class Select, class Identify, class Merge>
-std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
-  for (std::string const& problem :
-       {problem_of(p.score), problem_of(p.select), problem_of(p.identify), problem_of(p.merge)}) {
-    if (!problem.empty()) return problem;
-  }
-  return {};
 }
 
 }  // namespace KVMELD_ABI

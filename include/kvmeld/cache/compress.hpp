@@ -4,11 +4,13 @@
 #include <kvmeld/apply/compact.hpp>
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
+#include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
-#include <kvmeld/apply/share_members.hpp>
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -33,12 +35,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What to do with a track that merging does not bring to its budget.
-enum class shortfall : std::uint8_t {
-  report,        ///< leave it longer; finding::budget_unreached says so
-  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
-};
-
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 /// One path sizes (arena without memory) and carves.
 struct workspace_ref {
@@ -48,19 +44,20 @@ struct workspace_ref {
 };
 
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
-                                     std::uint32_t plan_tracks) {
+                                     std::uint32_t plan_tracks, std::uint32_t members = 0) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks);
+  w.wave = carve_wave(a, extent, wave_tracks, members);
   w.wave.tracks = wave_tracks;
-  w.plan = carve_plan(a, plan_tracks, extent.capacity);
+  w.plan = carve_plan(a, plan_tracks, extent.capacity, members);
   w.plan_tracks = plan_tracks;
   return w;
 }
 
 /// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
-inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks) {
+inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks,
+                                   std::uint32_t members = 0) {
   arena a;
-  carve_workspace(a, extent, wave_tracks, wave_tracks);
+  carve_workspace(a, extent, wave_tracks, wave_tracks, members);
   return a.bytes();
 }
 
@@ -69,8 +66,18 @@ namespace detail {
 /// The plan arrays from track `first` of the stored plan on.
 inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
   std::size_t const n = std::size_t{first} * p.stride;
-  return {p.what + n,          p.target + n,   p.span + n,           p.key_weight + n,     p.value_weight + n,
-          p.degree_weight + n, p.new_slot + n, p.old_length + first, p.new_length + first, p.stride};
+  return {p.what + n,
+          p.target + n,
+          p.span + n,
+          p.key_weight + n,
+          p.value_weight + n,
+          p.degree_weight + n,
+          p.new_slot + n,
+          p.old_length + first,
+          p.new_length + first,
+          p.stride,
+          p.member_kept + std::size_t{first} * p.member_stride,
+          p.member_stride};
 }
 
 /// Calls body(wave) for the waves that cover the work list.
@@ -108,12 +115,14 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   launch(score_phase<typename Policy::score_type>{p.score, wave});
+  if constexpr (shares_entries<typename Policy::merge_type>::value) {
+    launch(score_members_phase<typename Policy::score_type>{p.score, wave});
+  }
   launch(select_phase<typename Policy::select_type>{p.select, wave});
 }
 
-/// merge::drop turns the sources of sets into evictions.
-template <class Policy>
-inline constexpr bool dissolves_sets = std::is_same_v<typename Policy::merge_type, merge::drop>;
+/// merge::drop turns the sources of sets and spans into evictions.
+template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
@@ -126,11 +135,16 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   } else if constexpr (identify_type::needs_keys) {
     launch(propose_phase<identify_type, Keys>{p.identify, x.keys, wave});
   }
-  launch(admit_phase<identify_type>{p.identify, wave});
-  if constexpr (identify_type::makes_sets) {
+  launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
+  if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
+  }
+  if constexpr (makes_spans<identify_type>::value) {
+    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave});
+  }
+  if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
-    if constexpr (!dissolves_sets<Policy>) launch(fold_scores_phase{wave});
+    if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
 }
@@ -139,7 +153,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
 template <class Executor, class Keys>
 void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  if (wave.ledger.members.capacity != 0) launch(share_members_phase<Keys>{keys, wave, map});
+  if (wave.ledger.members.capacity != 0) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
 }
@@ -205,10 +219,10 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::open_wave(launch, p, x, allowed);
     for (bool more = detail::any_active(executor, wave); more;) {
       detail::plan_round(launch, p, x);
-      // The sets were listed to weigh them; merge::drop has dissolved them since.
-      if constexpr (detail::dissolves_sets<Policy>) launch(link_phase{wave, wave.step});
+      // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
+      if (detail::dissolves_sets(p)) launch(link_phase{wave, wave.step});
       detail::merge_keys(launch, x.keys, wave.step);
-      more = Policy::identify_type::repeats && detail::any_active(executor, wave);
+      more = traits_of_identifier(p.identify).repeats && detail::any_active(executor, wave);
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});

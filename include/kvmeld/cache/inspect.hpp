@@ -45,12 +45,22 @@ template <class Layout> struct inspect_phase {
       team.sync();
       team.for_each(count, [&](std::uint32_t i) {
         if ((flags[s + i] & checked) != 0) return;
-        std::uint32_t bad = 0;
-        for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(rows[std::size_t{i} * d + c]) ? 0u : 1u;
-        flags[s + i] = static_cast<std::uint8_t>(flags[s + i] | checked | (bad ? entry_flag::nonfinite : 0));
+        bool const good = all_finite(team, rows + std::size_t{i} * d, d);
+        flags[s + i] = static_cast<std::uint8_t>(flags[s + i] | checked | (good ? 0 : entry_flag::nonfinite));
       });
       team.sync();
     }
+  }
+
+private:
+  template <class Team>
+  KVMELD_HD static bool all_finite(Team const& team, float const* row, std::uint32_t d) {
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team.kernels()) return tuned->all_finite(row, d);
+    }
+    std::uint32_t bad = 0;
+    for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(row[c]) ? 0u : 1u;
+    return bad == 0;
   }
 };
 

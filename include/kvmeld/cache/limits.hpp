@@ -15,6 +15,20 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// What an engine's attention can add to the logits of merged entries.
+enum class bias_support : std::uint8_t {
+  per_head,  ///< a row of log degrees per KV head, as attention::extend does
+  shared,    ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or group)
+  none,      ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
+};
+
+/// Which tracks of a sequence share one plan.
+enum class plan_scope : std::uint8_t {
+  head,   ///< none: every track has a plan of its own
+  layer,  ///< all KV heads of a layer
+  group,  ///< all KV heads of all layers
+};
+
 /// Sizes fixed at construction. All memory of a cache follows from them.
 struct limits {
   shape extent;
@@ -23,6 +37,10 @@ struct limits {
   std::uint32_t members = 0;        ///< members per track, for policies that share entries
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;  ///< global number of the first KV head on this rank
+  bias_support bias = bias_support::per_head;  ///< what the consumer of the cache can take
+  bool ignore_degree =
+      false;  ///< entries count as one token in attention and in scores, whatever merged into them
+  plan_scope scope = plan_scope::head;  ///< which tracks share one plan
 };
 
 /// Why an extent cannot be; empty if it can.

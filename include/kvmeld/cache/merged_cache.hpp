@@ -5,10 +5,16 @@
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
+#include <kvmeld/cache/fork.hpp>
+#include <kvmeld/cache/length_bounds.hpp>
 #include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/saved_sequences.hpp>
 #include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -16,12 +22,14 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_shared.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <ostream>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace kvmeld {
@@ -34,10 +42,13 @@ inline namespace KVMELD_ABI {
 /// the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
-template <class Executor, class Policy, class Keys, class Values> class merged_cache {
+template <class Executor, class Policy, class Keys, class Values>
+class merged_cache : public saved_sequences {
 public:
   using policy_type = Policy;
-  using ref_type = cache_ref<Keys, Values>;
+  static constexpr bool shares = shares_entries<typename Policy::merge_type>::value;
+  /// shared_ref for policies that share entries (EMS), else cache_ref.
+  using ref_type = std::conditional_t<shares, shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
@@ -45,7 +56,7 @@ public:
     require_layout<Values>();
     require_policy<typename Policy::score_type, typename Policy::select_type, typename Policy::identify_type,
                    typename Policy::merge_type>();
-    construction_ = report(construction_problem());
+    construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
     sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
@@ -54,26 +65,29 @@ public:
     memory_ = executor_.allocate(sizing.bytes());
     std::memset(memory_.data(), 0, memory_.size());
     bind_memory();
+    bounds_ = length_bounds(sizes_.extent);
+    policy_name_ = name_of_policy(policy_);
   }
   merged_cache(merged_cache const& other)
-      : executor_(other.executor_),
+      : saved_sequences(other),
+        executor_(other.executor_),
         policy_(other.policy_),
         tensors_(other.tensors_),
         sizes_(other.sizes_),
-        construction_(other.construction_),
         memory_(other.memory_),
         planned_(other.planned_) {
     if (construction_.ok()) bind_memory();
   }
   merged_cache(merged_cache&& other)
-      : executor_(std::move(other.executor_)),
+      : saved_sequences(std::move(other)),
+        executor_(std::move(other.executor_)),
         policy_(other.policy_),
         tensors_(other.tensors_),
         sizes_(other.sizes_),
-        construction_(other.construction_),
         memory_(std::move(other.memory_)),
         planned_(other.planned_) {
     if (construction_.ok()) bind_memory();
+    other.ledger_ = {};
     other.construction_ = status("the cache was moved from; use the one it was moved to");
   }
   merged_cache& operator=(merged_cache other) noexcept {
@@ -81,15 +95,12 @@ public:
     policy_ = other.policy_;
     tensors_ = other.tensors_;
     sizes_ = other.sizes_;
-    construction_ = std::move(other.construction_);
     memory_ = std::move(other.memory_);
     planned_ = other.planned_;
+    saved_sequences::operator=(std::move(other));
     if (construction_.ok()) bind_memory();
     return *this;
   }
-
-  /// Outcome of construction; needed where exceptions are off.
-  status const& valid() const { return construction_; }
 
   /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and their
   /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
@@ -101,6 +112,50 @@ public:
     lists_.sequences[0] = slot;
     lists_.counts[0] = tokens_cached;
     launch(open_phase{{ledger_, work(1), lists_.counts}, frozen, id}, 1);
+    bounds_.open(slot, tokens_cached);
+    return {};
+  }
+
+  /// Opens `into` as a copy of `from`, which has nothing pending: entries, scores, counters, tokens seen. The first
+  /// `frozen` entries of every track are shared between the two by the engine (0: none) and frozen in both from now on;
+  /// of the rows behind them, those of `how`. `id` keys the copy's random draws.
+  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
+              fork_rows how = fork_rows::copy) {
+    if (status s = refuse([&] { return check_calls::fork(ledger_, from, into, frozen, how, tensors_); });
+        !s.ok())
+      return s;
+    forget_plan_of(from);
+    forget_plan_of(into);
+    lists_.sequences[0] = from;
+    if (how == fork_rows::copy) {
+      launch(fork_rows_phase<Keys>{tensors_.keys, ledger_, into, frozen}, 1);
+      launch(fork_rows_phase<Values>{tensors_.values, ledger_, into, frozen}, 1);
+    }
+    launch(fork_phase{ledger_, into, frozen, id}, 1);
+    bounds_.fork(from, into);
+    return {};
+  }
+
+  /// Goes back to the first `tokens` tokens seen: forgets the entries of later ones. Exact, and therefore refused below
+  /// compressed_at(slot), frozen entries and pending ones. Scores of what stays keep what they have observed, forgotten
+  /// queries included, and findings stay.
+  status truncate(std::uint32_t slot, std::uint32_t tokens) {
+    if (status s = refuse([&] { return check_calls::truncate(ledger_, slot, tokens); }); !s.ok()) return s;
+    forget_plan_of(slot);
+    bounds_.shorten(slot, ledger_.seen[slot] - tokens);
+    lists_.sequences[0] = slot;
+    lists_.counts[0] = tokens;
+    launch(truncate_phase{{ledger_, work(1), lists_.counts}}, 1);
+    launch(truncate_settle_phase{{ledger_, work(1), lists_.counts}}, 1);
+    return {};
+  }
+
+  /// Freezes the first `length` entries of every track, no more and no less: when their pages become shared, or are so no
+  /// longer. Ragged sharing is for layouts with `writable`.
+  status freeze(std::uint32_t slot, std::uint32_t length) {
+    if (status s = refuse([&] { return check_calls::freeze(ledger_, slot, length); }); !s.ok()) return s;
+    forget_plan_of(slot);
+    ledger_.frozen[slot] = length;
     return {};
   }
 
@@ -119,6 +174,7 @@ public:
     take(slots, counts);
     launch(append_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
     launch(append_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    for (std::size_t i = 0; i < slots.size(); ++i) bounds_.append(slots[i], counts[i]);
     return {};
   }
 
@@ -128,6 +184,7 @@ public:
     take(slots, accepted);
     launch(commit_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
     launch(commit_settle_phase{{ledger_, work(slots.size()), lists_.counts}}, slots.size());
+    for (std::size_t i = 0; i < slots.size(); ++i) bounds_.commit(slots[i], accepted[i]);
     return {};
   }
 
@@ -142,15 +199,17 @@ public:
     if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
       return s;
     if constexpr (score_type::needs_attention) {
+      if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch};
-      observe_queries_phase<score_type, Keys, Q> phase{
-          {policy_.score, ledger_, source}, tensors_.keys, params, query, lse};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
+                                            observe_queries_phase<score_type, Keys, Q>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, tensors_.keys, params, query, lse}, source);
     }
     return {};
   }
 
-  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held.
+  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
+  /// where entries are shared, members follow the slots.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
     using score_type = typename Policy::score_type;
@@ -158,9 +217,11 @@ public:
     if (status s = refuse([&] { return check_calls::observe(ledger_, batch, params, null); }); !s.ok())
       return s;
     if constexpr (score_type::needs_attention) {
+      if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch};
-      observe_rows_phase<score_type, T> phase{{policy_.score, ledger_, source}, params, rows};
-      observe_with(phase, source);
+      using phase_type = std::conditional_t<shares, observe_shared_rows_phase<score_type, T>,
+                                            observe_rows_phase<score_type, T>>;
+      observe_with(phase_type{{policy_.score, ledger_, source}, params, rows}, source);
     }
     return {};
   }
@@ -182,6 +243,10 @@ public:
         !s.ok())
       return s;
     kvmeld::apply(executor_, tensors_, ledger_, planned_work(), workspace_);
+    for (std::uint32_t i = 0; i < planned_; ++i) {
+      bounds_.lose(lists_.planned[i]);  // the plan may have been edited
+      if constexpr (is_immediate<Executor>::value) report_lengths(lists_.planned[i]);
+    }
     planned_ = 0;
     return {};
   }
@@ -191,9 +256,28 @@ public:
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
     take_slots(slots);
     planned_ = 0;
+    for (std::uint32_t slot : slots) {
+      for_tracks(slot, [&](track t) { bounds_.lower(t, track_bound_after(t, allowed, fallback)); });
+      if (!exact(fallback)) bounds_.lose(slot);
+    }
     kvmeld::compress(executor_, policy_, tensors_, ledger_, work(slots.size()), allowed, fallback,
                      workspace_);
+    if constexpr (is_immediate<Executor>::value) {
+      for (std::uint32_t slot : slots) report_lengths(slot);
+    }
     return {};
+  }
+
+  /// True where the host knows the lengths that `compress` leaves: evicting policies, and merging ones that meet their
+  /// budget where the fallback evicts what rows of NaN or infinity leave over. Else report_lengths tells.
+  static constexpr bool exact(shortfall fallback = shortfall::report) { return is_exact<Policy>(fallback); }
+  /// What length_bound would be after `compress` with this budget.
+  std::uint32_t length_after(std::uint32_t slot, budget allowed,
+                             shortfall fallback = shortfall::report) const {
+    std::uint32_t most = 0;
+    if (!within("length_after", slot)) return most;
+    for_tracks(slot, [&](track t) { most = max_of(most, track_bound_after(t, allowed, fallback)); });
+    return most;
   }
 
   /// The plan made last, track by track in the order (layer, listed sequence, head). May be edited before `apply`.
@@ -209,49 +293,14 @@ public:
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
   /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
   status rebind(kv<Keys, Values> tensors) {
-    std::string problem = layout_problem("keys", tensors.keys, sizes_.extent.key_dim, sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("values", tensors.values, sizes_.extent.value_dim, sizes_.extent);
-    if (status s = refuse([&] { return problem; }); !s.ok()) return s;
+    if (status s = refuse([&] { return tensors_problem(tensors, sizes_.extent); }); !s.ok()) return s;
     tensors_ = tensors;
     return {};
   }
 
-  std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
-    return ledger_.length[make_track(sizes_.extent, layer, slot, kv_head).index];
-  }
-  /// Length of the longest track of a sequence.
-  std::uint32_t longest(std::uint32_t slot) const {
-    std::uint32_t most = 0;
-    for_tracks(slot, [&](track t) { most = max_of(most, ledger_.length[t.index]); });
-    return most;
-  }
-  /// Tokens the sequence has been given, pending ones included: the position of the next one.
-  std::uint32_t tokens(std::uint32_t slot) const { return ledger_.seen[slot] + ledger_.pending[slot]; }
-  /// Entries held by all tracks of a sequence.
-  std::size_t entries(std::uint32_t slot) const {
-    std::size_t sum = 0;
-    for_tracks(slot, [&](track t) { sum += ledger_.length[t.index]; });
-    return sum;
-  }
-  /// Bits of `finding` that the last compression left for a sequence.
-  std::uint32_t findings(std::uint32_t slot) const {
-    std::uint32_t bits = 0;
-    for_tracks(slot, [&](track t) { bits |= ledger_.findings[t.index]; });
-    return bits;
-  }
-  /// True when the sequence's longest track has reached the trigger.
-  bool due(std::uint32_t slot, trigger t) const { return t.due(longest(slot)); }
-  /// Chelsea's step counter (Chelsea section 4: i in r_i); `reset_rounds` starts its schedule again.
-  std::uint32_t rounds(std::uint32_t slot) const {
-    return ledger_.sequence_state(slot, sequence_word::rounds);
-  }
-  void reset_rounds(std::uint32_t slot) { ledger_.sequence_state(slot, sequence_word::rounds) = 0; }
-
   Executor& executor() { return executor_; }
   Policy const& policy() const { return policy_; }
   limits const& sizes() const { return sizes_; }
-  ledger_ref const& ledger() const { return ledger_; }
   /// Bytes of ledger and of workspace that construction allocated.
   std::size_t ledger_bytes() const { return ledger_bytes_; }
   std::size_t workspace_bytes() const { return memory_.size() - ledger_bytes_; }
@@ -264,15 +313,6 @@ private:
     std::uint32_t* planned;
   };
 
-  std::string construction_problem() const {
-    std::string problem = extent_problem(sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("keys", tensors_.keys, sizes_.extent.key_dim, sizes_.extent);
-    if (problem.empty())
-      problem = layout_problem("values", tensors_.values, sizes_.extent.value_dim, sizes_.extent);
-    if (problem.empty()) problem = configuration_problem(policy_);
-    return problem;
-  }
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {
       return "plan: limits.whole_plan is false, so there is no memory for a plan that outlives its wave; set "
@@ -282,21 +322,23 @@ private:
     return check_calls::compress(keeps_plan ? "plan" : "compress", ledger_, slots, allowed, policy_,
                                  tensors_);
   }
-  /// Looks for the problem only where construction succeeded: without it there is no ledger to look at.
-  template <class Problem> status refuse(Problem problem) const {
-    return report(construction_.ok() ? problem() : construction_.text());
+  std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
+    return bound_after(policy_, bounds_.at(t), bounds_.known(t.sequence),
+                       allowed.resolve(t, ledger_.seen[t.sequence]), ledger_.frozen[t.sequence],
+                       is_always_writable<Keys>::value && is_always_writable<Values>::value, fallback);
   }
 
   void carve(arena& a) {
-    ledger_ = carve_ledger(a, sizes_.extent, Policy::score_type::channels(), sizes_.members);
+    ledger_ = carve_ledger(a, sizes_.extent, policy_.score.channels(), sizes_.members);
     ledger_.first_layer = sizes_.first_layer;
     ledger_.first_kv_head = sizes_.first_kv_head;
+    ledger_.ignore_degree = sizes_.ignore_degree;
     ledger_bytes_ = a.bytes();
     for (auto* list : {&lists_.sequences, &lists_.counts, &lists_.planned}) {
       *list = a.take<std::uint32_t>(sizes_.extent.sequences);
     }
     std::uint32_t const plans = sizes_.whole_plan ? sizes_.extent.tracks() : sizes_.wave_tracks;
-    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans);
+    workspace_ = carve_workspace(a, sizes_.extent, sizes_.wave_tracks, plans, sizes_.members);
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());
@@ -330,21 +372,12 @@ private:
     observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
     executor_.run(done, sizes_.extent, source.items(), source);
   }
-  template <class F> void for_tracks(std::uint32_t slot, F f) const {
-    for (std::uint32_t layer = 0; layer < sizes_.extent.layers; ++layer) {
-      for (std::uint32_t head = 0; head < sizes_.extent.kv_heads; ++head) {
-        f(make_track(sizes_.extent, layer, slot, head));
-      }
-    }
-  }
 
   Executor executor_;
   Policy policy_;
   kv<Keys, Values> tensors_;
   limits sizes_;
-  status construction_;
   typename Executor::memory memory_;
-  ledger_ref ledger_;
   argument_lists lists_{};
   workspace_ref workspace_{};
   std::size_t ledger_bytes_ = 0;

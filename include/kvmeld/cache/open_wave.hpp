@@ -34,6 +34,10 @@ struct begin_phase {
       keep_entry(wave.plan, t.item, s);
       bad |= l.usable(t.where, s) ? 0u : 1u;
     });
+    if (l.members.capacity != 0) {
+      std::uint8_t* const kept = wave.plan.member_kept + std::size_t{t.item} * wave.plan.member_stride;
+      team.for_each(l.members.count[t.where.index], [&](std::uint32_t m) { kept[m] = 1; });
+    }
     bad = team.reduce(bad, op_max{});
     if (team.lane() == 0) {
       track_state s{};
@@ -43,6 +47,7 @@ struct begin_phase {
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
       l.findings[t.where.index] = bad ? finding::nonfinite_rows : finding::none;
+      l.word(t.where, track_word::next_threshold) = 0;
     }
   }
 };
@@ -134,7 +139,8 @@ struct resume_phase {
   }
 };
 
-/// Advances a sequence's round counter by the most rounds any of its tracks took. One tile per sequence does it.
+/// Takes over the words of a plan that was applied: adaptive thresholds, and for a sequence the most rounds any of its
+/// tracks took and, if any of them changed, how many tokens had been seen. One tile per sequence does the latter.
 struct settle_phase {
   ledger_ref ledger;
 
@@ -142,15 +148,21 @@ struct settle_phase {
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (t.where.layer != 0 || t.where.kv_head != 0 || team.lane() != 0) return;
-    std::uint32_t most = 0;
+    if (team.lane() != 0) return;
+    std::uint32_t const next = ledger.word(t.where, track_word::next_threshold);
+    if (next != 0) ledger.word(t.where, track_word::threshold) = next;
+    if (t.where.layer != 0 || t.where.kv_head != 0) return;
+    std::uint32_t most = 0, changed = 0;
     for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {
         track const other = make_track(ledger.extent, layer, t.where.sequence, head);
         most = max_of(most, ledger.word(other, track_word::last_rounds));
+        changed |= ledger.word(other, track_word::changed);
       }
     }
-    ledger.sequence_state(t.where.sequence, sequence_word::rounds) += most;
+    std::uint32_t const sequence = t.where.sequence;
+    ledger.sequence_state(sequence, sequence_word::rounds) += most;
+    if (changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
   }
 };
 

@@ -1,4 +1,4 @@
-// The life of a sequence as phases over its tracks: open, append, commit.
+// The life of a sequence as phases over its tracks: open, append, commit, truncate.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -19,6 +19,7 @@ KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, posi
   l.degree[i] = 1.0f;
   l.position[i] = position;
   l.flags[i] = 0;
+  if (l.members.capacity != 0) l.members.own_norm[i] = 0.0f;
   for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c][i] = l.channels.at[c].initial;
 }
 
@@ -101,6 +102,24 @@ struct commit_settle_phase : sequence_phase {
     if (!leads(t) || team.lane() != 0) return;
     ledger.seen[t.where.sequence] += count_of(t);
     ledger.pending[t.where.sequence] = 0;
+  }
+};
+
+/// Forgets all but the first `count` tokens seen, of which those to forget are unmerged.
+struct truncate_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = ledger.length[t.where.index];
+    std::uint32_t const kept = n - (ledger.seen[t.where.sequence] - count_of(t));
+    team.sync();
+    team.for_each(n - kept, [&](std::uint32_t i) { ledger.degree[ledger.at(t.where, kept + i)] = 0.0f; });
+    if (team.lane() == 0) ledger.length[t.where.index] = kept;
+  }
+};
+
+/// Follows truncate_phase.
+struct truncate_settle_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t) && team.lane() == 0) ledger.seen[t.where.sequence] = count_of(t);
   }
 };
 

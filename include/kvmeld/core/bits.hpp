@@ -34,5 +34,11 @@ KVMELD_HD inline std::uint32_t order_key(float x) {
   return (u & 0x80000000u) ? ~u : (u | 0x80000000u);
 }
 
+/// The float that has this order key; of the two zeros +0, and 0 where there was no number.
+KVMELD_HD inline float order_value(std::uint32_t key) {
+  if (key == 0) return 0.0f;
+  return bits_float((key & 0x80000000u) ? key & 0x7fffffffu : ~key);
+}
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -14,6 +14,7 @@ enum class channel_rule : std::uint8_t {
   max,       ///< the strongest member counts
   pivot,     ///< the pivot's own value stays
   weighted,  ///< mean with the value weights of the merge
+  weight,    ///< what the members weighed in merges so far: see carried_weight
 };
 
 /// One float per entry that moving, merging, resetting and serialising treat generically.
@@ -25,7 +26,15 @@ struct channel {
 
 /// Tags of the ready-made scores.
 namespace channel_tag {
-enum : std::uint32_t { accumulated_attention = 1, window_past = 2, window_current = 3, user = 1000 };
+enum : std::uint32_t {
+  accumulated_attention = 1,
+  window_past = 2,
+  window_current = 3,
+  hits_past = 4,
+  hits_current = 5,
+  merge_weight = 6,
+  user = 1000,
+};
 }  // namespace channel_tag
 
 constexpr std::uint32_t max_channels = 8;
@@ -36,6 +45,12 @@ struct channel_list {
   std::uint32_t count = 0;
 
   constexpr void add(channel c) { at[count++] = c; }
+  /// Index of the channel with this tag; `count` if there is none.
+  KVMELD_HD constexpr std::uint32_t find(std::uint32_t tag) const {
+    std::uint32_t i = 0;
+    while (i < count && at[i].tag != tag) ++i;
+    return i;
+  }
 };
 
 }  // namespace KVMELD_ABI

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/random.hpp>
+#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -21,23 +22,41 @@ namespace entry_flag {
 enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 }  // namespace entry_flag
 
-/// Words per track and per sequence that the ready-made stages keep.
+/// Words per track and per sequence that the ready-made stages keep. `compressed_at`: tokens seen when a compression
+/// last changed any track of the sequence; what came later is unmerged, one entry per token.
 namespace track_word {
-enum : std::uint32_t { observed_rows = 0, window_rows = 1, last_rounds = 2, count = 3 };
+enum : std::uint32_t {
+  observed_rows,
+  window_rows,
+  last_rounds,
+  threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
+  next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
+  changed,         ///< 1 if the last compression changed the track
+  count
+};
 }  // namespace track_word
 namespace sequence_word {
-enum : std::uint32_t { rounds = 0, count = 1 };
+enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
 }  // namespace sequence_word
 
-/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry.
+/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The token in
+/// whose slot they live is not among them: it has its slot's position, channels and own_norm.
+/// Ordered by owner; of one owner, in the order in which they came.
 struct member_ref {
-  float* norm = nullptr;           ///< [tracks][capacity] ||k|| before merging
-  float* weight = nullptr;         ///< [tracks][capacity] weight it was merged with
-  position_t* position = nullptr;  ///< [tracks][capacity]
-  slot_t* owner = nullptr;         ///< [tracks][capacity] slot of the entry it belongs to
-  std::uint32_t* count = nullptr;  ///< [tracks]
-  std::uint32_t capacity = 0;      ///< members per track; 0: the policy shares nothing
+  float* norm = nullptr;                   ///< [tracks][capacity] ||k|| before merging
+  position_t* position = nullptr;          ///< [tracks][capacity]
+  slot_t* owner = nullptr;                 ///< [tracks][capacity] slot of the entry it belongs to
+  float* channel_data[max_channels] = {};  ///< [tracks][capacity] each; as the ledger's, per member
+  std::uint32_t* count = nullptr;          ///< [tracks]
+  float* own_norm =
+      nullptr;  ///< [tracks][slots] > 0: the row is a direction, its token's key is own_norm times it
+  std::uint32_t capacity = 0;  ///< members per track; 0: the policy shares nothing
 };
+
+/// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
+KVMELD_HD inline float log_of_degree(float degree) {
+  return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
+}
 
 /// Trivially copyable view of the ledger's arrays; independent of any policy's type.
 /// Per-entry arrays are [tracks][capacity] and valid below length; per-sequence arrays are [sequences].
@@ -46,6 +65,7 @@ struct ledger_ref {
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
   channel_list channels;
+  bool ignore_degree = false;  ///< every entry counts as one token where attention is concerned
 
   std::uint32_t* length = nullptr;   ///< [tracks] entries held, pending ones included
   std::uint32_t* seen = nullptr;     ///< [sequences] tokens committed since open: the next position
@@ -74,8 +94,39 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
+  /// What is added to the entry's attention logit: log_of_degree, or 0 for every entry held where degrees are ignored.
+  KVMELD_HD float log_degree(track t, slot_t s) const {
+    float const d = degree[at(t, s)];
+    return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d);
+  }
+  /// Tokens of a sequence, pending ones included: the position of the next one.
+  KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
+  /// Factor of the slot's key row that gives its own token's key.
+  KVMELD_HD float norm_factor(track t, slot_t s) const {
+    float const norm = members.capacity == 0 ? 0.0f : members.own_norm[at(t, s)];
+    return norm > 0.0f ? norm : 1.0f;
+  }
+  /// True if the slot's key row is a direction, because members share it.
+  KVMELD_HD bool is_direction(track t, slot_t s) const {
+    return members.capacity != 0 && members.own_norm[at(t, s)] > 0.0f;
+  }
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
+
+/// First member whose owner is slot `s` or later: members are ordered by owner.
+KVMELD_HD inline std::uint32_t first_member_of(ledger_ref const& l, track where, slot_t s) {
+  std::uint32_t low = 0;
+  std::uint32_t high = l.members.count[where.index];
+  while (low < high) {
+    std::uint32_t const middle = low + (high - low) / 2;
+    if (l.members.owner[l.member_at(where, middle)] < s) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 /// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
 inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,
@@ -100,17 +151,41 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   if (members_per_track != 0) {
     std::size_t const members = tracks * members_per_track;
     l.members.norm = a.take<float>(members);
-    l.members.weight = a.take<float>(members);
     l.members.position = a.take<position_t>(members);
     l.members.owner = a.take<slot_t>(members);
+    for (std::uint32_t c = 0; c < channels.count; ++c) l.members.channel_data[c] = a.take<float>(members);
     l.members.count = a.take<std::uint32_t>(tracks);
+    l.members.own_norm = a.take<float>(slots);
   }
   return l;
 }
 
-/// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
-KVMELD_HD inline float log_of_degree(float degree) {
-  return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
+/// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so far, else its
+/// window attention, else, where the score keeps no window, its accumulated attention. `data` is the channels' arrays
+/// and `i` the entry's place in them.
+KVMELD_HD inline float carried_weight(channel_list const& channels, float* const* data, std::size_t i) {
+  auto const value = [&](std::uint32_t tag) {
+    std::uint32_t const c = channels.find(tag);
+    return c < channels.count ? data[c][i] : 0.0f;
+  };
+  float const carried = value(channel_tag::merge_weight);
+  if (carried > 0.0f) return carried;
+  if (channels.find(channel_tag::window_past) < channels.count) {
+    return value(channel_tag::window_past) + value(channel_tag::window_current);
+  }
+  return value(channel_tag::accumulated_attention);
+}
+
+/// bias[i] = log degree of slot begin + i. No barrier at the end.
+template <class Team>
+KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
+                         std::uint32_t tokens, float* bias) {
+  if constexpr (has_kernels<Team>::value) {
+    if (auto const* const tuned = team.kernels()) {
+      return tuned->log_degrees(ledger.degree + ledger.at(where, begin), tokens, bias);
+    }
+  }
+  team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }
 
 /// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.

@@ -34,15 +34,24 @@ struct plan_ref {
   std::uint32_t* old_length = nullptr;  ///< [tracks of a wave] the length the plan was made for
   std::uint32_t* new_length = nullptr;  ///< [tracks of a wave]
   std::uint32_t stride = 0;             ///< slots per track
+  std::uint8_t* member_kept =
+      nullptr;  ///< [tracks of a wave][member_stride] 0: the member goes; null: the policy shares nothing
+  std::uint32_t member_stride = 0;  ///< members per track
 
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
+  KVMELD_HD bool keeps_member(std::uint32_t item, std::uint32_t m) const {
+    return member_kept == nullptr || member_kept[std::size_t{item} * member_stride + m] != 0;
+  }
 };
 
-/// Sizes or carves a plan for `tracks` tracks of `capacity` slots.
-inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacity) {
+/// Sizes or carves a plan for `tracks` tracks of `capacity` slots and `members` members.
+inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacity,
+                           std::uint32_t members = 0) {
   std::size_t const n = std::size_t{tracks} * capacity;
   plan_ref p;
   p.stride = capacity;
+  p.member_stride = members;
+  if (members != 0) p.member_kept = a.take<std::uint8_t>(std::size_t{tracks} * members);
   p.what = a.take<fate>(n);
   p.target = a.take<slot_t>(n);
   p.span = a.take<slot_t>(n);

@@ -30,10 +30,15 @@ template <class Part>
 struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
 
 template <class Part, class = void> struct has_name : std::false_type {};
-template <class Part> struct has_name<Part, std::void_t<decltype(Part::name)>> : std::true_type {};
+template <class Part>
+struct has_name<Part, std::enable_if_t<std::is_convertible_v<decltype(Part::name), char const*>>>
+    : std::true_type {};
+template <class Part, class = void> struct has_run_time_name : std::false_type {};
+template <class Part>
+struct has_run_time_name<Part, std::void_t<decltype(std::declval<Part const&>().name())>> : std::true_type {};
 
 /// What a part is called in reports and in saved ledgers: its `static constexpr char const* name`, or "user".
-template <class Part> constexpr char const* name_of() {
+template <class Part> constexpr char const* name_of(Part const&) {
   if constexpr (has_name<Part>::value) {
     return Part::name;
   } else {
@@ -45,16 +50,22 @@ template <class Part, class = void> struct has_admission : std::false_type {};
 template <class Part>
 struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};
 
-/// "score x select x identify(admission) x merge" of a policy's parts.
-template <class Score, class Select, class Identify, class Merge>
-std::string name_of_policy(policy<Score, Select, Identify, Merge> const&) {
-  std::string identify = name_of<Identify>();
-  if constexpr (has_admission<Identify>::value) {
-    identify +=
-        std::string("(") + name_of<std::decay_t<decltype(std::declval<Identify>().admission)>>() + ")";
+/// The same with the admission of an identifier, "identifier:admission", and for parts chosen at run time.
+template <class Part> std::string full_name_of(Part const& part) {
+  if constexpr (has_run_time_name<Part>::value) {
+    return part.name();
+  } else if constexpr (has_admission<Part>::value) {
+    return std::string(name_of(part)) + ":" + name_of(part.admission);
+  } else {
+    return name_of(part);
   }
-  return std::string(name_of<Score>()) + " x " + name_of<Select>() + " x " + identify + " x " +
-         name_of<Merge>();
+}
+
+/// "score x select x identify:admission x merge" of a policy's parts.
+template <class Score, class Select, class Identify, class Merge>
+std::string name_of_policy(policy<Score, Select, Identify, Merge> const& p) {
+  return full_name_of(p.score) + " x " + full_name_of(p.select) + " x " + full_name_of(p.identify) + " x " +
+         full_name_of(p.merge);
 }
 
 /// Why a part of a policy cannot be used as configured; empty if it can. A part without `problem()` has none.

@@ -56,6 +56,11 @@ public:
   KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
+  KVMELD_HD std::uint32_t most_queries() const {
+    std::uint32_t most = 0;
+    for (std::uint32_t i = 0; i < size(); ++i) most = max_of(most, queries(i));
+    return most;
+  }
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 

@@ -1,6 +1,7 @@
 // The k best of n by integer key, ties to the lower index: the one selection every stage uses.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -16,11 +17,23 @@ KVMELD_HD constexpr std::size_t select_k_scratch() {
   return scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
 }
 
+/// Keys of scores, for select_k: a NaN ranks lowest but stays eligible. A tuned form reads the scores by itself.
+struct score_keys {
+  float const* score;
+  KVMELD_HD std::uint32_t operator()(std::uint32_t i) const {
+    return max_of(std::uint32_t{1}, order_key(score[i]));
+  }
+};
+
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
 /// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
-/// histogram passes and one marking pass, exact and independent of the lane count. Collective.
+/// histogram passes and one marking pass, exact and independent of the lane count. Collective. Tuned forms mark the same.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
+  if constexpr (has_kernels<Team>::value) {
+    std::uint32_t marked = 0;
+    if (team.kernels() != nullptr && team.select(n, k, key, mark, marked)) return marked;
+  }
   std::uint32_t* const histogram = team.template scratch<std::uint32_t>(256);
   std::uint32_t* const found = team.template scratch<std::uint32_t>(2);  // chosen byte, keys above it
   std::uint32_t prefix = 0;

@@ -7,6 +7,8 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -90,6 +92,11 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   team.sync();
   return s.total;
 }
+
+/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`, where null means: the generic form.
+template <class Team, class = void> struct has_kernels : std::false_type {};
+template <class Team>
+struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>> : std::true_type {};
 
 /// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
 /// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does what

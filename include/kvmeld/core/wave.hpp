@@ -23,6 +23,7 @@ struct track_state {
   std::uint32_t rounds;    ///< rounds done in this call
   std::uint32_t merged;    ///< entries that the last round's identifier removed
   std::uint32_t spreads;   ///< spread sources that `link` listed
+  std::uint32_t sinks;     ///< entries at the beginning that the selector pinned
   std::uint32_t recents;   ///< entries at the end that the selector pinned as the local window
   std::uint32_t shielded;  ///< length of the beginning that is frozen or not writable
   std::uint32_t active;    ///< 1 while the track is above its budget and makes progress
@@ -69,6 +70,12 @@ struct wave_ref {
       nullptr;  ///< sets of a plan as lists: members of pivot p end at set_end[p] in set_member,
   slot_t* set_member = nullptr;  ///< and begin where those of p - 1 end; ascending
 
+  float* member_score = nullptr;          ///< [tracks][members.capacity], as score
+  std::uint32_t* member_order = nullptr;  ///< [tracks][2 members.capacity]: room to sort members in
+
+  KVMELD_HD std::size_t member_at(std::uint32_t item, std::uint32_t m) const {
+    return std::size_t{item} * ledger.members.capacity + m;
+  }
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
     return std::size_t{item} * ledger.extent.capacity + s;
@@ -76,7 +83,7 @@ struct wave_ref {
 };
 
 /// Sizes or carves the metadata of a wave. The plan lies apart (`carve_plan`), since it may outlive the wave.
-inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks) {
+inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0) {
   wave_ref w;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
   w.state = a.take<track_state>(tracks);
@@ -87,6 +94,10 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks) 
   w.step = carve_plan(a, tracks, extent.capacity);
   w.set_end = a.take<slot_t>(n);
   w.set_member = a.take<slot_t>(n);
+  if (members != 0) {
+    w.member_score = a.take<float>(std::size_t{tracks} * members);
+    w.member_order = a.take<std::uint32_t>(std::size_t{tracks} * 2 * members);
+  }
   return w;
 }
 

@@ -34,6 +34,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
+  static constexpr bool gives_similarity = true;
   static constexpr std::uint32_t tile_rows = 64;
 
   /// A entries of a chunk of `n` entries.
@@ -98,9 +99,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
-    track_state const s = wave.state[item];
-    team.sync();
-    admit_best(team, wave, item, edges(s.field), admission.allow(s, s.field, round));
+    std::uint32_t const candidates = edges(wave.state[item].field);
+    admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
   }
 
   std::string problem() const {

@@ -7,6 +7,7 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,14 +38,28 @@ struct is_identifier<
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
 /// Optional declarations of an identifier, false where it says nothing:
-/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets
+/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and,
+///                 as value weight, how much of the source goes over (0 to 1)
+/// `needs_centers` merges into role::center, so the selector has to make some
+/// `gives_similarity`  the key weight of a source is its similarity until it is weighed
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
+/// `empties_field` every mergeable entry goes, whatever the data: only pinned entries and centres stay
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
+template <class Identify, class = void> struct needs_centers : std::false_type {};
+template <class Identify>
+struct needs_centers<Identify, std::enable_if_t<Identify::needs_centers>> : std::true_type {};
+template <class Identify, class = void> struct gives_similarity : std::false_type {};
+template <class Identify>
+struct gives_similarity<Identify, std::enable_if_t<Identify::gives_similarity>> : std::true_type {};
 template <class Identify, class = void> struct needs_values : std::false_type {};
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
+
+template <class Identify, class = void> struct empties_field : std::false_type {};
+template <class Identify>
+struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
 
 /// Opens a round: an empty step, the number of live entries, the live-slot list.
 struct round_phase {
@@ -103,9 +118,10 @@ template <class Identify, class Rows> struct propose_phase {
 template <class Identify> struct admit_phase {
   Identify identify;
   wave_ref wave;
+  bool repeats;  ///< of the identifier
 
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 2 * select_k_scratch(); }
+  std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
@@ -118,7 +134,7 @@ template <class Identify> struct admit_phase {
     if (team.lane() == 0) {
       s.alive -= s.merged;
       s.rounds += s.merged != 0 ? 1u : 0u;
-      s.active = Identify::repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
+      s.active = repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
     }
   }
 };

@@ -34,6 +34,12 @@ struct row_match {
   /// Forgets earlier matches and takes the norms of the rows a[rows][d].
   template <class Team>
   KVMELD_HD void begin(Team const& team, float const* a, std::uint32_t rows, std::uint32_t d) const {
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team.kernels()) {
+        for (std::uint32_t i = 0; i < rows; ++i) best_key[i] = best_column[i] = 0;
+        return tuned->inverse_norms(a, rows, d, inverse_row);
+      }
+    }
     team.for_each(rows, [&](std::uint32_t i) {
       best_key[i] = 0;
       best_column[i] = 0;
@@ -45,11 +51,20 @@ struct row_match {
 
 /// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`; at most as many columns as rows
 /// were reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never matches. Cooperative; barrier at
-/// the end. This is the generic form of the primitive: fixed summation order, one lane per row.
+/// the end. Generic form: fixed summation order, one lane per row. The host's tuned form sums in the same order and may
+/// fuse multiply and add: the same bits for 16-bit rows and on SSE2; else the cosines of a row differ from the generic
+/// ones by at most 2^-23 * (d / 16 + 8), so that the chosen column's cosine is within twice that of the best one's.
 template <class Team>
 KVMELD_HD void tile_similarity(Team const& team, float const* a, std::uint32_t rows, float const* b,
                                std::uint32_t columns, std::uint32_t d, std::uint32_t first_column,
                                row_match const& match) {
+  if constexpr (has_kernels<Team>::value) {
+    if (auto const* const tuned = team.kernels()) {
+      tuned->inverse_norms(b, columns, d, match.inverse_column);
+      return tuned->match_rows(a, rows, match.inverse_row, b, columns, match.inverse_column, d, first_column,
+                               match.best_key, match.best_column);
+    }
+  }
   team.for_each(columns,
                 [&](std::uint32_t j) { match.inverse_column[j] = inverse_norm(b + std::size_t{j} * d, d); });
   team.sync();

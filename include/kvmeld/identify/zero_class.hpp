@@ -24,6 +24,7 @@ struct zero_class {
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = false;
   static constexpr bool needs_keys = false;
+  static constexpr bool empties_field = true;
 
   std::uint32_t tiles(shape const&) const { return 0; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }

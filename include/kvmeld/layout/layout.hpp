@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -43,6 +44,15 @@ template <class Derived, class T> struct addressed_rows {
       std::uint32_t const run = min_of(tokens - t, s.remaining);
       T const* const base = s.base + std::int64_t{channel} * s.channel_stride;
       float* const to = out + std::size_t{t} * ld;
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels(); tuned != nullptr && s.channel_stride == 1) {
+          for (std::uint32_t r = 0; r < run; ++r) {
+            tuned->decode(base + std::int64_t{r} * s.token_stride, channels, to + std::size_t{r} * ld);
+          }
+          t += run;
+          continue;
+        }
+      }
       if (s.channel_stride == 1) {
         for (std::uint32_t r = 0; r < run; ++r) {
           T const* const row = base + std::int64_t{r} * s.token_stride;
@@ -77,6 +87,12 @@ template <class Derived, class T> struct addressed_rows {
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<T> const to = self().locate(where, dst);
     segment<T> const from = self().locate(where, src);
+    if constexpr (has_kernels<Team>::value && std::is_trivially_copyable_v<T>) {
+      if (team.kernels() != nullptr && to.channel_stride == 1 && from.channel_stride == 1) {
+        if (dst != src) std::memcpy(to.base, from.base, self().channels() * sizeof(T));
+        return;
+      }
+    }
     team.for_each(self().channels(), [&](std::uint32_t c) {
       to.base[std::int64_t{c} * to.channel_stride] = from.base[std::int64_t{c} * from.channel_stride];
     });
@@ -85,6 +101,13 @@ template <class Derived, class T> struct addressed_rows {
 private:
   KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
 };
+
+/// True for layouts whose rows are plain elements exactly where `locate` says: those that take their row operations from
+/// addressed_rows. Backends may then read and write rows through pointers.
+template <class Layout, class = void> struct has_plain_rows : std::false_type {};
+template <class Layout>
+struct has_plain_rows<Layout, std::void_t<typename Layout::element_type>>
+    : std::is_base_of<addressed_rows<Layout, typename Layout::element_type>, Layout> {};
 
 /// True for layouts whose tokens lie side by side while channels do not: loops then run along tokens.
 template <class Layout>

@@ -19,6 +19,8 @@ inline namespace KVMELD_ABI {
 ///   `weigh(wave, tile, pivot, members)`                         not `cooperative`: called by one lane per set
 ///   `weigh(team, wave, keys, tile, pivot, members, buffers)`    `cooperative`: called by the whole team, set by set,
 ///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
+///   `weigh_spans(team, wave, tile, sources)`            `spreads`: called once per track by the whole team, with the
+///                                                       spread sources, whose value weights hold the identifier's masks
 /// It declares `needs_score`, `carries_degree()` (results have degree > 1) and `scratch_bytes(shape, lanes)`.
 template <class Merge, class = void> struct is_merge_function : std::false_type {};
 
@@ -31,6 +33,10 @@ struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), declty
 /// Optional declarations of a merge function, false where it says nothing:
 /// `shares`   merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref
 /// `spreads`  weighs spans (fate::spread) instead of sets; wants an identifier that makes spans
+/// `needs_similarity`  weighs by how alike sources are; wants an identifier that gives similarities
+template <class Merge, class = void> struct needs_similarity : std::false_type {};
+template <class Merge>
+struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
 template <class Merge, class = void> struct shares_entries : std::false_type {};
 template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
 template <class Merge, class = void> struct spreads_entries : std::false_type {};
@@ -63,6 +69,20 @@ template <class Merge, class Keys> struct weigh_phase {
         if (m.count > 1) merge.weigh(wave, t, begin + i, m);
       });
     }
+  }
+};
+
+/// Coefficients of the step's spans.
+template <class Merge> struct weigh_spans_phase {
+  Merge merge;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    member_list const sources = spreads_of(wave, t.item);
+    if (sources.count != 0) merge.weigh_spans(team, wave, t, sources);
   }
 };
 

@@ -6,6 +6,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/merge/drop.hpp>
+#include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
@@ -44,6 +45,15 @@ inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
       {window, pool}, {quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace snapkv
+
+/// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, by how often among the
+/// last `window` queries an entry received more than the mean attention.
+namespace scissorhands {
+using type = policy<score::above_mean, select::top, identify::zero_class, merge::drop>;
+inline type halves(std::uint32_t window = 400) {
+  return {{window}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace scissorhands
 
 }  // namespace preset
 }  // namespace KVMELD_ABI

@@ -30,6 +30,14 @@ struct global {
     team.for_each(length, [&](std::uint32_t s) { out[s] = sum[s]; });
     team.sync();
   }
+  template <class Team>
+  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where, std::uint32_t,
+                                  float* out) const {
+    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
+      out[m] = ledger.members.channel_data[0][ledger.member_at(where, m)];
+    });
+    team.sync();
+  }
 };
 
 }  // namespace score

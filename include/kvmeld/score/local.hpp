@@ -5,6 +5,7 @@
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -55,6 +56,17 @@ struct local {
     std::uint32_t const before = length > window ? length - window : 0;
     team.for_each(length,
                   [&](std::uint32_t s) { out[s] = s < before ? pooling.at(s, before, raw) : raw(s); });
+    team.sync();
+  }
+
+  /// Members have no neighbours to pool with.
+  template <class Team>
+  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where, std::uint32_t,
+                                  float* out) const {
+    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
+      std::size_t const i = ledger.member_at(where, m);
+      out[m] = ledger.members.channel_data[past][i] + ledger.members.channel_data[current][i];
+    });
     team.sync();
   }
 

@@ -22,7 +22,8 @@ inline namespace KVMELD_ABI {
 /// What both sources share: slots per tile, and how sums enter the channels.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
-  static constexpr std::uint32_t channels = Score::channels().count;
+  static constexpr std::uint32_t channels =
+      channel_bound<Score>();  ///< room; in use are score.channels().count
   Score score;
   ledger_ref ledger;
   batch_source source;
@@ -33,9 +34,11 @@ template <class Score> struct observe_base {
   struct updates {
     channel_update at[channels];
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
+    std::uint32_t used;       ///< channels
 
-    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows) : first_row(rows) {
-      for (std::uint32_t c = 0; c < channels; ++c) {
+    KVMELD_HD updates(Score const& score, std::uint32_t window, std::uint32_t rows)
+        : first_row(rows), used(score.channels().count) {
+      for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = score.update(c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
       }
@@ -47,12 +50,15 @@ template <class Score> struct observe_base {
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
   KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
+    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
+  }
+  KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
     float next[channels];
-    std::size_t const i = ledger.at(where, s);
-    for (std::uint32_t c = 0; c < channels; ++c) {
-      next[c] = (u.at[c].base < 0 ? 0.0f : ledger.channel_data[u.at[c].base][i]) + sums[c];
+    std::uint32_t const used = u.used;
+    for (std::uint32_t c = 0; c < used; ++c) {
+      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
     }
-    for (std::uint32_t c = 0; c < channels; ++c) ledger.channel_data[c][i] = next[c];
+    for (std::uint32_t c = 0; c < used; ++c) data[c][i] = next[c];
   }
 };
 
@@ -73,6 +79,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
+           2 * scratch_size(token_block * sizeof(float)) +
+           scratch_size(std::size_t{this->ledger.extent.group} * token_block * sizeof(float)) +
            rope_scratch(params.rope, keys.channels());
   }
 
@@ -88,6 +96,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
@@ -97,49 +106,88 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const q = team.template scratch<float>(std::size_t{row_block} * group * d);
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
+    float* const bias = team.template scratch<float>(token_block);
+    float* const share = team.template scratch<float>(token_block);
+    float* const logits = team.template scratch<float>(std::size_t{group} * token_block);
     position_t const* const position = l.position + l.at(t.where, begin);
     double const* const turns = rope_table(team, params.rope, d);
     keys.load_tile(team, t.where, begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
+    load_bias(team, l, t.where, begin, tokens, bias);
     team.sync();
     rotate_tile(team, params.rope, turns, k, tokens, d, begin, position);
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      team.for_each(block * group * d, [&](std::uint32_t i) {
+      for (std::uint32_t r = 0; r < block * group; ++r) {
         using traits = element_traits<std::remove_const_t<Q>>;
-        std::uint32_t const r = i / d;
-        q[i] = scale * traits::to_float(
-                           query.row(member, t.where.kv_head * group + r % group, r0 + r / group)[i % d]);
-      });
+        Q const* const from = query.row(member, t.where.kv_head * group + r % group, r0 + r / group);
+        float* const to = q + std::size_t{r} * d;
+        team.for_each(d, [&](std::uint32_t c) { to[c] = scale * traits::to_float(from[c]); });
+      }
       team.for_each(block * group, [&](std::uint32_t r) {
         norm[r] = *lse.row(member, t.where.kv_head * group + r % group, r0 + r / group);
       });
       team.sync();
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels()) {
+          for (std::uint32_t r = 0; r < block; ++r) {
+            shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias,
+                   logits, share);
+            std::uint32_t const visible = params.visible(length, rows, r0 + r);
+            std::int64_t const at = params.position_of(known, rows, r0 + r);
+            for (std::uint32_t j = 0; j < tokens && begin + j < visible; ++j) {
+              if (!params.in_window(position[j], at)) continue;
+              for (std::uint32_t c = 0; c < used; ++c) {
+                if (r0 + r >= u.at[c].first_row)
+                  sums[j * channels + c] += contribution_of(this->score, c, share[j], visible);
+              }
+            }
+          }
+          continue;
+        }
+      }
       team.for_each(tokens, [&](std::uint32_t j) {
-        float const bias = log_of_degree(l.degree[l.at(t.where, begin + j)]);
         float part[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
-          if (begin + j >= params.visible(length, rows, r0 + r)) continue;
+          std::uint32_t const visible = params.visible(length, rows, r0 + r);
+          if (begin + j >= visible) continue;
           if (!params.in_window(position[j], params.position_of(known, rows, r0 + r))) continue;
           float p = 0.0f;
           for (std::uint32_t h = 0; h < group; ++h) {
             std::uint32_t const row = r * group + h;
             if (!usable(norm[row])) continue;
             float const product = dot(q + std::size_t{row} * d, k + std::size_t{j} * d, d);
-            p += std::exp(params.logit(product, bias) - norm[row]);
+            p += std::exp(params.logit(product, bias[j]) - norm[row]);
           }
           p /= static_cast<float>(group);
-          for (std::uint32_t c = 0; c < channels; ++c) {
-            if (r0 + r >= u.at[c].first_row) part[c] += p;
+          for (std::uint32_t c = 0; c < used; ++c) {
+            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
           }
         }
-        for (std::uint32_t c = 0; c < channels; ++c) sums[j * channels + c] += part[c];
+        for (std::uint32_t c = 0; c < used; ++c) sums[j * channels + c] += part[c];
       });
       team.sync();
     }
     team.for_each(
         tokens, [&](std::uint32_t j) { this->add(t.where, begin + j, u, sums + std::size_t{j} * channels); });
+  }
+
+private:
+  /// share[j] = mean over the query heads of one query of exp(logit of token j - norm). One lane.
+  template <class Kernels>
+  void shares(Kernels const& tuned, float const* q, float const* norm, std::uint32_t group, float const* k,
+              std::uint32_t tokens, std::uint32_t d, float const* bias, float* logits, float* share) const {
+    tuned.products(q, group, d, k, tokens, d, d, logits, tokens);
+    for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
+    for (std::uint32_t h = 0; h < group; ++h) {
+      if (!usable(norm[h])) continue;
+      float* const row = logits + std::size_t{h} * tokens;
+      bool const plain = params.softcap == 0.0f && params.use_degree;
+      for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
+      tuned.add_exponentials(row, plain ? bias : nullptr, tokens, norm[h], share);
+    }
+    for (std::uint32_t j = 0; j < tokens; ++j) share[j] /= static_cast<float>(group);
   }
 };
 
@@ -162,13 +210,15 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     position_t const* const position = l.position + l.at(t.where, begin);
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        if (begin + j >= params.visible(length, rows, r)) continue;
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (begin + j >= visible) continue;
         if (!params.in_window(position[j], params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
@@ -176,8 +226,8 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
           p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[begin + j]);
         }
         p /= static_cast<float>(group);
-        for (std::uint32_t c = 0; c < channels; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += p;
+        for (std::uint32_t c = 0; c < used; ++c) {
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
       this->add(t.where, begin + j, u, sums);

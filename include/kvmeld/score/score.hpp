@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
+#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 
@@ -16,8 +17,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What one observation does to a channel: new = (base < 0 ? 0 : old value of channel `base`) + the attention that
-/// rows from `first_row` on give the entry.
+/// What one observation does to a channel: new = (base < 0 ? 0 : old value of channel `base`) + what rows
+/// from `first_row` on give the entry: their attention, unless the score says otherwise.
 struct channel_update {
   std::int32_t base;
   std::uint32_t first_row;
@@ -26,17 +27,75 @@ struct channel_update {
 /// A score declares channels and answers, for a block of `rows` query rows observed together:
 ///   `channel_update update(channel, window_rows, rows)`   what the block does to each channel
 ///   `std::uint32_t next_window(window_rows, rows)`        the per-track counter after the block
+///   `contribution(channel, p, visible)`                   optional: what an entry's probability p in a row that sees
+///                                                         `visible` entries adds to a channel, instead of p itself
 ///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
 template <class Score, class = void> struct is_score : std::false_type {};
 
 template <class Score>
-struct is_score<Score, std::void_t<decltype(Score::needs_attention), decltype(Score::channels()),
-                                   decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
-                                   decltype(std::declval<Score const&>().next_window(0u, 0u)),
-                                   decltype(std::declval<Score const&>().evaluate(
-                                       std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
-                                       track{}, 0u, std::declval<float*>()))>>
+struct is_score<
+    Score, std::void_t<decltype(Score::needs_attention), decltype(std::declval<Score const&>().channels()),
+                       decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
+                       decltype(std::declval<Score const&>().next_window(0u, 0u)),
+                       decltype(std::declval<Score const&>().evaluate(std::declval<serial_team const&>(),
+                                                                      std::declval<ledger_ref const&>(),
+                                                                      track{}, 0u, std::declval<float*>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
+
+template <class Score, class = void> struct has_most_channels : std::false_type {};
+template <class Score>
+struct has_most_channels<Score, std::void_t<decltype(Score::most_channels)>> : std::true_type {};
+
+/// Channels that a score can have: what its type says, or, where they are known at run time only, `most_channels`.
+template <class Score> constexpr std::uint32_t channel_bound() {
+  if constexpr (has_most_channels<Score>::value) {
+    return Score::most_channels;
+  } else {
+    return Score::channels().count;
+  }
+}
+
+template <class Score, class = void> struct has_contribution : std::false_type {};
+template <class Score>
+struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>
+    : std::true_type {};
+
+/// What a row adds to a channel of an entry that received probability `p` of it.
+template <class Score>
+KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel,
+                                float p, [[maybe_unused]] std::uint32_t visible) {
+  if constexpr (has_contribution<Score>::value) {
+    return score.contribution(channel, p, visible);
+  } else {
+    return p;
+  }
+}
+
+/// Scratch that `evaluate` and `evaluate_members` may take from their team.
+KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
+
+/// A score of a policy that shares entries also answers for members: `evaluate_members(team, ledger, track, length,
+/// out)`, out[member] = importance, from the members' channels.
+template <class Score, class = void> struct scores_members : std::false_type {};
+template <class Score>
+struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(
+                                 std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
+                                 track{}, 0u, std::declval<float*>()))>> : std::true_type {};
+
+template <class Score> struct score_members_phase {
+  Score score;
+  wave_ref wave;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return score_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = wave.state[t.item];
+    if (s.active == 0) return;
+    score.evaluate_members(team, wave.ledger, t.where, s.length,
+                           wave.member_score + wave.member_at(t.item, 0));
+  }
+};
 
 /// Evaluates the score of every entry of a track.
 template <class Score> struct score_phase {
@@ -44,7 +103,7 @@ template <class Score> struct score_phase {
   wave_ref wave;
 
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
+  std::size_t scratch_bytes(int) const { return score_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];

@@ -17,9 +17,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// How many entries a selector pins: the first, the last, and the best in between.
+/// How many entries a selector pins: the first, the last, and the best in between. `centers` more stay as targets.
 struct pins {
   std::uint32_t sinks, recents, heavy;
+  std::uint32_t centers = 0;
   KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
 };
 
@@ -46,6 +47,17 @@ struct is_selector<Select,
                                    std::declval<pins const&>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Select>> {};
 
+/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total() entries are
+/// pinned, pinned().centers more are centres and all others go or may merge, so that a host can count with it.
+template <class Select, class = void> struct pins_exactly : std::false_type {};
+template <class Select>
+struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
+
+/// Optional declaration of a selector, false where it says nothing: `makes_centers`, some entries get role::center.
+template <class Select, class = void> struct makes_centers : std::false_type {};
+template <class Select>
+struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
+
 /// Pins the ends, marks everything between as mergeable. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
@@ -57,12 +69,15 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
   team.sync();
 }
 
+/// Scratch that `assign` may take from its team.
+KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
+
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
 
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return select_k_scratch(); }
+  std::size_t scratch_bytes(int) const { return select_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
@@ -76,6 +91,7 @@ template <class Select> struct select_phase {
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
     team.sync();
     if (team.lane() != 0) return;
+    s.sinks = p.sinks;
     s.recents = p.recents;
     if (!fits) s.active = 0;
   }

@@ -19,6 +19,7 @@ struct sinks_and_recents {
 
   static constexpr char const* name = "sinks_and_recents";
   static constexpr bool needs_score = false;
+  static constexpr bool pins_exactly = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, quantity::entries(0), length, limit, frozen);

@@ -1,7 +1,6 @@
 // Roles by position and score: the ends are pinned, and of the rest the best (H2O, SnapKV, KVMerger).
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/select_k.hpp>
@@ -23,6 +22,7 @@ struct top {
 
   static constexpr char const* name = "top";
   static constexpr bool needs_score = true;
+  static constexpr bool pins_exactly = true;
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, heavy, length, limit, frozen);
@@ -34,9 +34,7 @@ struct top {
     float const* const score = wave.score + wave.at(item, p.sinks);
     role* const roles = wave.roles + wave.at(item, p.sinks);
     // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
-    select_k(
-        team, middle, p.heavy, [&](std::uint32_t i) { return max_of(std::uint32_t{1}, order_key(score[i])); },
-        [&](std::uint32_t i) { roles[i] = role::pinned; });
+    select_k(team, middle, p.heavy, score_keys{score}, [&](std::uint32_t i) { roles[i] = role::pinned; });
   }
   std::string problem() const {
     return share_problem("select::top.sinks", sinks) + share_problem("select::top.recents", recents) +

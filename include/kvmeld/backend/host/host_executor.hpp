@@ -1,6 +1,10 @@
 // The host backend: one lane per team, tiles shared out over OpenMP threads where OpenMP is on.
 #pragma once
 
+#include <kvmeld/backend/host/tuned/host_kernels.hpp>
+#include <kvmeld/backend/host/tuned/host_team.hpp>
+#include <kvmeld/backend/host/tuned/instruction_set.hpp>
+#include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -56,16 +60,28 @@ private:
 class host_executor {
 public:
   using memory = host_memory;
+  static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
-  /// `threads` 0: as many as OpenMP offers; without OpenMP always one.
-  explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on)
-      : threads_(threads == 0 ? default_threads() : threads), tuning_(t) {}
+  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. With tuning on, kernels for `wanted` are used
+  /// where this processor has its instructions, else the generic forms.
+  explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
+                         instruction_set wanted = best_instruction_set())
+      : threads_(threads == 0 ? default_threads() : threads),
+        tuning_(t),
+        kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
+        instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
 
-  host_executor(host_executor const& other) : threads_(other.threads_), tuning_(other.tuning_) {}
+  host_executor(host_executor const& other)
+      : threads_(other.threads_),
+        tuning_(other.tuning_),
+        kernels_(other.kernels_),
+        instructions_(other.instructions_) {}
   host_executor(host_executor&&) = default;
   host_executor& operator=(host_executor other) noexcept {
     threads_ = other.threads_;
     tuning_ = other.tuning_;
+    kernels_ = other.kernels_;
+    instructions_ = other.instructions_;
     scratch_ = std::move(other.scratch_);
     return *this;
   }
@@ -74,10 +90,13 @@ public:
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
   tuning tuning_mode() const { return tuning_; }
+  /// What the tuned forms are made of; `generic` where tuning is off.
+  instruction_set instructions() const { return instructions_; }
 
-  /// Makes room for `bytes` of scratch per worker.
+  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it.
   void reserve(std::size_t bytes) {
-    if (bytes > scratch_.size() / threads_) scratch_ = memory(scratch_size(bytes) * threads_);
+    std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
+    if (wanted > scratch_.size() / threads_) scratch_ = memory(wanted * threads_);
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -92,11 +111,13 @@ public:
     std::int64_t const total = static_cast<std::int64_t>(per_item * items);
     reserve(phase.scratch_bytes(1));
     std::size_t const bytes = scratch_.size() / threads_;
+    std::size_t const phase_bytes = bytes - kernel_bytes();
     auto const body = [&](std::int64_t n, std::uint32_t worker) {
       std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
       std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
       std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
-      phase(serial_team(bytes == 0 ? nullptr : scratch, bytes), tile{source.where(item), item, index});
+      phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
+            tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
 #pragma omp parallel for schedule(dynamic)                                                                   \
@@ -116,6 +137,7 @@ public:
   }
 
 private:
+  std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
   static std::uint32_t default_threads() {
 #if defined(_OPENMP)
     return static_cast<std::uint32_t>(omp_get_max_threads());
@@ -126,6 +148,8 @@ private:
 
   std::uint32_t threads_;
   tuning tuning_;
+  host_kernels const* kernels_;
+  instruction_set instructions_;
   memory scratch_;
 };
 

@@ -5,9 +5,14 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/wave.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -20,10 +25,33 @@ struct admission {
 
 /// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the live-slot list
 /// and `round` counts rounds of this sequence since it was opened; `static constexpr bool repeats` tells whether
-/// further rounds may follow in one compression.
+/// further rounds may follow in one compression. A rule that looks at the candidates themselves answers
+/// `admission allow_from(team, wave, item, candidates, round)` instead, cooperatively.
+template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
+template <class Admit>
+struct looks_at_candidates<
+    Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
+               std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, 0u, 0u))>>
+    : std::true_type {};
 
-/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step.
-/// Cooperative; candidate i has a source of its own.
+/// Scratch that `allow_from` may take from its team.
+KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }
+
+/// What the rule allows a track; `candidates` lie in wave.candidates. Cooperative.
+template <class Team, class Admit>
+KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref const& wave, std::uint32_t item,
+                               [[maybe_unused]] std::uint32_t candidates, std::uint32_t round) {
+  if constexpr (looks_at_candidates<Admit>::value) {
+    return admit.allow_from(team, wave, item, candidates, round);
+  } else {
+    track_state const s = wave.state[item];
+    team.sync();
+    return admit.allow(s, s.field, round);
+  }
+}
+
+/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. Until a merge
+/// function weighs it, a source's key weight is its similarity. Cooperative; candidate i has a source of its own.
 template <class Team>
 KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t item,
                           std::uint32_t candidates, admission allowed) {
@@ -35,6 +63,7 @@ KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t 
         std::size_t const e = wave.step.at(item, list[i].source);
         wave.step.what[e] = fate::merge;
         wave.step.target[e] = list[i].target;
+        wave.step.key_weight[e] = order_value(list[i].key);
       });
   if (team.lane() == 0) wave.state[item].merged += merged;
   team.sync();

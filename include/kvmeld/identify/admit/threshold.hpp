@@ -13,17 +13,18 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// Candidates with cosine strictly above `theta` (KVMerger section 4.2; default 0.75). How many that are depends on
-/// the data: the budget only says whether to compress at all.
+/// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if `inclusive`, of at
+/// least theta (EMS Eq. 5). How many that are depends on the data: the budget only says whether to compress at all.
 struct threshold {
   float theta = 0.75f;
+  bool inclusive = false;
 
   static constexpr char const* name = "threshold";
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = false;
 
   KVMELD_HD admission allow(track_state const&, std::uint32_t, std::uint32_t) const {
-    return {0xffffffffu, order_key(theta) + 1};
+    return {0xffffffffu, order_key(theta) + (inclusive ? 0u : 1u)};
   }
   std::string problem() const {
     if (theta >= -1.0f && theta <= 1.0f) return {};

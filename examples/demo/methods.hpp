@@ -1,0 +1,99 @@
+// Which policy a method's name stands for, and the one that --score, --select, --identify and --merge put together.
+#pragma once
+
+#include <tiny_llama/engine.hpp>
+#include <tiny_llama/options.hpp>
+
+#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace demo {
+
+namespace preset = kvmeld::preset;
+using kvmeld::quantity;
+using kvmeld::compose::composed;
+using kvmeld::compose::composed_of;
+
+/// Looks up a part by the value of an option; refuses unknown names.
+template <class Part> Part part_named(char const* option, std::string const& name) {
+  Part part;
+  if (!kvmeld::compose::find(name, part)) {
+    throw tiny_llama::option_error(std::string(option) + " is \"" + name + "\"; allowed are " +
+                                   kvmeld::compose::names_of<Part>() + ".");
+  }
+  return part;
+}
+
+/// The selector with counts that suit the identifier: where sets merge, pinned entries leave room for them; where the
+/// rest is dropped or spread, they fill the budget.
+inline kvmeld::compose::any_selector selector_named(std::string const& name,
+                                                    kvmeld::identify_traits identifier) {
+  kvmeld::compose::any_selector const found = part_named<kvmeld::compose::any_selector>("--select", name);
+  bool const merges = identifier.makes_sets && !identifier.needs_centers;
+  if (name == "top") {
+    quantity const heavy = merges ? quantity::of_budget(0.25) : quantity::rest_of_budget();
+    return kvmeld::select::top{quantity::entries(0), quantity::of_budget(merges ? 1.0 / 3 : 0.5), heavy};
+  }
+  if (name == "sinks_and_recents") {
+    quantity const recents = merges ? quantity::at_most(64, 1.0 / 3) : quantity::rest_of_budget();
+    return kvmeld::select::sinks_and_recents{quantity::at_most(16, 0.25), recents};
+  }
+  return found;
+}
+
+/// The policy of the options; refuses names that do not exist, and parts that make no policy together.
+inline composed composition(tiny_llama::options const& o) {
+  using namespace kvmeld::compose;
+  composed out;
+  out.score = part_named<any_score>("--score", o.score);
+  out.identify = part_named<any_identifier>("--identify", o.identify);
+  out.select = selector_named(o.select, out.identify.traits());
+  out.merge = part_named<any_merge>("--merge", o.merge);
+  std::string const problem = kvmeld::configuration_problem(out);
+  if (!problem.empty()) throw tiny_llama::option_error(problem + ".");
+  return out;
+}
+
+/// The policy of every method but "ems", which shares entries and so has a type of its own.
+inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
+  if (method == "composed") return composition(o);
+  if (method == "h2o") return composed_of(preset::h2o::halves());
+  if (method == "scissorhands") return composed_of(preset::scissorhands::halves());
+  if (method == "snapkv") return composed_of(preset::snapkv::with_window());
+  if (method == "d2o") return composed_of(preset::d2o::halves());
+  if (method == "cam") return composed_of(preset::cam::over_h2o());
+  if (method == "keepkv") return composed_of(preset::keepkv::for_budget());
+  if (method == "kvmerger") return composed_of(preset::kvmerger::for_budget());
+  if (method == "ems_collapsed") return composed_of(preset::ems::collapsed());
+  if (method == "chelsea" ||
+      method == "chelsea_flat") {  // fewer pins where 16 and 64 would fill a small budget
+    return composed_of(
+        preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)));
+  }
+  return composed_of(preset::streaming_llm::with_sinks());  // also the full cache, which it never compresses
+}
+
+/// Runs `run(policy)` with the policy of a method's name.
+template <class Run> void with_policy(std::string const& method, tiny_llama::options const& o, Run run) {
+  if (method == "ems") return run(preset::ems::shared());
+  run(policy_of(method, o));
+}
+
+/// How a method is read: what is more than its policy.
+inline tiny_llama::reading reading_of(std::string const& method) {
+  tiny_llama::reading r;
+  r.ignore_degree = method == "chelsea_flat";
+  return r;
+}
+
+inline std::string kind_of(std::string const& method, tiny_llama::options const& o) {
+  if (method == "full") return "full";
+  if (method == "ems") return "merge";
+  composed const p = policy_of(method, o);
+  return p.merge.traits().drops ? "evict" : "merge";
+}
+
+}  // namespace demo

@@ -1,0 +1,182 @@
+// Shared entries keep their members' norms, positions and scores (EMS section 4.2): done before keys merge.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Brings a track's member list up to what `map` says, whose sets link_phase listed:
+///   members that the plan gives up, and those of dropped entries, go; an entry's degree counts one less for each
+///   entries that are shared become members of their targets, and their own members move along
+///   targets that were ordinary entries note the norm of their key, which merge_rows_phase turns into a direction
+/// Owners are slots before compaction. A list that would not fit stays as it is: plan_problem refuses that.
+template <class Keys> struct merge_members_phase {
+  Keys keys;
+  wave_ref wave;
+  plan_ref map;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int lanes) const {
+    return scratch_size(static_cast<std::size_t>(lanes) * keys.channels() * sizeof(float));
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = wave.ledger;
+    member_ref const& members = l.members;
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const before = members.count[t.where.index];
+    slot_t* const fresh = wave.field + wave.at(t.item, 0);         // free between rounds, as are candidates:
+    candidate* const list = wave.candidates + wave.at(t.item, 0);  // .source ends of the owners' lists
+    std::uint32_t* const order = wave.member_order + 2 * wave.member_at(t.item, 0);
+    auto const what = [&](slot_t s) { return map.what[map.at(t.item, s)]; };
+    auto const owner_of = [&](slot_t s) {
+      return what(s) == fate::share ? map.target[map.at(t.item, s)] : s;
+    };
+    auto const old_owner = [&](std::uint32_t m) { return members.owner[l.member_at(t.where, m)]; };
+    auto const stays = [&](std::uint32_t m) {
+      return wave.plan.keeps_member(t.item, m) && what(old_owner(m)) != fate::drop;
+    };
+    std::uint32_t const added = compact_indices(
+        team, n, [&](std::uint32_t s) { return what(s) == fate::share; },
+        [&](std::uint32_t rank, std::uint32_t s) { fresh[rank] = s; });
+    note_norms(team, t, n);
+    count_lost(team, t, n, before);
+
+    // Token k of the new list: old member k, or shared entry fresh[k - before]. Sorted by owner through counting.
+    std::uint32_t const total = before + added;
+    auto const place = [&](std::uint32_t k) {
+      return owner_of(k < before ? old_owner(k) : fresh[k - before]);
+    };
+    team.for_each(n, [&](std::uint32_t s) { list[s].source = 0; });
+    team.sync();
+    std::uint32_t live = 0;
+    team.for_each(total, [&](std::uint32_t k) {
+      if (k < before && !stays(k)) return;
+      team.fetch_add(&list[place(k)].source, 1);
+      ++live;
+    });
+    live = team.reduce(live, op_sum{});
+    if (live > members.capacity) return;  // the same for every lane
+    lane_range const mine = contiguous_range(team, n);
+    std::uint32_t sum = 0;
+    for (std::uint32_t s = mine.begin; s < mine.end; ++s) sum += list[s].source;
+    std::uint32_t begin = team.scan(sum).before;
+    for (std::uint32_t s = mine.begin; s < mine.end; ++s) {
+      std::uint32_t const count = list[s].source;
+      list[s].source = list[s].target = begin;  // cursor, and where the list begins
+      begin += count;
+    }
+    team.sync();
+    team.for_each(total, [&](std::uint32_t k) {
+      if (k < before && !stays(k)) return;
+      order[team.fetch_add(&list[place(k)].source, 1)] = k;
+    });
+    team.sync();
+    // Arrival order of atomics does not show: every owner's list is sorted.
+    team.for_each(n, [&](std::uint32_t s) {
+      std::uint32_t const count = list[s].source - list[s].target;
+      if (count > 1) sort_members(order + list[s].target, count);
+    });
+    team.sync();
+    move_all(team, t, fresh, order, before, live, place);
+    if (team.lane() == 0) members.count[t.where.index] = live;
+  }
+
+private:
+  /// own_norm of targets and shared entries that were ordinary so far.
+  template <class Team> KVMELD_HD void note_norms(Team const& team, tile const& t, std::uint32_t n) const {
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const d = keys.channels();
+    float* const rows = team.template scratch<float>(std::size_t{team.lanes()} * d);
+    for (slot_t first = 0; first < n; first += team.lanes()) {
+      std::uint32_t const count = min_of(n - first, team.lanes());
+      std::uint32_t wanted = 0;  // the same for every lane
+      for (std::uint32_t r = 0; r < count; ++r) {
+        if (!takes_part(t, first + r) || l.is_direction(t.where, first + r)) continue;
+        ++wanted;
+        keys.load_tile(team, t.where, first + r, 1, 0, d, rows + std::size_t{r} * d, d);
+      }
+      if (wanted == 0) continue;
+      team.sync();
+      team.for_each(count, [&](std::uint32_t r) {
+        if (!takes_part(t, first + r) || l.is_direction(t.where, first + r)) return;
+        float const* const row = rows + std::size_t{r} * d;
+        // Above 0 for a zero row too: 0 would say that the row is a key.
+        l.members.own_norm[l.at(t.where, first + r)] = max_of(1e-30f, row_norm(row, d));
+      });
+      team.sync();
+    }
+  }
+  KVMELD_HD bool takes_part(tile const& t, slot_t s) const {
+    member_list const m = members_of(wave, t.item, s);
+    if (m.count > 1) {
+      slot_t const other = m.slots[0] == s ? m.slots[1] : m.slots[0];
+      return map.what[map.at(t.item, other)] == fate::share;
+    }
+    return map.what[map.at(t.item, s)] == fate::share;
+  }
+
+  /// Degrees of entries whose members the plan gives up.
+  template <class Team>
+  KVMELD_HD void count_lost(Team const& team, tile const& t, std::uint32_t n, std::uint32_t before) const {
+    ledger_ref const& l = wave.ledger;
+    candidate* const lost = wave.candidates + wave.at(t.item, 0);
+    team.for_each(n, [&](std::uint32_t s) { lost[s].key = 0; });
+    team.sync();
+    team.for_each(before, [&](std::uint32_t m) {
+      if (!wave.plan.keeps_member(t.item, m))
+        team.fetch_add(&lost[l.members.owner[l.member_at(t.where, m)]].key, 1);
+    });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t s) {
+      if (lost[s].key != 0) l.degree[l.at(t.where, s)] -= static_cast<float>(lost[s].key);
+    });
+    team.sync();
+  }
+
+  /// Every field in its new order, one field at a time through the second half of the wave's room.
+  template <class Team, class Place>
+  KVMELD_HD void move_all(Team const& team, tile const& t, slot_t const* fresh, std::uint32_t const* order,
+                          std::uint32_t before, std::uint32_t live, Place place) const {
+    ledger_ref const& l = wave.ledger;
+    member_ref const& m = l.members;
+    std::uint32_t* const room = wave.member_order + 2 * wave.member_at(t.item, 0) + m.capacity;
+    auto const move = [&](auto* field, auto value) {
+      using T = std::remove_reference_t<decltype(*field)>;
+      static_assert(sizeof(T) == sizeof(std::uint32_t), "kvmeld: members' fields are words");
+      team.for_each(live, [&](std::uint32_t i) {
+        T const x = value(order[i]);
+        std::memcpy(&room[i], &x, sizeof x);
+      });
+      team.sync();
+      team.for_each(live, [&](std::uint32_t i) { std::memcpy(field + i, &room[i], sizeof(T)); });
+      team.sync();
+    };
+    std::size_t const base = l.member_at(t.where, 0);
+    auto const source = [&](std::uint32_t k) { return l.at(t.where, fresh[k - before]); };
+    move(m.norm + base,
+         [&](std::uint32_t k) { return k < before ? m.norm[base + k] : m.own_norm[source(k)]; });
+    move(m.position + base,
+         [&](std::uint32_t k) { return k < before ? m.position[base + k] : l.position[source(k)]; });
+    for (std::uint32_t c = 0; c < l.channels.count; ++c) {
+      move(m.channel_data[c] + base, [&](std::uint32_t k) {
+        return k < before ? m.channel_data[c][base + k] : l.channel_data[c][source(k)];
+      });
+    }
+    move(m.owner + base, [&](std::uint32_t k) { return place(k); });  // last: place() reads it
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

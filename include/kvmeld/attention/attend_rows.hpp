@@ -1,0 +1,120 @@
+// What every form of attention does at its two ends: reading queries, and writing outputs and log-sum-exps.
+#pragma once
+
+#include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+/// The query rows of one tile. Row r is query first + r / group of query head kv_head * group + r % group.
+struct block_of_rows {
+  std::uint32_t member, queries, first, group, kv_head;
+  std::uint32_t rows;  ///< 0: the tile has nothing to do
+
+  KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + r / group; }
+  KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
+};
+
+template <class Q, class Out> struct attend_rows {
+  static constexpr std::uint32_t query_block = 8;
+  static constexpr std::uint32_t token_block = 64;
+  attention_params params;
+  batch_source source;
+  head_rows<Q> query;
+  head_rows<Out> out;
+  head_rows<float> lse;  ///< data null: not wanted
+  std::uint32_t most_queries;
+
+  std::uint32_t tiles(shape const&) const { return ceil_div(most_queries, query_block); }
+
+  KVMELD_HD block_of_rows rows_of(shape const& s, tile const& t) const {
+    std::uint32_t const member = source.row_of(t.item);
+    std::uint32_t const queries = source.batch.queries(member);
+    std::uint32_t const first = t.index * query_block;
+    std::uint32_t const rows = first < queries ? min_of(query_block, queries - first) * s.group : 0;
+    return {member, queries, first, s.group, t.where.kv_head, rows};
+  }
+
+  /// q[row][key_dim], scaled. Cooperative; barrier at the end.
+  template <class Team>
+  KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t key_dim,
+                              float* q) const {
+    using traits = element_traits<std::remove_const_t<Q>>;
+    float const scale = params.scale_for(key_dim);
+    for (std::uint32_t r = 0; r < b.rows; ++r) {
+      Q const* const from = query.row(b.member, b.head_of(r), b.query_of(r));
+      float* const to = q + std::size_t{r} * key_dim;
+      team.for_each(key_dim, [&](std::uint32_t c) { to[c] = scale * traits::to_float(from[c]); });
+    }
+    team.sync();
+  }
+
+  /// Lets sinks in, then writes outputs and log-sum-exps. Cooperative.
+  template <class Team>
+  KVMELD_HD void finish(Team const& team, block_of_rows const& b, std::uint32_t value_dim,
+                        softmax_state const& state) const {
+    if (params.sink != nullptr) {
+      team.for_each(b.rows, [&](std::uint32_t r) { add_sink(params.sink[b.head_of(r)], r, state); });
+      team.sync();
+    }
+    for (std::uint32_t r = 0; r < b.rows; ++r) {
+      float const* const from = state.total + std::size_t{r} * value_dim;
+      Out* const to = out.row(b.member, b.head_of(r), b.query_of(r));
+      team.for_each(value_dim, [&](std::uint32_t c) {
+        float const total = params.sink != nullptr ? from[c] * state.factor[r] : from[c];
+        to[c] = element_traits<Out>::from_float(state.seen[r] != 0 ? total / state.sum[r] : 0.0f);
+      });
+    }
+    if (lse.data == nullptr) return;
+    team.for_each(b.rows, [&](std::uint32_t r) {
+      *lse.row(b.member, b.head_of(r), b.query_of(r)) =
+          state.seen[r] != 0 ? state.highest[r] + std::log(state.sum[r]) : element_traits<float>::lowest;
+    });
+  }
+
+private:
+  /// Lets a logit without a value into the softmax of row r. `factor` is then what the row's total is rescaled by; a
+  /// row that saw no entry keeps its total of zeros.
+  KVMELD_HD static void add_sink(float sink, std::uint32_t r, softmax_state const& state) {
+    bool const any = state.seen[r] != 0;
+    float const high = any ? max_of(state.highest[r], sink) : sink;
+    float const factor = any ? std::exp(state.highest[r] - high) : 0.0f;
+    state.sum[r] = state.sum[r] * factor + std::exp(sink - high);
+    state.factor[r] = factor;
+    state.highest[r] = high;
+    state.seen[r] = 1;
+  }
+};
+
+namespace detail {
+
+/// Why an attention call cannot run; empty if it can.
+template <class Q, class Out>
+std::string extend_problem(attention_params const& params, query_batch const& batch, shape const& s,
+                           head_rows<Q> query, head_rows<Out> out) {
+  std::string problem = batch_problem("attention::extend", s, batch);
+  if (problem.empty()) problem = params_problem("attention::extend", params, s.key_dim);
+  if (problem.empty() && batch.most_queries() != 0 && (query.data == nullptr || out.data == nullptr)) {
+    problem = message("attention::extend: ", query.data == nullptr ? "query" : "out",
+                      ".data is null; give the rows (only lse may be empty)");
+  }
+  return problem;
+}
+
+}  // namespace detail
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,205 @@
+// Attention over shared entries (EMS section 4.2, "shared entry expansion"): every token makes a logit of its own from
+// its slot's direction and its norm, and the sum of a slot's tokens reads the slot's value once.
+#pragma once
+
+#include <kvmeld/attention/attend_masked.hpp>
+#include <kvmeld/attention/attend_rows.hpp>
+#include <kvmeld/cache/shared_ref.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+/// log(sum of exp) of the tokens of a slot so far; sum 0: none yet.
+struct running_sum {
+  float high, sum;
+
+  KVMELD_HD void add(float logit) {
+    if (sum == 0.0f) {
+      high = logit;
+      sum = 1.0f;
+    } else if (logit > high) {
+      sum = sum * std::exp(high - logit) + 1.0f;
+      high = logit;
+    } else {
+      sum += std::exp(logit - high);
+    }
+  }
+};
+
+/// One tile per block of queries. K and V are read once per slot: tokens expand to logits in scratch only. Where keys
+/// lie unrotated, each token's key is rotated for its own position, in blocks in scratch.
+template <class Keys, class Values, class Q, class Out> struct extend_shared_phase : attend_rows<Q, Out> {
+  using base = attend_rows<Q, Out>;
+  using base::params;
+  using base::query_block;
+  using base::token_block;
+  shared_ref<Keys, Values> cache;
+
+  std::size_t scratch_bytes(int) const {
+    std::size_t const rows = std::size_t{query_block} * cache.extent().group;
+    std::size_t const dk = cache.keys.channels();
+    std::size_t const dv = cache.values.channels();
+    return scratch_size(rows * dk * sizeof(float)) +
+           (params.rope.active() ? 2 : 1) * scratch_size(token_block * dk * sizeof(float)) +
+           scratch_size(token_block * dv * sizeof(float)) + scratch_size(rows * token_block * sizeof(float)) +
+           scratch_size(rows * token_block * sizeof(running_sum)) +
+           scratch_size((token_block + 1) * sizeof(std::uint32_t)) +
+           scratch_size(token_block * sizeof(position_t)) + rope_scratch(params.rope, cache.keys.channels()) +
+           softmax_scratch(static_cast<std::uint32_t>(rows), cache.values.channels());
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    block_of_rows const b = this->rows_of(cache.extent(), t);
+    if (b.rows == 0) return;
+    std::uint32_t const most_rows = query_block * cache.extent().group;
+    std::uint32_t const dk = cache.keys.channels();
+    std::uint32_t const dv = cache.values.channels();
+    std::uint32_t const length = cache.length(t.where);
+
+    float* const q = team.template scratch<float>(std::size_t{most_rows} * dk);
+    float* const k = team.template scratch<float>(std::size_t{token_block} * dk);
+    float* const v = team.template scratch<float>(std::size_t{token_block} * dv);
+    float* const logits = team.template scratch<float>(std::size_t{most_rows} * token_block);
+    running_sum* const sums = team.template scratch<running_sum>(std::size_t{most_rows} * token_block);
+    std::uint32_t* const first_member = team.template scratch<std::uint32_t>(token_block + 1);
+    position_t* const position = team.template scratch<position_t>(token_block);
+    double const* const turns = rope_table(team, params.rope, dk);
+    float* const rotated =
+        params.rope.active() ? team.template scratch<float>(std::size_t{token_block} * dk) : k;
+    softmax_state const state(team, most_rows, dv);
+    this->load_queries(team, b, dk, q);
+    std::uint32_t const end = params.visible(length, b.queries, b.query_of(b.rows - 1));
+    std::uint32_t const known = cache.ledger.tokens(t.where.sequence);
+    for (std::uint32_t begin = 0; begin < end; begin += token_block) {
+      std::uint32_t const slots = min_of(token_block, end - begin);
+      cache.keys.load_tile(team, t.where, begin, slots, 0, dk, k, dk);
+      cache.values.load_tile(team, t.where, begin, slots, 0, dv, v, dv);
+      team.for_each(slots + 1,
+                    [&](std::uint32_t i) { first_member[i] = cache.first_member(t.where, begin + i); });
+      team.for_each(b.rows * slots, [&](std::uint32_t i) { sums[i] = {0.0f, 0.0f}; });
+      team.sync();
+      auto const visible = [&](std::uint32_t r) {
+        std::uint32_t const seen = params.visible(length, b.queries, b.query_of(r));
+        return seen > begin ? min_of(slots, seen - begin) : 0;
+      };
+      auto const sees = [&](std::uint32_t r, position_t p) {
+        return params.in_window(p, params.position_of(known, b.queries, b.query_of(r)));
+      };
+      if (params.rope.active()) {
+        rotated_tokens(team, t, b, begin, slots, q, k, first_member, position, turns, rotated, visible, sees,
+                       sums);
+      } else {
+        team.for_each(b.rows * slots, [&](std::uint32_t n) {
+          std::uint32_t const r = n / slots;
+          std::uint32_t const i = n % slots;
+          if (i >= visible(r)) return;
+          float const product = dot(q + std::size_t{r} * dk, k + std::size_t{i} * dk, dk);
+          running_sum sum{0.0f, 0.0f};
+          if (sees(r, cache.position(t.where, begin + i))) {
+            sum.add(params.logit(product * cache.norm_factor(t.where, begin + i), 0.0f));
+          }
+          for (std::uint32_t m = first_member[i]; m < first_member[i + 1]; ++m) {
+            if (!sees(r, cache.member_position(t.where, m))) continue;
+            sum.add(params.logit(product * cache.member_norm(t.where, m), 0.0f));
+          }
+          sums[n] = sum;
+        });
+      }
+      team.sync();
+      auto const any = [&](std::uint32_t r, std::uint32_t i) {  // a NaN logit shows: its sum is not 0
+        return !(sums[r * slots + i].sum == 0.0f);
+      };
+      team.for_each(b.rows * slots, [&](std::uint32_t n) {
+        logits[n] = sums[n].high + (sums[n].sum == 1.0f ? 0.0f : std::log(sums[n].sum));
+      });
+      team.sync();
+      attend_logits(team, b.rows, v, slots, dv, logits, any, state);
+    }
+    this->finish(team, b, dv, state);
+  }
+
+private:
+  /// Blocks of tokens, slots first, then members: each key rotated for its token's position. Cooperative.
+  template <class Team, class Visible, class Sees>
+  KVMELD_HD void rotated_tokens(Team const& team, tile const& t, block_of_rows const& b, slot_t begin,
+                                std::uint32_t slots, float const* q, float const* k,
+                                std::uint32_t const* first_member, position_t* position, double const* turns,
+                                float* rotated, Visible visible, Sees sees, running_sum* sums) const {
+    std::uint32_t const dk = cache.keys.channels();
+    rope_params by_position = params.rope;
+    by_position.positions = rope_positions::stored;
+    bool const by_slot = params.rope.positions == rope_positions::slot;
+    auto const rotate = [&](std::uint32_t tokens, auto slot_of, auto position_of) {
+      team.for_each(tokens, [&](std::uint32_t i) {
+        position[i] = by_slot ? static_cast<position_t>(begin + slot_of(i)) : position_of(i);
+      });
+      team.for_each(tokens * dk,
+                    [&](std::uint32_t n) { rotated[n] = k[std::size_t{slot_of(n / dk)} * dk + n % dk]; });
+      rotate_tile(team, by_position, turns, rotated, tokens, dk, 0, position);
+      team.sync();
+    };
+    auto const product = [&](std::uint32_t r, std::uint32_t i) {
+      return dot(q + std::size_t{r} * dk, rotated + std::size_t{i} * dk, dk);
+    };
+    rotate(
+        slots, [](std::uint32_t i) { return i; },
+        [&](std::uint32_t i) { return cache.position(t.where, begin + i); });
+    team.for_each(b.rows * slots, [&](std::uint32_t n) {
+      std::uint32_t const r = n / slots;
+      std::uint32_t const i = n % slots;
+      if (i >= visible(r) || !sees(r, cache.position(t.where, begin + i))) return;
+      sums[n].add(params.logit(product(r, i) * cache.norm_factor(t.where, begin + i), 0.0f));
+    });
+    team.sync();
+    std::uint32_t const last = first_member[slots];
+    for (std::uint32_t from = first_member[0]; from < last; from += token_block) {
+      std::uint32_t const to = min_of(last, from + token_block);
+      rotate(
+          to - from, [&](std::uint32_t i) { return cache.member_owner(t.where, from + i) - begin; },
+          [&](std::uint32_t i) { return cache.member_position(t.where, from + i); });
+      team.for_each(b.rows * slots, [&](std::uint32_t n) {
+        std::uint32_t const r = n / slots;
+        std::uint32_t const i = n % slots;
+        if (i >= visible(r)) return;
+        for (std::uint32_t m = max_of(from, first_member[i]); m < min_of(to, first_member[i + 1]); ++m) {
+          if (!sees(r, cache.member_position(t.where, m))) continue;
+          sums[n].add(params.logit(product(r, m - from) * cache.member_norm(t.where, m), 0.0f));
+        }
+      });
+      team.sync();
+    }
+  }
+};
+
+/// As extend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token), with p the
+/// softmax of cap(scale q . row norm) over all visible tokens; a member is visible where its slot is, and the window
+/// looks at its own position. Degrees take no part: members are counted one by one.
+template <class Executor, class Keys, class Values, class Q, class Out>
+status extend(Executor& executor, attention_params const& params, query_batch const& batch,
+              head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
+              head_rows<float> lse = {}) {
+  std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  if (!problem.empty()) return report(problem);
+  batch_source const source{cache.extent(), batch};
+  attend_rows<Q, Out> const rows{params, source, query, out, lse, batch.most_queries()};
+  executor.run(extend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
+               source);
+  return {};
+}
+
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,109 @@
+// The tuned forms of the host as a table of functions: one per instruction set, carried by the teams.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+struct key_counts {
+  std::uint32_t above, inside;
+};
+/// The score whose order key this is.
+constexpr std::uint32_t score_bits_of_key(std::uint32_t key) {
+  return (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key;
+}
+inline float float_of_key(std::uint32_t key) { return bits_float(score_bits_of_key(key)); }
+
+/// What a vector unit does faster than the generic loops. Rows are floats in scratch unless said otherwise.
+struct host_kernels {
+  /// out[i * out_ld + j] = dot(a row i, b row j).
+  void (*products)(float const* a, std::uint32_t rows, std::uint32_t a_ld, float const* b,
+                   std::uint32_t columns, std::uint32_t b_ld, std::uint32_t d, float* out,
+                   std::uint32_t out_ld);
+  /// out[i] = 1 / ||row i||, 0 for a zero row.
+  void (*inverse_norms)(float const* a, std::uint32_t rows, std::uint32_t d, float* out);
+  /// Best column of each row so far, see tile_similarity.
+  void (*match_rows)(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
+                     std::uint32_t columns, float const* inverse_column, std::uint32_t d,
+                     std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
+
+  /// Storage to floats.
+  void (*decode_half)(half const* from, std::uint32_t n, float* to);
+  void (*decode_bfloat16)(bfloat16 const* from, std::uint32_t n, float* to);
+  /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic loop.
+  void (*blend_float)(float const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
+                      float* to);
+  void (*blend_half)(half const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
+                     half* to);
+  void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
+                         std::uint32_t n, bfloat16* to);
+  /// Whether no float is NaN or infinite.
+  bool (*all_finite)(float const* x, std::uint32_t n);
+  /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as long as
+  /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
+  key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                               std::uint32_t* out, std::uint32_t room);
+  /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
+  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
+                             std::uint32_t high, std::uint32_t* out, std::uint32_t room);
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+                             std::uint32_t* out);
+  /// The k-th highest of n >= k >= 1 keys.
+  std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
+
+  /// Logits of a row to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
+  /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
+  float (*soften)(float* logits, std::uint32_t n, float* highest, float* sum, bool before);
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
+  void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
+                       float const* v, std::uint32_t tokens, std::uint32_t d, float* total);
+  /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
+  void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
+  /// out[i] = log_of_degree(degree[i]).
+  void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
+
+  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Up to a vector
+  /// behind the last one changes too, no further than what was read.
+  void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                     std::uint32_t n);
+  void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                      std::uint32_t n);
+
+  /// Contiguous storage of any type to floats; types of the engine go through their element_traits.
+  template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(to, from, n * sizeof(float));
+    } else if constexpr (std::is_same_v<T, half>) {
+      decode_half(from, n, to);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+      decode_bfloat16(from, n, to);
+    } else {
+      for (std::uint32_t i = 0; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
+    }
+  }
+  template <class T>
+  static constexpr bool blends =
+      std::is_same_v<T, float> || std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
+  template <class T>
+  void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {
+    if constexpr (std::is_same_v<T, float>) {
+      blend_float(row, weight, count, n, to);
+    } else if constexpr (std::is_same_v<T, half>) {
+      blend_half(row, weight, count, n, to);
+    } else {
+      blend_bfloat16(row, weight, count, n, to);
+    }
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,96 @@
+// A team of one lane with the vector unit behind it.
+#pragma once
+
+#include <kvmeld/backend/host/tuned/host_kernels.hpp>
+#include <kvmeld/backend/host/tuned/key_selection.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// serial_team with the kernels that the four primitives and the loads use; null: the generic forms.
+class host_team : public serial_team {
+public:
+  /// Bytes a worker needs beside its scratch.
+  static constexpr std::size_t tuned_bytes = scratch_size(key_selection::bytes);
+
+  /// `memory`: tuned_bytes of it, 64-byte aligned, where there are kernels.
+  host_team(void* scratch, std::size_t bytes, host_kernels const* kernels, void* memory)
+      : serial_team(scratch, bytes), kernels_(kernels), memory_(memory) {}
+
+  KVMELD_HD host_kernels const* kernels() const { return kernels_; }
+
+  /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked, where the
+  /// generic form has to do it. Calls key(i) up to five times per index.
+  template <class Key, class Mark>
+  bool select(std::uint32_t n, std::uint32_t k, Key key, Mark mark, std::uint32_t& marked) const {
+    constexpr bool scores = std::is_same_v<Key, score_keys>;
+    constexpr std::uint32_t piece = 256;
+    marked = 0;
+    if (n == 0 || k == 0) return true;
+    std::uint32_t keys[piece];
+    auto const take = [&](std::uint32_t first, std::uint32_t count) {
+      for (std::uint32_t i = 0; i < count; ++i) keys[i] = key(first + i);
+    };
+    auto const collect = [&](std::uint32_t low, std::uint32_t high, std::uint32_t* out, std::uint32_t room) {
+      if constexpr (scores) {
+        return kernels_->collect_scores(key.score, n, low, high, out, room);
+      } else {
+        key_counts all{0, 0};
+        for (std::uint32_t i = 0; i < n; i += piece) {
+          std::uint32_t const count = min_of(piece, n - i);
+          take(i, count);
+          std::uint32_t const used = min_of(all.inside, room);
+          key_counts const c = kernels_->collect_keys(keys, count, low, high, out + used, room - used);
+          all.above += c.above;
+          all.inside += c.inside;
+        }
+        return all;
+      }
+    };
+    key_selection const selection(*kernels_, memory_);
+    key_threshold const t = selection.find(n, k, key, collect);
+    if (!t.found) return false;
+    if (scores && t.key == 0) return false;  // scores that are NaN are wanted too, and vectors leave them out
+    bool const whole = t.ties == t.equal;
+    std::uint32_t const bar = max_of(1u, whole ? t.key : t.key + 1);
+    bool const none_above = !whole && t.key == 0xffffffffu;
+    std::uint32_t* const list = selection.list();
+    constexpr std::uint32_t stretch = scores ? 4096 : piece;
+    for (std::uint32_t i = none_above ? n : 0; i < n; i += stretch) {
+      std::uint32_t const count = min_of(stretch, n - i);
+      std::uint32_t found = 0;
+      if constexpr (scores) {
+        found = kernels_->list_scores(key.score + i, count, bar, list);
+      } else {
+        take(i, count);
+        found = kernels_->list_keys(keys, count, bar, list);
+      }
+      for (std::uint32_t j = 0; j < found; ++j) mark(i + list[j]);
+      marked += found;
+    }
+    if (whole) return true;
+    std::uint32_t ties = t.ties;
+    for (std::uint32_t i = 0; ties != 0; ++i) {
+      if (key(i) != t.key) continue;
+      mark(i);
+      ++marked;
+      --ties;
+    }
+    return true;
+  }
+
+private:
+  host_kernels const* kernels_;
+  void* memory_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,200 @@
+// Compiled once per instruction set, see tuned_kernels.hpp: dot products of many rows with many rows. Every pair is summed in the
+// 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add: where products are exact in float
+// (16-bit inputs) or nothing is fused (SSE2), the bits are those of the generic loops; else each of the d additions
+// rounds once less. A pair's bits do not depend on its neighbours.
+
+constexpr std::uint32_t block_rows = 4;
+constexpr std::uint32_t block_columns = width == 16 ? 4 : 2;
+constexpr std::uint32_t block_pairs = block_rows * block_columns;
+constexpr std::uint32_t block_vectors = block_pairs / width;
+constexpr std::uint32_t quarters = 16 / width;
+
+/// out[v], v < block_vectors: lane r * block_columns + c of the whole is dot(row r of a, row c of b); rows lie a_ld and
+/// b_ld floats apart, 0 where one row is wanted several times.
+KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, float const* b, std::size_t b_ld,
+                            std::uint32_t d, floats* out) {
+  floats part[quarters][block_pairs];
+  std::size_t const whole = d / 16 * 16;
+  for (std::uint32_t q = 0; q < quarters; ++q) {
+    floats sum[block_pairs];
+#pragma GCC unroll 16
+    for (std::uint32_t i = 0; i < block_pairs; ++i) sum[i] = floats{};
+    std::size_t k = q * width;
+    for (; k < whole; k += 16) {
+      floats column[block_columns];
+#pragma GCC unroll 4
+      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = load(b + k + c * b_ld);
+#pragma GCC unroll 4
+      for (std::uint32_t r = 0; r < block_rows; ++r) {
+        floats const row = load(a + k + r * a_ld);
+#pragma GCC unroll 4
+        for (std::uint32_t c = 0; c < block_columns; ++c) {
+          sum[r * block_columns + c] = multiply_add(row, column[c], sum[r * block_columns + c]);
+        }
+      }
+    }
+    if (k < d) {
+      std::uint32_t const n = d - k < width ? static_cast<std::uint32_t>(d - k) : width;
+      floats column[block_columns];
+      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = load_some(b + k + c * b_ld, n);
+#pragma GCC unroll 4
+      for (std::uint32_t r = 0; r < block_rows; ++r) {
+        floats const row = load_some(a + k + r * a_ld, n);
+#pragma GCC unroll 4
+        for (std::uint32_t c = 0; c < block_columns; ++c) {
+          sum[r * block_columns + c] = multiply_add(row, column[c], sum[r * block_columns + c]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (std::uint32_t i = 0; i < block_pairs; ++i) part[q][i] = sum[i];
+  }
+#if KVMELD_SIMD_WIDTH == 8
+#pragma GCC unroll 16
+  for (std::uint32_t i = 0; i < block_pairs; ++i) part[0][i] = part[0][i] + part[1][i];
+#elif KVMELD_SIMD_WIDTH == 4
+#pragma GCC unroll 16
+  for (std::uint32_t i = 0; i < block_pairs; ++i) {
+    part[0][i] = (part[0][i] + part[2][i]) + (part[1][i] + part[3][i]);
+  }
+#endif
+#pragma GCC unroll 4
+  for (std::uint32_t v = 0; v < block_vectors; ++v) out[v] = fold(part[0] + v * width);
+}
+
+/// Rows or columns that the next block takes: a whole block, or one where fewer are left.
+KVMELD_SIMD std::uint32_t next_step(std::uint32_t left, std::uint32_t block) {
+  return left >= block ? block : 1;
+}
+
+/// out[i * out_ld + j] = dot(a row i, b row j).
+KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_ld, float const* b,
+                           std::uint32_t columns, std::uint32_t b_ld, std::uint32_t d, float* out,
+                           std::uint32_t out_ld) {
+  for (std::uint32_t i = 0, high = 0; i < rows; i += high) {
+    high = next_step(rows - i, block_rows);
+    float const* const row = a + std::size_t{i} * a_ld;
+    for (std::uint32_t j = 0, wide = 0; j < columns; j += wide) {
+      wide = next_step(columns - j, block_columns);
+      floats sums[block_vectors];
+      block_dots(row, high == 1 ? 0 : a_ld, b + std::size_t{j} * b_ld, wide == 1 ? 0 : b_ld, d, sums);
+      float sum[block_pairs];
+      for (std::uint32_t v = 0; v < block_vectors; ++v) store(sum + v * width, sums[v]);
+      float* const to = out + std::size_t{i} * out_ld + j;
+      if (wide == block_columns) {
+        for (std::uint32_t r = 0; r < high; ++r) {
+          std::memcpy(to + std::size_t{r} * out_ld, sum + r * block_columns, block_columns * sizeof(float));
+        }
+      } else {
+        for (std::uint32_t r = 0; r < high; ++r) to[std::size_t{r} * out_ld] = sum[r * block_columns];
+      }
+    }
+  }
+}
+
+/// out[i] = 1 / ||row i||, 0 for a zero row: inverse_norm of identify/rows.hpp.
+KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_t d, float* out) {
+  std::uint32_t const whole = d / 16 * 16;
+  for (std::uint32_t i = 0; i < rows; i += width) {
+    floats part[width];
+    for (std::uint32_t r = 0; r < width; ++r) {
+      float const* const row = a + std::size_t{i + r < rows ? i + r : rows - 1} * d;
+      floats sum[quarters];
+#pragma GCC unroll 4
+      for (std::uint32_t q = 0; q < quarters; ++q) {
+        sum[q] = floats{};
+        std::uint32_t k = q * width;
+        for (; k < whole; k += 16) {
+          floats const x = load(row + k);
+          sum[q] = multiply_add(x, x, sum[q]);
+        }
+        if (k < d) {
+          floats const x = d - k < width ? load_some(row + k, d - k) : load(row + k);
+          sum[q] = multiply_add(x, x, sum[q]);
+        }
+      }
+#if KVMELD_SIMD_WIDTH == 16
+      part[r] = sum[0];
+#elif KVMELD_SIMD_WIDTH == 8
+      part[r] = sum[0] + sum[1];
+#else
+      part[r] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#endif
+    }
+    float square[width];
+    store(square, fold(part));
+    for (std::uint32_t r = 0; r < width && i + r < rows; ++r) {
+      out[i + r] = square[r] > 0.0f ? 1.0f / std::sqrt(square[r]) : 0.0f;
+    }
+  }
+}
+
+constexpr std::uint32_t most_columns = 64;
+
+/// The row matching of identify/tile_similarity.hpp: cosines, their order, and the best column of each row.
+KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
+                            std::uint32_t columns, float const* inverse_column, std::uint32_t d,
+                            std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column) {
+  float other[most_columns / block_columns][width];  // inverse_column as the lanes of a vector want it
+  for (std::uint32_t j = 0; j + block_columns <= columns; j += block_columns) {
+    for (std::uint32_t p = 0; p < width; p += block_columns) {
+      std::memcpy(other[j / block_columns] + p, inverse_column + j, block_columns * sizeof(float));
+    }
+  }
+  integers step;
+  for (int i = 0; i < width; ++i) step[i] = i % static_cast<int>(block_columns);
+  for (std::uint32_t i = 0, high = 0; i < rows; i += high) {
+    high = next_step(rows - i, block_rows);
+    float inverse[block_pairs];
+    for (std::uint32_t p = 0; p < block_pairs; ++p)
+      inverse[p] = inverse_row[high == 1 ? i : i + p / block_columns];
+    integers best[block_vectors];
+    integers at[block_vectors];
+#pragma GCC unroll 4
+    for (std::uint32_t v = 0; v < block_vectors; ++v) {
+      best[v] = no_rank - integers{};
+      at[v] = integers{};
+    }
+    for (std::uint32_t j = 0, wide = 0; j < columns; j += wide) {
+      wide = next_step(columns - j, block_columns);
+      floats sums[block_vectors];
+      block_dots(a + std::size_t{i} * d, high == 1 ? 0 : d, b + std::size_t{j} * d, wide == 1 ? 0 : d, d,
+                 sums);
+      floats const inverse_b = wide == 1 ? all(inverse_column[j]) : load(other[j / block_columns]);
+      integers const here = (wide == 1 ? integers{} : step) + static_cast<std::int32_t>(j);
+#pragma GCC unroll 4
+      for (std::uint32_t v = 0; v < block_vectors; ++v) {
+        integers const rank = ranks((sums[v] * load(inverse + v * width)) * inverse_b);
+        integers const better = rank > best[v];
+        best[v] = better ? rank : best[v];
+        at[v] = better ? here : at[v];
+      }
+    }
+    std::int32_t rank[block_pairs];
+    std::int32_t column[block_pairs];
+    std::memcpy(rank, best, sizeof rank);
+    std::memcpy(column, at, sizeof column);
+    for (std::uint32_t r = 0; r < high; ++r) {
+      std::uint32_t top = r * block_columns;
+      for (std::uint32_t p = top + 1; p < (r + 1) * block_columns; ++p) {
+        if (rank[p] > rank[top] || (rank[p] == rank[top] && column[p] < column[top])) top = p;
+      }
+      std::uint32_t const key = key_of_rank(rank[top]);
+      if (key > best_key[i + r]) {
+        best_key[i + r] = key;
+        best_column[i + r] = first_column + static_cast<std::uint32_t>(column[top]);
+      }
+    }
+  }
+}
+
+KVMELD_ENTRY void match_rows(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
+                             std::uint32_t columns, float const* inverse_column, std::uint32_t d,
+                             std::uint32_t first_column, std::uint32_t* best_key,
+                             std::uint32_t* best_column) {
+  for (std::uint32_t j = 0; j < columns; j += most_columns) {
+    std::uint32_t const some = columns - j < most_columns ? columns - j : most_columns;
+    match_some(a, rows, inverse_row, b + std::size_t{j} * d, some, inverse_column + j, d, first_column + j,
+               best_key, best_column);
+  }
+}

@@ -1,0 +1,149 @@
+// Compiled once per instruction set: rows of storage as floats and back, and weighted sums of them.
+
+KVMELD_SIMD floats decode_one(float const* p) { return load(p); }
+KVMELD_SIMD floats decode_one(bfloat16 const* p) {
+  halves const x = load_halves(reinterpret_cast<std::uint16_t const*>(p));
+  return float_of(__builtin_convertvector(x, words) << 16);
+}
+KVMELD_SIMD floats decode_one(half const* p) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  using bits = short __attribute__((vector_size(32)));
+  bits const x = reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
+  return __builtin_ia32_vcvtph2ps512_mask(x, floats{}, static_cast<std::uint16_t>(0xffff), 4);
+#elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
+  using bits = short __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps256(
+      reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p))));
+#else  // element_traits<half>::to_float
+  words const x = __builtin_convertvector(load_halves(reinterpret_cast<std::uint16_t const*>(p)), words);
+  integers const magnitude = reinterpret_cast<integers>(x & 0x7fffu);
+  words const subnormal = bits_of(__builtin_convertvector(magnitude, floats) * 5.9604644775390625e-8f);
+  words const high = reinterpret_cast<words>(magnitude >= 0x7c00) & 0x38000000u;
+  words const normal = (reinterpret_cast<words>(magnitude) << 13) + 0x38000000u + high;
+  return float_of(select(reinterpret_cast<words>(magnitude < 0x0400), subnormal, normal) |
+                  ((x & 0x8000u) << 16));
+#endif
+}
+
+KVMELD_SIMD void encode_one(float* p, floats x) { store(p, x); }
+KVMELD_SIMD void encode_one(bfloat16* p, floats x) {
+  words const u = bits_of(x);
+  words const rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  words const quiet = (u >> 16) | 0x40u;
+  words const nan = reinterpret_cast<words>(reinterpret_cast<integers>(u & 0x7fffffffu) > 0x7f800000);
+  store_halves(reinterpret_cast<std::uint16_t*>(p),
+               __builtin_convertvector(select(nan, quiet, rounded), halves));
+}
+KVMELD_SIMD void encode_one(half* p, floats x) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  using bits = short __attribute__((vector_size(32)));
+  bits const y = __builtin_ia32_vcvtps2ph512_mask(x, 0, bits{}, static_cast<std::uint16_t>(0xffff));
+  store_halves(reinterpret_cast<std::uint16_t*>(p), reinterpret_cast<halves>(y));
+#elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
+  store_halves(reinterpret_cast<std::uint16_t*>(p),
+               reinterpret_cast<halves>(__builtin_ia32_vcvtps2ph256(x, 0)));
+#else
+  float y[width];
+  store(y, x);
+  for (int i = 0; i < width; ++i) p[i] = element_traits<half>::from_float(y[i]);
+#endif
+}
+
+template <class T> KVMELD_SIMD void decode_any(T const* from, std::uint32_t n, float* to) {
+  std::uint32_t i = 0;
+  for (; i + width <= n; i += width) store(to + i, decode_one(from + i));
+  for (; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
+}
+KVMELD_ENTRY void decode_half(half const* from, std::uint32_t n, float* to) { decode_any(from, n, to); }
+KVMELD_ENTRY void decode_bfloat16(bfloat16 const* from, std::uint32_t n, float* to) {
+  decode_any(from, n, to);
+}
+
+/// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may be a row.
+template <class T>
+KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
+                           T* to) {
+  std::uint32_t c = 0;
+  for (; c + width <= n; c += width) {
+    floats total{};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      total = multiply_then_add(all(weight[i]), decode_one(row[i] + c), total);
+    }
+    encode_one(to + c, total);
+  }
+  for (; c < n; ++c) {
+    float total = 0.0f;
+    for (std::uint32_t i = 0; i < count; ++i) total += weight[i] * element_traits<T>::to_float(row[i][c]);
+    to[c] = element_traits<T>::from_float(total);
+  }
+}
+KVMELD_ENTRY void blend_float(float const* const* row, float const* weight, std::uint32_t count,
+                              std::uint32_t n, float* to) {
+  blend_any(row, weight, count, n, to);
+}
+KVMELD_ENTRY void blend_half(half const* const* row, float const* weight, std::uint32_t count,
+                             std::uint32_t n, half* to) {
+  blend_any(row, weight, count, n, to);
+}
+KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight, std::uint32_t count,
+                                 std::uint32_t n, bfloat16* to) {
+  blend_any(row, weight, count, n, to);
+}
+
+/// Whether no float is NaN or infinite.
+KVMELD_ENTRY bool all_finite(float const* x, std::uint32_t n) {
+  integers bad{};
+  std::uint32_t i = 0;
+  for (; i + width <= n; i += width) bad |= (bits_of(load(x + i)) & 0x7f800000u) == 0x7f800000u;
+  std::int32_t flags[width];
+  std::memcpy(flags, &bad, sizeof flags);
+  std::int32_t any = 0;
+  for (int j = 0; j < width; ++j) any |= flags[j];
+  for (; i < n; ++i) any |= is_finite(x[i]) ? 0 : 1;
+  return any == 0;
+}
+
+using any_word __attribute__((may_alias)) = std::uint32_t;
+using any_half __attribute__((may_alias)) = std::uint16_t;
+
+/// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. What is written
+/// too far is overwritten by the next element, or lies among those read.
+KVMELD_ENTRY void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                             std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; i += 64) {
+    std::uint64_t word = bits[i / 64];
+    std::uint32_t const count = n - i < 64 ? n - i : 64;
+    std::uint32_t j = 0;
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+    for (; j + width <= count; j += width, word >>= width) {  // lanes behind what is kept were read already
+      pack_lanes(static_cast<std::uint16_t>(word), load_words(from + i + j), to);
+      to += __builtin_popcount(static_cast<std::uint16_t>(word));
+    }
+#endif
+    for (; j < count; ++j, word >>= 1) {
+      *reinterpret_cast<any_word*>(to) = *reinterpret_cast<any_word const*>(from + i + j);
+      to += word & 1u;
+    }
+  }
+}
+KVMELD_ENTRY void pack_halves(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                              std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; i += 64) {
+    std::uint64_t word = bits[i / 64];
+    std::uint32_t const count = n - i < 64 ? n - i : 64;
+    std::uint32_t j = 0;
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+    for (; j + width <= count; j += width, word >>= width) {
+      std::uint32_t packed[width];
+      words const x = __builtin_convertvector(load_halves(from + i + j), words);
+      pack_lanes(static_cast<std::uint16_t>(word), x, packed);
+      store_halves(to, __builtin_convertvector(load_words(packed), halves));
+      to += __builtin_popcount(static_cast<std::uint16_t>(word));
+    }
+#endif
+    for (; j < count; ++j, word >>= 1) {
+      *reinterpret_cast<any_half*>(to) = *reinterpret_cast<any_half const*>(from + i + j);
+      to += word & 1u;
+    }
+  }
+}

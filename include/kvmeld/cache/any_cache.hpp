@@ -1,0 +1,238 @@
+// A cache whose policy, layouts and executor are chosen at run time: one virtual interface in front of any merged_cache.
+#pragma once
+
+#include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_shared.hpp>
+#include <kvmeld/attention/log_degree_bias.hpp>
+#include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/span.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows to read, of any of the element types that an engine's queries come in.
+struct any_rows {
+  std::variant<head_rows<float const>, head_rows<half const>, head_rows<bfloat16 const>> rows;
+
+  template <class T>
+  any_rows(head_rows<T> r)
+      : rows(head_rows<T const>{r.data, r.sequence_stride, r.head_stride, r.row_stride}) {}
+};
+
+/// Rows to write.
+using any_output = std::variant<head_rows<float>, head_rows<half>, head_rows<bfloat16>>;
+
+/// Owns a cache of any type and forwards to it; see merged_cache for what the calls do and refuse. Move-only. A call
+/// costs one virtual call more. An empty or moved-from one may only be assigned to.
+/// The element types of `out` are the queries' own or float.
+class any_cache {
+public:
+  any_cache() = default;
+  template <class Executor, class Policy, class Keys, class Values>
+  explicit any_cache(merged_cache<Executor, Policy, Keys, Values> cache)
+      : held_(std::make_unique<model<merged_cache<Executor, Policy, Keys, Values>>>(std::move(cache))) {}
+
+  bool empty() const { return held_ == nullptr; }
+  std::string name() const { return held_->name(); }
+  bool needs_attention() const { return held_->needs_attention(); }
+  bool exact(shortfall fallback = shortfall::report) const { return held_->exact(fallback); }
+  status const& valid() const { return held_->readings().valid(); }
+  limits const& sizes() const { return held_->sizes(); }
+
+  status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
+              std::uint32_t id = 0) {
+    return held_->open(slot, tokens_cached, frozen, id);
+  }
+  status close(std::uint32_t slot) { return held_->close(slot); }
+  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
+              fork_rows how = fork_rows::copy) {
+    return held_->fork(from, into, id, frozen, how);
+  }
+  status truncate(std::uint32_t slot, std::uint32_t tokens) { return held_->truncate(slot, tokens); }
+  status freeze(std::uint32_t slot, std::uint32_t length) { return held_->freeze(slot, length); }
+  status append(index_list slots, index_list counts) { return held_->append(slots, counts); }
+  status commit(index_list slots, index_list accepted) { return held_->commit(slots, accepted); }
+
+  status observe(query_batch const& batch, any_rows query, head_rows<float const> lse,
+                 attention_params const& params = {}) {
+    return held_->observe(batch, query, lse, params);
+  }
+  status observe_rows(query_batch const& batch, head_rows<float const> rows,
+                      attention_params const& params = {}) {
+    return held_->observe_rows(batch, rows, params);
+  }
+  status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
+    return held_->plan(slots, allowed, fallback);
+  }
+  status apply() { return held_->apply(); }
+  status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
+    return held_->compress(slots, allowed, fallback);
+  }
+
+  /// attention::extend over this cache.
+  status attend(attention_params const& params, query_batch const& batch, any_rows query, any_output out,
+                head_rows<float> lse = {}) {
+    return held_->attend(params, batch, query, out, lse);
+  }
+  /// attention::write_log_degree over this cache.
+  status write_log_degree(std::uint32_t layer, index_list sequences, any_output out,
+                          std::uint32_t heads_per_track = 1) {
+    return held_->write_log_degree(layer, sequences, out, heads_per_track);
+  }
+
+  std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
+    return held_->readings().length(layer, slot, kv_head);
+  }
+  std::uint32_t longest(std::uint32_t slot) const { return held_->readings().longest(slot); }
+  std::uint32_t length_bound(std::uint32_t slot) const { return held_->readings().length_bound(slot); }
+  std::uint32_t length_after(std::uint32_t slot, budget allowed,
+                             shortfall fallback = shortfall::report) const {
+    return held_->length_after(slot, allowed, fallback);
+  }
+  void report_lengths(std::uint32_t slot) { held_->readings().report_lengths(slot); }
+  std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
+  std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
+  std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
+  std::uint32_t compressed_at(std::uint32_t slot) const { return held_->readings().compressed_at(slot); }
+  bool due(std::uint32_t slot, trigger t) const { return held_->readings().due(slot, t); }
+  ledger_ref const& ledger() const { return held_->readings().ledger(); }
+
+  std::size_t saved_bytes(std::uint32_t slot) const { return held_->readings().saved_bytes(slot); }
+  status save(std::uint32_t slot, span<std::byte> out) const { return held_->readings().save(slot, out); }
+  std::vector<std::byte> save(std::uint32_t slot) const { return held_->readings().save(slot); }
+  status resume(std::uint32_t slot, span<std::byte const> from) {
+    return held_->readings().resume(slot, from);
+  }
+
+  /// The cache itself where its type is Cache; null otherwise.
+  template <class Cache> Cache* get() {
+    auto* const m = held_ == nullptr ? nullptr : held_->as(&type_mark<Cache>);
+    return static_cast<Cache*>(m);
+  }
+
+private:
+  // An address per type instead of RTTI, which some engines turn off.
+  template <class> static inline char type_mark = 0;
+
+  struct interface {
+    virtual ~interface() = default;
+    virtual std::string name() const = 0;
+    virtual bool needs_attention() const = 0;
+    virtual bool exact(shortfall) const = 0;
+    virtual limits const& sizes() const = 0;
+    virtual saved_sequences& readings() = 0;
+    virtual void* as(char const* mark) = 0;
+    virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t) = 0;
+    virtual status close(std::uint32_t) = 0;
+    virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
+    virtual status truncate(std::uint32_t, std::uint32_t) = 0;
+    virtual status freeze(std::uint32_t, std::uint32_t) = 0;
+    virtual status append(index_list, index_list) = 0;
+    virtual status commit(index_list, index_list) = 0;
+    virtual status observe(query_batch const&, any_rows const&, head_rows<float const>,
+                           attention_params const&) = 0;
+    virtual status observe_rows(query_batch const&, head_rows<float const>, attention_params const&) = 0;
+    virtual status plan(index_list, budget, shortfall) = 0;
+    virtual status apply() = 0;
+    virtual status compress(index_list, budget, shortfall) = 0;
+    virtual std::uint32_t length_after(std::uint32_t, budget, shortfall) const = 0;
+    virtual status attend(attention_params const&, query_batch const&, any_rows const&, any_output const&,
+                          head_rows<float>) = 0;
+    virtual status write_log_degree(std::uint32_t, index_list, any_output const&, std::uint32_t) = 0;
+  };
+
+  template <class Cache> struct model final : interface {
+    Cache cache;
+    explicit model(Cache c) : cache(std::move(c)) {}
+
+    std::string name() const override { return name_of_policy(cache.policy()); }
+    bool needs_attention() const override { return traits_of_score(cache.policy().score).needs_attention; }
+    bool exact(shortfall fallback) const override { return cache.exact(fallback); }
+    limits const& sizes() const override { return cache.sizes(); }
+    saved_sequences& readings() override { return cache; }
+    void* as(char const* mark) override { return mark == &type_mark<Cache> ? &cache : nullptr; }
+    status open(std::uint32_t slot, std::uint32_t tokens, std::uint32_t frozen, std::uint32_t id) override {
+      return cache.open(slot, tokens, frozen, id);
+    }
+    status close(std::uint32_t slot) override { return cache.close(slot); }
+    status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id, std::uint32_t frozen,
+                fork_rows how) override {
+      return cache.fork(from, into, id, frozen, how);
+    }
+    status truncate(std::uint32_t slot, std::uint32_t tokens) override {
+      return cache.truncate(slot, tokens);
+    }
+    status freeze(std::uint32_t slot, std::uint32_t length) override { return cache.freeze(slot, length); }
+    status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
+    status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
+    status observe(query_batch const& batch, any_rows const& query, head_rows<float const> lse,
+                   attention_params const& params) override {
+      return std::visit([&](auto const& q) { return cache.observe(batch, q, lse, params); }, query.rows);
+    }
+    status observe_rows(query_batch const& batch, head_rows<float const> rows,
+                        attention_params const& params) override {
+      return cache.observe_rows(batch, rows, params);
+    }
+    status plan(index_list slots, budget allowed, shortfall fallback) override {
+      return cache.plan(slots, allowed, fallback);
+    }
+    status apply() override { return cache.apply(); }
+    status compress(index_list slots, budget allowed, shortfall fallback) override {
+      return cache.compress(slots, allowed, fallback);
+    }
+    std::uint32_t length_after(std::uint32_t slot, budget allowed, shortfall fallback) const override {
+      return cache.length_after(slot, allowed, fallback);
+    }
+    status attend(attention_params const& params, query_batch const& batch, any_rows const& query,
+                  any_output const& out, head_rows<float> lse) override {
+      return std::visit(
+          [&](auto const& q, auto const& o) -> status {
+            using from = std::remove_const_t<std::remove_pointer_t<decltype(q.data)>>;
+            using to = std::remove_pointer_t<decltype(o.data)>;
+            if constexpr (std::is_same_v<from, to> || std::is_same_v<to, float>) {
+              return attention::extend(cache.executor(), params, batch, q, cache.ref(), o, lse);
+            } else {
+              return report(
+                  "any_cache::attend: the outputs have another element type than the queries; allowed "
+                  "are the same one and float");
+            }
+          },
+          query.rows, out);
+    }
+    status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
+                            std::uint32_t heads_per_track) override {
+      if constexpr (Cache::shares) {
+        return report(
+            "any_cache::write_log_degree: the policy shares entries, whose members no bias per slot can "
+            "express; call attend");
+      } else {
+        return std::visit(
+            [&](auto const& o) {
+              return attention::write_log_degree(cache.executor(), cache.ref(), layer, sequences, o,
+                                                 heads_per_track);
+            },
+            out);
+      }
+    }
+  };
+
+  std::unique_ptr<interface> held_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,55 @@
+// Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged entries.
+#pragma once
+
+#include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Why results of this merge function cannot be read under these limits; empty if they can. A merged entry that stands
+/// for N tokens needs log N added to its logit, or it counts for too little.
+template <class Merge> std::string bias_problem(Merge const& merge, limits const& sizes) {
+  if (!merge.carries_degree() || sizes.ignore_degree) return {};
+  if (sizes.bias == bias_support::none) {
+    return "limits.bias is bias_support::none, but the policy's merged entries stand for several tokens; "
+           "allowed are "
+           "per_head, shared with limits.scope layer or group, or limits.ignore_degree = true";
+  }
+  if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
+    return "limits.bias is bias_support::shared, but every head makes a plan of its own; allowed are "
+           "limits.scope "
+           "layer or group, bias_support::per_head, or limits.ignore_degree = true";
+  }
+  return {};
+}
+
+/// Why K and V cannot be those of a cache of this extent; empty if they can.
+template <class Keys, class Values>
+std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
+  std::string problem = layout_problem("keys", x.keys, extent.key_dim, extent);
+  if (problem.empty()) problem = layout_problem("values", x.values, extent.value_dim, extent);
+  return problem;
+}
+
+/// Why a cache cannot be built from these; empty if it can.
+template <class Policy, class Keys, class Values>
+std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
+  std::string problem = extent_problem(sizes.extent);
+  if (problem.empty()) problem = tensors_problem(x, sizes.extent);
+  if (problem.empty()) problem = configuration_problem(p);
+  if (problem.empty()) problem = bias_problem(p.merge, sizes);
+  if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
+    problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
+              "keep, as preset::ems::members_for(budget)";
+  }
+  return problem;
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,93 @@
+// The argument checks of the calls that fork, cut and freeze sequences.
+#pragma once
+
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/fork.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace check_calls {
+
+inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (l.pending[slot] == 0) return {};
+  return message(call, ": sequence slot ", slot, " has ", l.pending[slot],
+                 " pending entries; commit them first");
+}
+
+/// Committed entries of a sequence's shortest track.
+inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
+  std::uint32_t least = l.extent.capacity;
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      least = min_of(least, l.length[make_track(l.extent, layer, slot, head).index]);
+    }
+  }
+  return least - l.pending[slot];
+}
+
+inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t slot,
+                               std::uint32_t frozen) {
+  std::uint32_t const most = shortest(l, slot);
+  if (frozen <= most) return {};
+  return message(call, ": frozen is ", frozen, "; allowed are 0 to ", most,
+                 ", the committed entries of the shortest track of sequence slot ", slot);
+}
+
+template <class Keys, class Values>
+std::string fork(ledger_ref const& l, std::uint32_t from, std::uint32_t into, std::uint32_t frozen,
+                 fork_rows how, kv<Keys, Values> const& tensors) {
+  if (std::string text = is_open("fork", l, {from}); !text.empty()) return text;
+  if (std::string text = in_range("fork", l, into); !text.empty()) return text;
+  if (l.is_open[into] != 0) return message("fork: sequence slot ", into, " is open already; close it first");
+  if (std::string text = nothing_pending("fork", l, from); !text.empty()) return text;
+  if (std::string text = frozen_fits("fork", l, from, frozen); !text.empty()) return text;
+  if (how == fork_rows::shared) return {};
+  if constexpr (!is_always_writable<Keys>::value || !is_always_writable<Values>::value) {
+    return first_track_problem(l, from, [&](track t) -> std::string {
+      track const to = make_track(l.extent, t.layer, into, t.kv_head);
+      for (slot_t s = frozen; s < l.length[t.index]; ++s) {
+        if (tensors.keys.writable(to, s) && tensors.values.writable(to, s)) continue;
+        return message("fork: slot ", s, " of ", track_name(to),
+                       " may not be written; allowed are rows behind frozen = ", frozen,
+                       " that are, or fork_rows::shared");
+      }
+      return {};
+    });
+  } else {
+    (void)tensors;
+    return {};
+  }
+}
+
+inline std::string truncate(ledger_ref const& l, std::uint32_t slot, std::uint32_t tokens) {
+  if (std::string text = is_open("truncate", l, {slot}); !text.empty()) return text;
+  if (std::string text = nothing_pending("truncate", l, slot); !text.empty()) return text;
+  std::uint32_t const seen = l.seen[slot];
+  std::uint32_t const merged = l.sequence_state(slot, sequence_word::compressed_at);
+  std::uint32_t const least = shortest(l, slot);
+  std::uint32_t const unfrozen = least - min_of(least, l.frozen[slot]);
+  std::uint32_t const lowest = max_of(merged, seen - min_of(seen, unfrozen));
+  if (tokens >= lowest && tokens <= seen) return {};
+  return message("truncate: tokens is ", tokens, " for sequence slot ", slot, "; allowed are ", lowest,
+                 " to the ", seen, " seen (",
+                 lowest == merged && merged != 0 ? "earlier tokens were compressed, which cannot be undone)"
+                 : lowest != 0                   ? "earlier tokens are frozen)"
+                                                 : "committed)");
+}
+
+inline std::string freeze(ledger_ref const& l, std::uint32_t slot, std::uint32_t frozen) {
+  if (std::string text = is_open("freeze", l, {slot}); !text.empty()) return text;
+  return frozen_fits("freeze", l, slot, frozen);
+}
+
+}  // namespace check_calls
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

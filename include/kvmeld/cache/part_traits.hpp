@@ -1,0 +1,166 @@
+// What parts of a policy need from each other, and which compositions mean something.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+struct score_traits {
+  bool needs_attention, scores_members;
+};
+struct select_traits {
+  bool needs_score, makes_centers;
+};
+struct identify_traits {
+  bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget;
+};
+struct merge_traits {
+  bool needs_score, drops, shares, spreads, needs_similarity;
+};
+
+template <class Part, class = void> struct has_run_time_traits : std::false_type {};
+template <class Part>
+struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>().traits())>>
+    : std::true_type {};
+
+/// Traits of a part by its type. A part chosen at run time promises little here, and its `traits()` tells.
+template <class Score> constexpr score_traits static_score_traits() {
+  return {Score::needs_attention, scores_members<Score>::value};
+}
+template <class Select> constexpr select_traits static_select_traits() {
+  return {Select::needs_score, makes_centers<Select>::value};
+}
+template <class Identify> constexpr identify_traits static_identify_traits() {
+  return {Identify::needs_score,
+          Identify::makes_sets,
+          makes_spans<Identify>::value,
+          needs_centers<Identify>::value,
+          gives_similarity<Identify>::value,
+          Identify::repeats,
+          Identify::meets_budget};
+}
+template <class Merge> constexpr merge_traits static_merge_traits() {
+  return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,
+          spreads_entries<Merge>::value, needs_similarity<Merge>::value};
+}
+
+template <class Score> score_traits traits_of_score(Score const& part) {
+  if constexpr (has_run_time_traits<Score>::value) {
+    return part.traits();
+  } else {
+    return static_score_traits<Score>();
+  }
+}
+template <class Select> select_traits traits_of_selector(Select const& part) {
+  if constexpr (has_run_time_traits<Select>::value) {
+    return part.traits();
+  } else {
+    return static_select_traits<Select>();
+  }
+}
+template <class Identify> identify_traits traits_of_identifier(Identify const& part) {
+  if constexpr (has_run_time_traits<Identify>::value) {
+    return part.traits();
+  } else {
+    return static_identify_traits<Identify>();
+  }
+}
+template <class Merge> merge_traits traits_of_merge(Merge const& part) {
+  if constexpr (has_run_time_traits<Merge>::value) {
+    return part.traits();
+  } else {
+    return static_merge_traits<Merge>();
+  }
+}
+
+/// The rules; each is a static_assert for parts fixed at compile time and a refusal for parts chosen at run time.
+namespace composes {
+constexpr bool something_to_weigh(identify_traits i, merge_traits m) {
+  return i.makes_sets || i.makes_spans || m.drops || m.spreads;
+}
+constexpr bool spans_have_spreading(identify_traits i, merge_traits m) {
+  return !i.makes_spans || m.spreads || m.drops;
+}
+constexpr bool spreading_has_spans(identify_traits i, merge_traits m) { return !m.spreads || i.makes_spans; }
+constexpr bool centers_to_merge_into(select_traits s, identify_traits i) {
+  return !i.needs_centers || s.makes_centers;
+}
+constexpr bool centers_of_use(select_traits s, identify_traits i) {
+  return !s.makes_centers || i.needs_centers || !(i.makes_sets || i.makes_spans);
+}
+constexpr bool similarity_to_weigh_by(identify_traits i, merge_traits m) {
+  return !m.needs_similarity || i.gives_similarity;
+}
+constexpr bool centers_to_live_in(identify_traits i, merge_traits m) { return !m.shares || i.needs_centers; }
+constexpr bool scores_of_members(score_traits s, merge_traits m) { return !m.shares || s.scores_members; }
+constexpr bool scores_of_entries(score_traits s, select_traits l, identify_traits i, merge_traits m) {
+  return s.needs_attention || !(l.needs_score || i.needs_score || m.needs_score);
+}
+}  // namespace composes
+
+/// Why these parts make no policy together; empty if they do.
+inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_traits m,
+                                       std::string const& name) {
+  std::string const start = message("policy ", name, ": ");
+  if (!composes::something_to_weigh(i, m)) {
+    return start + "the identifier makes neither sets nor spans; allowed is the merge function drop";
+  }
+  if (!composes::spans_have_spreading(i, m)) {
+    return start + "the identifier makes spans; allowed are merge functions that spread (additive), and drop";
+  }
+  if (!composes::spreading_has_spans(i, m)) {
+    return start +
+           "the merge function spreads over spans; allowed are identifiers that make them (local_span)";
+  }
+  if (!composes::centers_to_merge_into(l, i)) {
+    return start + "the identifier merges into centres; allowed are selectors that make some (bands)";
+  }
+  if (!composes::centers_of_use(l, i)) {
+    return start + "the selector spends the budget on centres; allowed are identifiers that merge into them "
+                   "(nearest_center), and those that merge nothing";
+  }
+  if (!composes::similarity_to_weigh_by(i, m)) {
+    return start + "the merge function weighs by similarity; allowed are identifiers that give one "
+                   "(nearest_center, chunked_bipartite)";
+  }
+  if (!composes::centers_to_live_in(i, m) || !composes::scores_of_members(s, m)) {
+    return start +
+           "the merge function shares entries; allowed are identifiers that merge into centres and scores "
+           "that score members";
+  }
+  if (!composes::scores_of_entries(s, l, i, m)) {
+    return start + message("the ",
+                           l.needs_score   ? "selector"
+                           : i.needs_score ? "identifier"
+                                           : "merge function",
+                           " decides by score, but the score is none; allowed are scores from attention");
+  }
+  return {};
+}
+
+/// Why a policy cannot be used as configured; empty if it can.
+template <class Score, class Select, class Identify, class Merge>
+std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
+  for (std::string const& problem :
+       {problem_of(p.score), problem_of(p.select), problem_of(p.identify), problem_of(p.merge)}) {
+    if (!problem.empty()) return problem;
+  }
+  return composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
+                             traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,195 @@
+// One sequence's ledger as bytes and back. K and V are the engine's: it saves and restores them itself.
+#pragma once
+
+#include <kvmeld/cache/fields.hpp>
+#include <kvmeld/cache/saved_checks.hpp>
+#include <kvmeld/core/byte_stream.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/crc32.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace saved {
+
+/// Begins every saved ledger. The checksum covers all bytes but its own.
+struct header {
+  char magic[8];
+  std::uint32_t byte_order, version;
+  std::uint64_t bytes;  ///< of everything, header included
+  std::uint32_t checksum, reserved;
+};
+constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 1, 0, 0, 0};
+
+inline std::uint32_t checksum_of(span<std::byte const> all) {
+  std::size_t const begin = offsetof(header, checksum), end = begin + sizeof(header::checksum);
+  return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
+}
+
+/// Every array's part of sequence `slot`: first those of the sequence, then track by track. `each(array, count)`, a
+/// false answer ends the walk.
+template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t slot, F each) {
+  bool going = true;
+  auto const walk = [&](track t, bool of_sequence) {
+    for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
+      if (!going || (what == field_of::sequence) != of_sequence) return;
+      field_part const part = part_of_field(l, what, t, width);
+      going = each(array + part.first, part.count);
+    });
+  };
+  walk(make_track(l.extent, 0, slot, 0), true);
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      walk(make_track(l.extent, layer, slot, head), false);
+    }
+  }
+  return going;
+}
+
+/// Everything behind the header.
+inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
+  for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
+  w.put(static_cast<std::uint32_t>(policy.size()));
+  w.put(policy.data(), policy.size());
+  for_each_part(l, slot, [&](auto* array, std::uint32_t count) {
+    w.put(array, count);
+    return true;
+  });
+}
+
+inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
+  byte_writer w;
+  write_body(w, l, slot, policy);
+  return sizeof(header) + w.bytes();
+}
+
+/// Fills the first bytes_of(...) bytes of `out`.
+inline void write(ledger_ref const& l, std::uint32_t slot, std::string const& policy, std::byte* out) {
+  header h = expected_header;
+  byte_writer w(out + sizeof(header));
+  write_body(w, l, slot, policy);
+  h.bytes = sizeof(header) + w.bytes();
+  std::memcpy(out, &h, sizeof h);
+  h.checksum = checksum_of({out, static_cast<std::size_t>(h.bytes)});
+  std::memcpy(out, &h, sizeof h);
+}
+
+/// Why the first bytes cannot begin a saved ledger of this version; empty if they can.
+inline std::string header_problem(span<std::byte const> from) {
+  header h{};
+  if (from.size() < sizeof h) {
+    return message("resume: ", from.size(), " bytes are given; allowed are saved ledgers, which have ",
+                   sizeof h, " at least");
+  }
+  std::memcpy(&h, from.data(), sizeof h);
+  if (std::memcmp(h.magic, expected_header.magic, sizeof h.magic) != 0)
+    return "resume: these bytes are not a saved ledger of kvmeld; give what save wrote";
+  if (h.byte_order != expected_header.byte_order)
+    return "resume: the ledger was saved on a machine of another byte order; save it on one like this";
+  if (h.version != expected_header.version) {
+    return message("resume: the format's version is ", h.version, "; allowed is ", expected_header.version);
+  }
+  if (h.bytes != from.size()) {
+    return message("resume: ", from.size(), " bytes are given, but the ledger was saved as ", h.bytes,
+                   "; give all of them and no more");
+  }
+  if (h.checksum != checksum_of(from))
+    return "resume: the checksum does not match; the bytes were changed since they were saved";
+  return {};
+}
+
+/// Reads what write_body wrote into sequence `slot` of `l`; why that cannot be, or nothing. Lengths and counts are
+/// checked before what they count is read; everything else is taken as it is.
+inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t slot,
+                             std::string const& policy) {
+  byte_reader r(from);
+  std::string problem;
+  for_each_identity(l, [&](char const* name, std::uint32_t own) {
+    std::uint32_t value = 0;
+    if (!problem.empty()) return;
+    if (!r.get(value)) {
+      problem = "resume: the saved ledger ends in its head; save it again";
+    } else if (value != own) {
+      problem =
+          message("resume: ", name, " is ", value, " in the saved ledger; allowed is this cache's ", own);
+    }
+  });
+  if (!problem.empty()) return problem;
+  std::uint32_t characters = 0;
+  std::string name;
+  if (r.get(characters) && characters <= r.left()) {
+    name.resize(characters);
+    r.get(name.data(), characters);
+  }
+  if (name != policy) {
+    return message("resume: the ledger was saved under the policy ", name, "; allowed is this cache's ",
+                   policy);
+  }
+  bool const complete = for_each_part(l, slot, [&](auto* array, std::uint32_t count) {
+    if (!r.get(array, count)) return false;
+    if constexpr (std::is_same_v<decltype(array), std::uint32_t*>) {
+      problem = count_problem(l, array);
+    }
+    return problem.empty();
+  });
+  if (problem.empty() && (!complete || r.left() != 0))
+    return "resume: the saved ledger's lengths do not match its size; save it again";
+  return problem;
+}
+
+/// Why sequence `slot` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not touched: the bytes
+/// are read into a ledger of their own first.
+inline std::string problem(ledger_ref const& l, std::uint32_t slot, span<std::byte const> from,
+                           std::string const& policy) {
+  if (slot >= l.extent.sequences) {
+    return message("resume: sequence slot is ", slot, "; allowed are 0 to ", l.extent.sequences - 1);
+  }
+  if (l.is_open[slot] != 0)
+    return message("resume: sequence slot ", slot, " is open already; close it first");
+  if (std::string text = header_problem(from); !text.empty()) return text;
+  shape one = l.extent;
+  one.sequences = 1;
+  auto const carve = [&](arena& a) {
+    ledger_ref trial = carve_ledger(a, one, l.channels, l.members.capacity);
+    trial.first_layer = l.first_layer;
+    trial.first_kv_head = l.first_kv_head;
+    return trial;
+  };
+  arena sizing;
+  carve(sizing);
+  std::vector<std::byte> memory(sizing.bytes() + arena::alignment);
+  auto const address = reinterpret_cast<std::uintptr_t>(memory.data());
+  arena a(memory.data() + (arena::alignment - address % arena::alignment), sizing.bytes());
+  ledger_ref const trial = carve(a);
+  std::string text =
+      read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, trial, 0, policy);
+  return text.empty() ? contents_problem(trial) : text;
+}
+
+/// Takes up a sequence that `problem` found nothing wrong with.
+inline void resume(ledger_ref const& l, std::uint32_t slot, span<std::byte const> from,
+                   std::string const& policy) {
+  read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, slot, policy);
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      track const t = make_track(l.extent, layer, slot, head);
+      for (slot_t s = l.length[t.index]; s < l.extent.capacity; ++s) l.degree[l.at(t, s)] = 0.0f;
+    }
+  }
+  l.is_open[slot] = 1;
+}
+
+}  // namespace saved
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,98 @@
+// What a saved ledger has to agree with: the cache it goes back to, and itself.
+#pragma once
+
+#include <kvmeld/cache/fields.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace saved {
+
+/// Calls f(name, number) for everything in which the cache a ledger was saved from and the one it goes back to must
+/// agree. Sequences, capacity and room for members may differ.
+template <class F> void for_each_identity(ledger_ref const& l, F f) {
+  shape const& s = l.extent;
+  f("shape.layers", s.layers);
+  f("shape.kv_heads", s.kv_heads);
+  f("shape.group", s.group);
+  f("shape.key_dim", s.key_dim);
+  f("shape.value_dim", s.value_dim);
+  f("limits.first_layer", l.first_layer);
+  f("limits.first_kv_head", l.first_kv_head);
+  f("the number of score channels", l.channels.count);
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) {
+    f("a score channel's tag", l.channels.at[c].tag);
+    f("a score channel's rule", static_cast<std::uint32_t>(l.channels.at[c].rule));
+    f("a score channel's initial value (bits)", float_bits(l.channels.at[c].initial));
+  }
+  std::uint32_t fields = 0;
+  for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
+    std::uint32_t const bytes = static_cast<std::uint32_t>(sizeof(*array)) * width;
+    fields = fields * 31 + static_cast<std::uint32_t>(what) * 1000 + bytes;
+  });
+  f("the digest of the ledger's arrays", fields);
+}
+
+/// Why numbers just read, which may be lengths or counts of members, are too many; empty if they are not.
+inline std::string count_problem(ledger_ref const& l, std::uint32_t const* read) {
+  std::size_t const tracks = l.extent.tracks();
+  if (read >= l.length && read<l.length + tracks&& * read> l.extent.capacity) {
+    return message("resume: a track of the saved ledger holds ", *read,
+                   " entries; allowed are up to this cache's capacity of ", l.extent.capacity);
+  }
+  member_ref const& m = l.members;
+  if (m.capacity != 0 && read >= m.count && read<m.count + tracks&& * read> m.capacity) {
+    return message("resume: a track of the saved ledger has ", *read,
+                   " members; allowed are up to this cache's limits.members = ", m.capacity);
+  }
+  return {};
+}
+
+/// Why a track's numbers contradict themselves or its sequence's; null if they do not.
+inline char const* track_contradiction(ledger_ref const& l, track t) {
+  std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence], seen = l.seen[t.sequence];
+  std::uint32_t const merged = l.sequence_state(t.sequence, sequence_word::compressed_at);
+  if (pending > n) return "more pending entries than entries";
+  if (merged > seen) return "a compression of more tokens than were seen";
+  if (l.frozen[t.sequence] > n - pending) return "a frozen beginning longer than the track";
+  if (n - pending > seen) return "more entries than tokens seen";
+  if (n - pending < seen - merged) return "fewer entries than tokens seen since its last compression";
+  if (l.word(t, track_word::changed) > 1) return "a flag that is neither 0 nor 1";
+  for (slot_t s = 0; s < n; ++s) {
+    float const degree = l.degree[l.at(t, s)];
+    if (!is_finite(degree) || !(degree > 0.0f)) return "an entry that stands for no tokens";
+    std::uint8_t const known = entry_flag::key_checked | entry_flag::value_checked | entry_flag::nonfinite;
+    if ((l.flags[l.at(t, s)] & ~known) != 0) return "unknown flags";
+  }
+  if (l.members.capacity == 0) return nullptr;
+  for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
+    if (l.members.owner[l.member_at(t, m)] >= n) return "a member of an entry it does not hold";
+  }
+  return nullptr;
+}
+
+/// Why the only sequence of `l` makes no sense; empty if it does.
+inline std::string contents_problem(ledger_ref const& l) {
+  for (std::uint32_t i = 0; i < l.extent.tracks(); ++i) {
+    track const t =
+        make_track(l.extent, i / l.extent.kv_heads, 0, i % l.extent.kv_heads);  // of one sequence only
+    if (char const* const what = track_contradiction(l, t); what != nullptr) {
+      return message("resume: the saved ledger contradicts itself: track (layer ", t.layer, ", head ",
+                     t.kv_head, ") has ", what);
+    }
+  }
+  return {};
+}
+
+}  // namespace saved
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

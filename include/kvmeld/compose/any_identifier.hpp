@@ -1,0 +1,95 @@
+// A set identifier with its admission, chosen at run time.
+#pragma once
+
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/core/alternatives.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/admit/ema_threshold.hpp>
+#include <kvmeld/identify/admit/exact_budget.hpp>
+#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/chunked_bipartite.hpp>
+#include <kvmeld/identify/consecutive_threshold.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/local_span.hpp>
+#include <kvmeld/identify/nearest_center.hpp>
+#include <kvmeld/identify/none.hpp>
+#include <kvmeld/identify/zero_class.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace compose {
+
+/// One of the ready-made identifiers, itself an identifier. Converts from any of them.
+class any_identifier {
+  template <class Admit> using by_key = identify::nearest_center<Admit, identify::resemblance::keys>;
+
+public:
+  using choice = alternatives<
+      identify::zero_class, identify::none, identify::local_span,
+      identify::consecutive_threshold<admit::exact_budget>, identify::consecutive_threshold<admit::threshold>,
+      identify::chunked_bipartite<admit::top_share>, identify::chunked_bipartite<admit::exact_budget>,
+      identify::chunked_bipartite<admit::threshold>, identify::chunked_bipartite<admit::ema_threshold>,
+      identify::nearest_center<admit::threshold>, identify::nearest_center<admit::ema_threshold>,
+      by_key<admit::threshold>, by_key<admit::ema_threshold>>;
+  // At most; traits() tells.
+  static constexpr bool repeats = true;
+  static constexpr bool meets_budget = false;
+  static constexpr bool needs_score = false;
+  static constexpr bool makes_sets = true;
+  static constexpr bool makes_spans = true;
+  static constexpr bool needs_keys = true;
+  static constexpr bool needs_values = true;
+
+  any_identifier() = default;
+  template <class T, class = decltype(choice(std::declval<T const&>()))>
+  any_identifier(T const& part) : of_(part) {}
+
+  /// "identifier" or "identifier:admission".
+  std::string name() const {
+    return of_.visit([](auto const& i) { return full_name_of(i); });
+  }
+  identify_traits traits() const {
+    return of_.visit([](auto const& i) { return traits_of_identifier(i); });
+  }
+  std::uint32_t tiles(shape const& s) const {
+    return of_.visit([&](auto const& i) { return i.tiles(s); });
+  }
+  std::size_t scratch_bytes(shape const& s, int lanes) const {
+    return of_.visit([&](auto const& i) { return i.scratch_bytes(s, lanes); });
+  }
+  template <class Team, class Keys, class Values>
+  KVMELD_HD void propose(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
+                         tile const& t) const {
+    of_.visit([&](auto const& i) {
+      if constexpr (kvmeld::needs_values<std::decay_t<decltype(i)>>::value) {
+        i.propose(team, wave, x, t);
+      } else {
+        i.propose(team, wave, x.keys, t);
+      }
+    });
+  }
+  template <class Team>
+  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
+                       std::uint32_t round) const {
+    of_.visit([&](auto const& i) { i.admit(team, wave, item, round); });
+  }
+  std::string problem() const {
+    return of_.visit([](auto const& i) { return problem_of(i); });
+  }
+
+private:
+  choice of_;
+};
+
+}  // namespace compose
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,69 @@
+// A score chosen at run time.
+#pragma once
+
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/core/alternatives.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/score/above_mean.hpp>
+#include <kvmeld/score/global.hpp>
+#include <kvmeld/score/global_local.hpp>
+#include <kvmeld/score/local.hpp>
+#include <kvmeld/score/none.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace compose {
+
+/// One of the ready-made scores, itself a score. Converts from any of them.
+class any_score {
+public:
+  using choice =
+      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none>;
+  static constexpr bool needs_attention = true;  ///< at most; traits() tells
+  static constexpr std::uint32_t most_channels = 4;
+
+  any_score() = default;
+  template <class T, class = decltype(choice(std::declval<T const&>()))>
+  any_score(T const& part) : of_(part) {}
+
+  std::string name() const {
+    return of_.visit([](auto const& s) { return full_name_of(s); });
+  }
+  score_traits traits() const {
+    return of_.visit([](auto const& s) { return traits_of_score(s); });
+  }
+  KVMELD_HD channel_list channels() const {
+    return of_.visit([](auto const& s) { return s.channels(); });
+  }
+  KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
+    return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
+  }
+  KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
+    return of_.visit([&](auto const& s) { return s.update(channel, filled, rows); });
+  }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
+    return of_.visit([&](auto const& s) { return s.next_window(filled, rows); });
+  }
+  template <class Team>
+  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
+                          float* out) const {
+    of_.visit([&](auto const& s) { s.evaluate(team, ledger, where, length, out); });
+  }
+  std::string problem() const {
+    return of_.visit([](auto const& s) { return problem_of(s); });
+  }
+
+private:
+  choice of_;
+};
+
+}  // namespace compose
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

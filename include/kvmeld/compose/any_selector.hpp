@@ -1,0 +1,54 @@
+// A selector chosen at run time.
+#pragma once
+
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/core/alternatives.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/select/bands.hpp>
+#include <kvmeld/select/selector.hpp>
+#include <kvmeld/select/sinks_and_recents.hpp>
+#include <kvmeld/select/top.hpp>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace compose {
+
+/// One of the ready-made selectors, itself a selector. Converts from any of them.
+class any_selector {
+public:
+  using choice = alternatives<select::top, select::sinks_and_recents, select::bands>;
+  static constexpr bool needs_score = false;  ///< at least; traits() tells
+
+  any_selector() = default;
+  template <class T, class = decltype(choice(std::declval<T const&>()))>
+  any_selector(T const& part) : of_(part) {}
+
+  std::string name() const {
+    return of_.visit([](auto const& s) { return full_name_of(s); });
+  }
+  select_traits traits() const {
+    return of_.visit([](auto const& s) { return traits_of_selector(s); });
+  }
+  KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
+    return of_.visit([&](auto const& s) { return s.pinned(length, limit, frozen); });
+  }
+  template <class Team>
+  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
+    of_.visit([&](auto const& s) { s.assign(team, wave, item, p); });
+  }
+  std::string problem() const {
+    return of_.visit([](auto const& s) { return problem_of(s); });
+  }
+
+private:
+  choice of_;
+};
+
+}  // namespace compose
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

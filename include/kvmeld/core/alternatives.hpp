@@ -1,0 +1,54 @@
+// A value that is one of several types, chosen at run time: for parts of policies, on host and device.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+namespace detail {
+template <class T> struct alternative { T value{}; };
+}  // namespace detail
+
+/// Holds a value of each type, which are small, and the index of the one in use. Trivially copyable if they are.
+template <class... Ts> class alternatives : detail::alternative<Ts>... {
+public:
+  static constexpr std::uint32_t count = sizeof...(Ts);
+
+  /// The first alternative, default-constructed.
+  alternatives() = default;
+  template <class T, class = std::enable_if_t<(std::is_same_v<T, Ts> || ...)>>
+  KVMELD_HD alternatives(T const& value) : index_(index_of<T>()) {
+    static_cast<detail::alternative<T>&>(*this).value = value;
+  }
+
+  KVMELD_HD std::uint32_t index() const { return index_; }
+  /// f(the value in use). All results have one type.
+  template <class F> KVMELD_HD auto visit(F f) const { return visit_from<F, Ts...>(f, 0); }
+  /// f(alternative) for each of them, default-constructed: to list what there is.
+  template <class F> static void each(F f) { (f(Ts{}), ...); }
+
+private:
+  template <class T> static constexpr std::uint32_t index_of() {
+    std::uint32_t i = 0;
+    std::uint32_t found = 0;
+    ((found = std::is_same_v<T, Ts> ? i : found, ++i), ...);
+    return found;
+  }
+  template <class F, class First, class... Rest> KVMELD_HD auto visit_from(F& f, std::uint32_t i) const {
+    if constexpr (sizeof...(Rest) == 0) {
+      return f(static_cast<detail::alternative<First> const&>(*this).value);
+    } else {
+      if (i == index_) return f(static_cast<detail::alternative<First> const&>(*this).value);
+      return visit_from<F, Rest...>(f, i + 1);
+    }
+  }
+
+  std::uint32_t index_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,54 @@
+// Numbers to bytes and back, in the order of this machine; without memory a writer only counts.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+class byte_writer {
+public:
+  byte_writer() = default;
+  explicit byte_writer(std::byte* to) : to_(to) {}
+
+  template <class T> void put(T const* x, std::size_t n) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (to_ != nullptr && n != 0) std::memcpy(to_ + bytes_, x, n * sizeof(T));
+    bytes_ += n * sizeof(T);
+  }
+  template <class T> void put(T const& x) { put(&x, 1); }
+  std::size_t bytes() const { return bytes_; }
+
+private:
+  std::byte* to_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class byte_reader {
+public:
+  explicit byte_reader(span<std::byte const> from) : from_(from) {}
+
+  /// False, with nothing read, where fewer bytes are left.
+  template <class T> bool get(T* x, std::size_t n) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (n > (from_.size() - at_) / sizeof(T)) return false;
+    if (n != 0) std::memcpy(x, from_.data() + at_, n * sizeof(T));
+    at_ += n * sizeof(T);
+    return true;
+  }
+  template <class T> bool get(T& x) { return get(&x, 1); }
+  std::size_t at() const { return at_; }
+  std::size_t left() const { return from_.size() - at_; }
+
+private:
+  span<std::byte const> from_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,147 @@
+// CaM's identifier: what the base policy evicts may go, spread evenly, to the local tokens ("CaM: Cache Merging for
+// Memory-efficient LLMs Inference", 2024, section 3.3 and alg. 1).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/random.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// How CaM's rate p_i = clamp(A_i / mean A of the targets, 0, 1) becomes the mask M (eq. 14).
+enum class mask_mode : std::uint8_t {
+  bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, head and position alone
+  expected,   ///< M = p: the mean of the draws, without their variance
+  threshold,  ///< M = 1 where p > 0.5: the condition of theorem 3.3, mean A < 2 A_i
+};
+
+/// Every mergeable entry leaves: spread over the first `targets` entries of the local window that the selector pinned
+/// (track_state::recents), with its mask in the step's value weight for the merge function to divide; dropped where
+/// the mask is 0. Needs accumulated attention as its score; 0/0 gives p = 0 and x/0 gives 1; scores that are NaN or
+/// infinite count as 0.
+/// Targets are one run of slots. Rows with NaN or infinity neither spread (they drop) nor receive: where the window
+/// has such rows, its longest run without any is the window (the earlier of equal ones); without a run all entries
+/// drop. No target is frozen or lies in a slot that a layout refuses to write: those are never recents.
+struct local_span {
+  static constexpr std::uint32_t whole_window = 0xffffffffu;
+
+  mask_mode mode = mask_mode::expected;
+  std::uint32_t targets = whole_window;  ///< m: local tokens that receive, at most the window
+  std::uint64_t seed = 0;                ///< of the draws
+  /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code does.
+  bool reference_max = false;
+
+  static constexpr char const* name = "local_span";
+  static constexpr bool repeats = false;
+  static constexpr bool meets_budget = true;
+  static constexpr bool needs_score = true;
+  static constexpr bool makes_sets = false;
+  static constexpr bool makes_spans = true;
+  static constexpr bool needs_keys = false;
+
+  std::uint32_t tiles(shape const&) const { return 0; }
+  std::size_t scratch_bytes(shape const&, int) const { return 0; }
+  template <class Team, class Keys>
+  KVMELD_HD void propose(Team const&, wave_ref const&, Keys const&, tile const&) const {}
+
+  template <class Team>
+  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
+    track const where = wave.where(item);
+    track_state const s = wave.state[item];
+    role const* const roles = wave.roles + wave.at(item, 0);
+    float const* const score = wave.score + wave.at(item, 0);
+    run const to = find_targets(team, wave, item, where);
+    float const yardstick = to.count == 0 ? 0.0f : denominator(s, score, to);  // the same on every lane
+    std::uint32_t removed = 0;
+    team.for_each(s.length, [&](slot_t i) {
+      if (roles[i] != role::mergeable || wave.plan.what[wave.plan.at(item, i)] != fate::keep) return;
+      std::size_t const e = wave.step.at(item, i);
+      bool const spreads = to.count != 0 && wave.ledger.usable(where, i);
+      float const share = spreads ? mask(wave.ledger, where, i, rate(counted(score[i]), yardstick)) : 0.0f;
+      ++removed;
+      wave.step.what[e] = share > 0.0f ? fate::spread : fate::drop;
+      if (!(share > 0.0f)) return;
+      wave.step.target[e] = to.first;
+      wave.step.span[e] = to.count;
+      wave.step.value_weight[e] = share;
+    });
+    removed = team.reduce(removed, op_sum{});
+    if (team.lane() == 0) wave.state[item].merged += removed;
+    team.sync();
+  }
+
+  /// clamp(evicted / denominator, 0, 1) with 0/0 = 0 and x/0 = 1.
+  KVMELD_HD static float rate(float evicted, float denominator) {
+    if (!(evicted > 0.0f)) return 0.0f;
+    return denominator > evicted ? evicted / denominator : 1.0f;
+  }
+
+  std::string problem() const {
+    if (targets != 0) return {};
+    return "identify::local_span.targets is 0; allowed are numbers from 1 on, or whole_window";
+  }
+
+private:
+  struct run {
+    slot_t first;
+    std::uint32_t count;
+  };
+
+  KVMELD_HD static float counted(float score) { return is_finite(score) ? score : 0.0f; }
+
+  template <class Team>
+  KVMELD_HD run find_targets(Team const& team, wave_ref const& wave, std::uint32_t item, track where) const {
+    track_state const s = wave.state[item];
+    slot_t const begin = max_of(s.shielded, s.length - s.recents);
+    role const* const roles = wave.roles + wave.at(item, 0);
+    auto const fits = [&](slot_t i) { return roles[i] == role::pinned && wave.ledger.usable(where, i); };
+    std::uint32_t unfit = 0;
+    team.for_each(s.length - begin, [&](std::uint32_t i) { unfit += fits(begin + i) ? 0u : 1u; });
+    unfit = team.reduce(unfit, op_sum{});
+    run best{begin, s.length - begin};
+    if (unfit != 0) {  // rare: every lane looks for itself
+      best.count = 0;
+      run now{begin, 0};
+      for (slot_t i = begin; i < s.length; ++i) {
+        now = fits(i) ? run{now.first, now.count + 1} : run{i + 1, 0};
+        if (now.count > best.count) best = now;
+      }
+    }
+    return {best.first, min_of(best.count, targets)};
+  }
+
+  KVMELD_HD float denominator(track_state const& s, float const* score, run to) const {
+    if (!reference_max) {
+      float const sum = ordered_sum(to.count, [&](std::uint32_t i) { return counted(score[to.first + i]); });
+      return sum / static_cast<float>(to.count);
+    }
+    float most = 0.0f;
+    for (slot_t i = 0; i < s.sinks; ++i) most = max_of(most, counted(score[i]));
+    for (slot_t i = s.length - s.recents; i < s.length; ++i) most = max_of(most, counted(score[i]));
+    return most;
+  }
+
+  KVMELD_HD float mask(ledger_ref const& ledger, track where, slot_t s, float p) const {
+    switch (mode) {
+    case mask_mode::bernoulli: return uniform01(draw_key(ledger, where, s, seed)) < p ? 1.0f : 0.0f;
+    case mask_mode::expected: return p;
+    case mask_mode::threshold: break;
+    }
+    return p > 0.5f ? 1.0f : 0.0f;
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

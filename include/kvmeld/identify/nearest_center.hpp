@@ -1,0 +1,177 @@
+// Every mergeable entry goes to the centre it resembles most, or to the zero class (EMS section 4.2; D2O).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/tile_redundancy.hpp>
+#include <kvmeld/identify/tile_similarity.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// What resemblance is.
+enum class resemblance : std::uint8_t {
+  keys,             ///< cos(k_i, k_j) (D2O)
+  keys_and_values,  ///< cos(k_i, k_j) * cos(v_i, v_j), both above 0 (EMS Eq. 4, the default)
+  signed_product,   ///< the same as printed: two negative cosines count as alike
+};
+
+/// Candidate i belongs to entry i of the live-slot list; its target is the centre with the highest resemblance (ties to
+/// the lower slot). The admission says how alike they must be. Mergeable entries that are not admitted, or that hold
+/// NaN or infinity, are dropped, so that the budget is met exactly. Wants a selector that makes centres.
+template <class Admit = kvmeld::admit::threshold, resemblance By = resemblance::keys_and_values>
+struct nearest_center {
+  Admit admission{};
+
+  static constexpr char const* name = By == resemblance::keys ? "nearest_key" : "nearest_center";
+  static constexpr bool repeats = false;
+  static constexpr bool meets_budget = true;
+  static constexpr bool needs_score = false;
+  static constexpr bool makes_sets = true;
+  static constexpr bool needs_keys = true;
+  static constexpr bool needs_values = By != resemblance::keys;
+  static constexpr bool needs_centers = true;
+  static constexpr bool empties_field = true;
+  static constexpr bool gives_similarity = true;
+  static constexpr std::uint32_t tile_rows = 64;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
+  std::size_t scratch_bytes(shape const& s, int) const {
+    std::size_t const channels = s.key_dim + (needs_values ? s.value_dim : 0u);
+    return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
+           2 * scratch_size(std::size_t{tile_rows} * (channels - s.key_dim) * sizeof(float)) +
+           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) + scratch_size(tile_rows * sizeof(slot_t));
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Rows const& x, tile const& t) const {
+    track_state const s = wave.state[t.item];
+    std::uint32_t const first = t.index * tile_rows;
+    if (first >= s.field) return;
+    std::uint32_t const rows = min_of(tile_rows, s.field - first);
+    slot_t const* const sources = wave.field + wave.at(t.item, first);
+    candidate* const out = wave.candidates + wave.at(t.item, first);
+    slot_t* const targets = team.template scratch<slot_t>(tile_rows);
+    auto const centers = [&](auto match_block) {
+      for (slot_t from = 0; from < s.length;) {
+        std::uint32_t found = 0;
+        slot_t last = from;
+        // Every lane walks the roles; one of them writes what it finds.
+        for (; last < s.length && found < tile_rows; ++last) {
+          if (wave.roles[wave.at(t.item, last)] != role::center || !wave.ledger.usable(t.where, last))
+            continue;
+          if (team.lane() == 0) targets[found] = last;
+          ++found;
+        }
+        team.sync();
+        if (found != 0) match_block(found);
+        team.sync();
+        from = last;
+      }
+    };
+    if constexpr (needs_values) {
+      both(team, t, x, sources, rows, targets, centers, out);
+    } else {
+      keys_only(team, t, x, sources, rows, targets, centers, out);
+    }
+  }
+
+  template <class Team>
+  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
+                       std::uint32_t round) const {
+    track_state const s = wave.state[item];
+    admit_best(team, wave, item, s.field, allowed_by(team, admission, wave, item, s.field, round));
+    role const* const roles = wave.roles + wave.at(item, 0);
+    std::uint32_t dropped = 0;
+    team.for_each(s.length, [&](std::uint32_t i) {
+      std::size_t const e = wave.step.at(item, i);
+      if (roles[i] != role::mergeable || wave.step.what[e] != fate::keep) return;
+      if (wave.plan.what[wave.plan.at(item, i)] != fate::keep) return;
+      wave.step.what[e] = fate::drop;
+      ++dropped;
+    });
+    dropped = team.reduce(dropped, op_sum{});
+    if (team.lane() == 0) wave.state[item].merged += dropped;
+    team.sync();
+  }
+
+  std::string problem() const { return admission.problem(); }
+
+private:
+  template <class Team, class Layout>
+  KVMELD_HD static row_block load(Team const& team, Layout const& layout, tile const& t, slot_t const* slots,
+                                  std::uint32_t count, float* to) {
+    load_rows(team, layout, t.where, slots, count, to, layout.channels());
+    return {to, layout.channels()};
+  }
+
+  template <class Team, class Keys, class Centers>
+  KVMELD_HD void keys_only(Team const& team, tile const& t, Keys const& keys, slot_t const* sources,
+                           std::uint32_t rows, slot_t const* targets, Centers centers, candidate* out) const {
+    std::uint32_t const d = keys.channels();
+    float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
+    float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
+    row_match const match(team, tile_rows);
+    load(team, keys, t, sources, rows, a);
+    team.sync();
+    match.begin(team, a, rows, d);
+    team.for_each(rows, [&](std::uint32_t i) { out[i] = {0, sources[i], sources[i]}; });
+    centers([&](std::uint32_t columns) {
+      load(team, keys, t, targets, columns, b);
+      team.sync();
+      // Columns of a block are numbered from 0; a better match than before gets its slot here.
+      team.for_each(rows, [&](std::uint32_t i) { out[i].key = match.best_key[i]; });
+      tile_similarity(team, a, rows, b, columns, d, 0, match);
+      team.for_each(rows, [&](std::uint32_t i) {
+        if (match.best_key[i] == out[i].key) return;
+        out[i] = {match.best_key[i], sources[i], targets[match.best_column[i]]};
+      });
+    });
+    team.for_each(rows, [&](std::uint32_t i) { out[i].key = match.best_key[i]; });
+  }
+
+  template <class Team, class Keys, class Values, class Centers>
+  KVMELD_HD void both(Team const& team, tile const& t, kv<Keys, Values> const& x, slot_t const* sources,
+                      std::uint32_t rows, slot_t const* targets, Centers centers, candidate* out) const {
+    std::size_t const dk = x.keys.channels();
+    std::size_t const dv = x.values.channels();
+    float* const ak = team.template scratch<float>(tile_rows * dk);
+    float* const bk = team.template scratch<float>(tile_rows * dk);
+    float* const av = team.template scratch<float>(tile_rows * dv);
+    float* const bv = team.template scratch<float>(tile_rows * dv);
+    row_match const by_key(team, tile_rows);
+    row_match const by_value(team, tile_rows);
+    row_block const source_keys = load(team, x.keys, t, sources, rows, ak);
+    row_block const source_values = load(team, x.values, t, sources, rows, av);
+    team.sync();
+    by_key.begin(team, ak, rows, x.keys.channels());
+    by_value.begin(team, av, rows, x.values.channels());
+    centers([&](std::uint32_t columns) {
+      row_block const target_keys = load(team, x.keys, t, targets, columns, bk);
+      row_block const target_values = load(team, x.values, t, targets, columns, bv);
+      team.sync();
+      tile_redundancy(team, source_keys, source_values, rows, target_keys, target_values, columns, targets,
+                      By == resemblance::signed_product, by_key, by_value);
+    });
+    team.for_each(rows, [&](std::uint32_t i) {
+      bool const matched = by_key.best_key[i] != 0;
+      out[i] = {by_key.best_key[i], sources[i], matched ? by_key.best_column[i] : sources[i]};
+    });
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,61 @@
+// Best column of each row where keys and values have to agree: generic form of the primitive behind nearest_center.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/tile_similarity.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// A block of rows of K or V as floats, [count][channels].
+struct row_block {
+  float const* rows;
+  std::uint32_t channels;
+  KVMELD_HD float const* operator[](std::uint32_t i) const { return rows + std::size_t{i} * channels; }
+};
+
+/// R = cos(k_i, k_j) * cos(v_i, v_j) (EMS Eq. 4). Two negative cosines multiply to a positive R: unless `signed_product`
+/// is set, both have to be above 0. `keys` holds the best columns so far, `values` only inverse norms.
+/// The value product is taken only where the key cosine alone could beat the best so far: values' cosines are at most
+/// 1 up to rounding. Cooperative; barrier at the end; fixed summation order, one lane per row.
+template <class Team>
+KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
+                               row_block bv, std::uint32_t columns, slot_t const* column_slots,
+                               bool signed_product, row_match const& keys, row_match const& values) {
+  team.for_each(columns, [&](std::uint32_t j) {
+    keys.inverse_column[j] = inverse_norm(bk[j], bk.channels);
+    values.inverse_column[j] = inverse_norm(bv[j], bv.channels);
+  });
+  team.sync();
+  team.for_each(rows, [&](std::uint32_t i) {
+    std::uint32_t key = keys.best_key[i];
+    std::uint32_t column = keys.best_column[i];
+    for (std::uint32_t j = 0; j < columns; ++j) {
+      float const ck = cosine(dot(ak[i], bk[j], ak.channels), keys.inverse_row[i], keys.inverse_column[j]);
+      constexpr float above_one = 1.0001f;
+      float const bound = ck < 0.0f ? -ck : ck;
+      if (!(ck > 0.0f || signed_product) || order_key(bound * above_one) < key) continue;
+      float const cv =
+          cosine(dot(av[i], bv[j], av.channels), values.inverse_row[i], values.inverse_column[j]);
+      if (!(cv > 0.0f || signed_product)) continue;
+      std::uint32_t const k = order_key(ck * cv);
+      if (k > key) {
+        key = k;
+        column = column_slots[j];
+      }
+    }
+    keys.best_key[i] = key;
+    keys.best_column[i] = column;
+  });
+  team.sync();
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,58 @@
+// A row from one track to the same slot of another: what a forked sequence needs.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Layouts that do not get their rows from addressed_rows may have
+/// `copy_row_across(team, track to, track from, slot_t) const`: raw bits, scales included.
+template <class Layout, class = void> struct copies_across : std::false_type {};
+template <class Layout>
+struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().copy_row_across(
+                                 std::declval<serial_team const&>(), track{}, track{}, slot_t{}))>>
+    : std::true_type {};
+
+namespace detail {
+template <class Derived, class T> std::true_type rows_are_addressed(addressed_rows<Derived, T> const*);
+std::false_type rows_are_addressed(void const*);
+}  // namespace detail
+
+/// True where a row's elements all lie where `locate` says, so that its bits can be copied without knowing the type.
+template <class Layout>
+inline constexpr bool has_addressed_rows =
+    decltype(detail::rows_are_addressed(static_cast<Layout const*>(nullptr)))::value;
+
+/// Row `slot` of track `from` to row `slot` of track `to`. Raw bits where the layout allows it; else decoded and encoded
+/// again through `scratch` [channels], which is exact for storage that keeps what it decodes to. Cooperative; barrier
+/// at the end.
+template <class Team, class Layout>
+KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to, track from, slot_t slot,
+                               [[maybe_unused]] float* scratch) {
+  std::uint32_t const d = layout.channels();
+  if constexpr (copies_across<Layout>::value) {
+    layout.copy_row_across(team, to, from, slot);
+  } else if constexpr (has_addressed_rows<Layout>) {
+    auto const x = layout.locate(to, slot);
+    auto const y = layout.locate(from, slot);
+    team.for_each(d, [&](std::uint32_t c) {
+      x.base[std::int64_t{c} * x.channel_stride] = y.base[std::int64_t{c} * y.channel_stride];
+    });
+  } else {
+    layout.load_tile(team, from, slot, 1, 0, d, scratch, d);
+    team.sync();
+    layout.encode_row(team, to, slot, [&](std::uint32_t c) { return scratch[c]; });
+  }
+  team.sync();
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,90 @@
+// What is evicted is added to the values that stay (CaM section 3.3, eq. 9 and 15).
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace merge {
+
+/// What becomes of the softmax's denominator, which evictions shrink.
+enum class additive_variant : std::uint8_t {
+  mass_corrected,  ///< targets become means and carry the mass in their degree
+  paper,           ///< as printed: values grow, degrees stay
+};
+
+/// Targets k of a span of m entries take in the values of the evicted i, with masks M_i from the identifier; all at
+/// once, from the values as they were. With r = sum over i of M_i / m:
+///   mass_corrected  V_k = (V_k + sum M_i V_i / m) / (1 + r),  degree d_k (1 + r)
+///   paper           V_k =  V_k + sum M_i V_i / m,             degree d_k
+/// mass_corrected: a target's attention A_k grows by the factor 1 + r, whatever its degree, so that V_i enters the
+/// output with mass M_i mean(A_k). That is A_i, and nothing is lost, where the targets' mean attention is A_i / M_i: the
+/// very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead would conserve tokens, but be lossless for
+/// A_i / d_i = mean(A_k / d_k), which is not what the rate compares, and pile the whole past onto a window of constant
+/// size, with degrees that grow for ever. Here an entry's degree ends at (1 + 1/m)^m < e at most where every step
+/// evicts one, and at (1 + g/m)^ceil(m/g) where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not renormalise.
+struct additive {
+  additive_variant variant = additive_variant::mass_corrected;
+
+  static constexpr char const* name = "additive";
+  static constexpr bool needs_score = false;
+  static constexpr bool cooperative = false;
+  static constexpr bool spreads = true;
+  constexpr bool carries_degree() const { return variant == additive_variant::mass_corrected; }
+  std::size_t scratch_bytes(shape const&, int) const { return 0; }
+
+  template <class Team>
+  KVMELD_HD void weigh_spans(Team const& team, wave_ref const& wave, tile const& t,
+                             member_list const& sources) const {
+    plan_ref const& step = wave.step;
+    std::size_t const base = step.at(t.item, 0);
+    float* const weight = step.value_weight + base;
+    std::size_t const first = base + sources.slots[0];
+    std::uint32_t differ = 0;
+    team.for_each(sources.count, [&](std::uint32_t i) {
+      std::size_t const e = base + sources.slots[i];
+      step.value_weight[e] /= static_cast<float>(step.span[e]);
+      step.degree_weight[e] = 0.0f;
+      differ |= step.target[e] != step.target[first] || step.span[e] != step.span[first] ? 1u : 0u;
+    });
+    differ = team.reduce(differ, op_max{});
+    team.sync();
+    if (variant == additive_variant::paper) return;
+    slot_t const sample = step.target[first];
+    float const common =
+        differ == 0 ? grown_mass(step, base, sample, sources) : 0.0f;  // on every lane the same
+    team.for_each(wave.state[t.item].length, [&](slot_t k) {
+      if (step.what[base + k] != fate::keep || (differ == 0 && !reaches(step, first, k))) return;
+      float const grown = differ == 0 ? common : grown_mass(step, base, k, sources);
+      weight[k] = 1.0f / grown;
+      step.degree_weight[base + k] = grown;
+    });
+    team.sync();
+  }
+
+private:
+  KVMELD_HD static bool reaches(plan_ref const& step, std::size_t source, slot_t k) {
+    return k >= step.target[source] && k - step.target[source] < step.span[source];
+  }
+  /// 1 + r for slot k; 1 where nothing reaches it.
+  KVMELD_HD static float grown_mass(plan_ref const& step, std::size_t base, slot_t k,
+                                    member_list const& sources) {
+    float grown = 1.0f;
+    for (std::uint32_t i = 0; i < sources.count; ++i) {
+      std::size_t const e = base + sources.slots[i];
+      if (reaches(step, e, k)) grown += step.value_weight[e];
+    }
+    return grown;
+  }
+};
+
+}  // namespace merge
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

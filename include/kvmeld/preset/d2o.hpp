@@ -1,0 +1,32 @@
+// D2O's token level (Wan et al., "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference", 2024).
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/admit/ema_threshold.hpp>
+#include <kvmeld/identify/nearest_center.hpp>
+#include <kvmeld/merge/similarity_weighted.hpp>
+#include <kvmeld/score/global.hpp>
+#include <kvmeld/select/bands.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+namespace d2o {
+
+using type = policy<score::global, select::bands,
+                    identify::nearest_center<admit::ema_threshold, identify::resemblance::keys>,
+                    merge::similarity_weighted>;
+
+/// Evicts as H2O (half the budget recent, half by accumulated attention), and merges an evicted entry into the heavy
+/// hitter whose key it resembles most, where they are as alike as a threshold that follows the track. The layer budgets
+/// of the paper are the caller's, through budget::per_track.
+inline type halves(float beta = 0.7f) {
+  return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::entries(0), 1e6}, {{beta}}, {}};
+}
+
+}  // namespace d2o
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

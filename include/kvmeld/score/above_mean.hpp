@@ -1,0 +1,61 @@
+// How often an entry mattered: recent queries that gave it more than the mean attention (Scissorhands, section 3.2).
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/score/local.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// Number of rows among the last `window` in which the entry's attention, averaged over the query heads of a KV head,
+/// is above the mean over the entries that the row sees: p > 1 / visible. An entry counts once whatever its degree: the
+/// mean is over entries, not over tokens. Shorter blocks (decode) make the window window to 2 window - 1 rows long, as
+/// in score::local. When entries merge their counts add.
+struct above_mean {
+  std::uint32_t window = 400;
+
+  static constexpr char const* name = "above_mean";
+  static constexpr bool needs_attention = true;
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::hits_past, channel_rule::sum, 0.0f});
+    c.add({channel_tag::hits_current, channel_rule::sum, 0.0f});
+    return c;
+  }
+
+  KVMELD_HD static float contribution(std::uint32_t, float p, std::uint32_t visible) {
+    return p * static_cast<float>(visible) > 1.0f ? 1.0f : 0.0f;
+  }
+  KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
+    return halves().update(channel, filled, rows);
+  }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
+    return halves().next_window(filled, rows);
+  }
+
+  template <class Team>
+  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
+                          float* out) const {
+    float const* const a = ledger.channel_data[local::past] + ledger.at(where, 0);
+    float const* const b = ledger.channel_data[local::current] + ledger.at(where, 0);
+    team.for_each(length, [&](std::uint32_t s) { out[s] = a[s] + b[s]; });
+    team.sync();
+  }
+
+  std::string problem() const {
+    if (window == 0) return "score::above_mean.window is 0; allowed are numbers from 1 on";
+    return {};
+  }
+
+private:
+  KVMELD_HD constexpr local halves() const { return {window, {1, pooling_mode::mean}}; }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,105 @@
+// Importance over the whole text and over the last queries at once.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team_sum.hpp>
+#include <kvmeld/score/local.hpp>
+#include <kvmeld/score/pooling.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// EMS section 3.2: s = max(s_Glo * mean(s_Loc) / mean(s_Glo), s_Loc) with s_Glo the attention of all queries and s_Loc
+/// that of the last `window` (kept in two halves as in score::local). The means run over all entries of the track; the
+/// pooling over those before the window. After whole prompts mean(s_Loc) / mean(s_Glo) is window / queries exactly,
+/// since every row of attention sums to 1.
+struct global_local {
+  std::uint32_t window = 32;
+  kvmeld::pooling pooling{};
+
+  static constexpr char const* name = "global_local";
+  static constexpr bool needs_attention = true;
+  static constexpr std::uint32_t accumulated = 0, past = 1, current = 2;
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::accumulated_attention, channel_rule::sum, 0.0f});
+    c.add({channel_tag::window_past, channel_rule::sum, 0.0f});
+    c.add({channel_tag::window_current, channel_rule::sum, 0.0f});
+    c.add({channel_tag::merge_weight, channel_rule::weight, 0.0f});
+    return c;
+  }
+
+  KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
+    if (channel == accumulated) return {accumulated, 0};
+    if (channel != past && channel != current) return {static_cast<std::int32_t>(channel), rows};
+    channel_update const u = local{window, pooling}.update(channel - past, filled, rows);
+    return {u.base < 0 ? u.base : u.base + static_cast<std::int32_t>(past), u.first_row};
+  }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
+    return local{window, pooling}.next_window(filled, rows);
+  }
+
+  template <class Team>
+  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
+                          float* out) const {
+    float const scale = alignment(team, ledger, where, length);
+    auto const raw = [&](std::uint32_t s) {
+      return combined(ledger.channel_data, ledger.at(where, s), scale);
+    };
+    std::uint32_t const before = length > window ? length - window : 0;
+    team.for_each(length,
+                  [&](std::uint32_t s) { out[s] = s < before ? pooling.at(s, before, raw) : raw(s); });
+    team.sync();
+  }
+  /// Members have no neighbours to pool with.
+  template <class Team>
+  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where,
+                                  std::uint32_t length, float* out) const {
+    float const scale = alignment(team, ledger, where, length);
+    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
+      out[m] = combined(ledger.members.channel_data, ledger.member_at(where, m), scale);
+    });
+    team.sync();
+  }
+
+  std::string problem() const {
+    if (window == 0) return "score::global_local.window is 0; allowed are numbers from 1 on";
+    return pooling.problem();
+  }
+
+private:
+  KVMELD_HD static float combined(float* const* data, std::size_t i, float scale) {
+    float const global = data[accumulated][i] * scale;
+    float const local = data[past][i] + data[current][i];
+    return global > local ? global : local;
+  }
+  /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed. Entries whose attention is NaN or infinite stay out of it.
+  template <class Team>
+  KVMELD_HD static float alignment(Team const& team, ledger_ref const& ledger, track where,
+                                   std::uint32_t length) {
+    float* const partial = team.template scratch<float>(team_partials);
+    std::size_t const base = ledger.at(where, 0);
+    float* const* const data = ledger.channel_data;
+    auto const sum = [&](auto attention) {
+      auto const finite = [&](std::uint32_t s) {
+        float const x = attention(base + s);
+        return is_finite(x) ? x : 0.0f;
+      };
+      return team_sum(team, length, finite, partial);
+    };
+    float const global = sum([&](std::size_t i) { return data[accumulated][i]; });
+    float const local = sum([&](std::size_t i) { return data[past][i] + data[current][i]; });
+    return global > 0.0f ? local / global : 0.0f;
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,227 @@
+// Attention over shared entries becomes scores of every token: of the slots' own tokens and of members.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/score/observe.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries: a tile is 64 slots with the
+/// members that live in them. Products of a direction serve all of its tokens, unless each has to be rotated.
+template <class Score, class Keys, class Q> struct observe_shared_phase : observe_base<Score> {
+  using base = observe_base<Score>;
+  using base::channels;
+  using base::token_block;
+  using queries_phase = observe_queries_phase<Score, Keys, Q>;
+  static constexpr std::uint32_t row_block = queries_phase::row_block;
+  Keys keys;
+  attention_params params;
+  head_rows<Q> query;
+  head_rows<float const> lse;
+
+  std::size_t scratch_bytes(int) const {
+    std::size_t const d = keys.channels();
+    std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
+    std::size_t const tokens = std::size_t{token_block} + this->ledger.members.capacity;
+    return (params.rope.active() ? 2 : 1) * scratch_size(token_block * d * sizeof(float)) +
+           scratch_size(rows * d * sizeof(float)) + scratch_size(rows * sizeof(float)) +
+           scratch_size(rows * token_block * sizeof(float)) +
+           scratch_size(tokens * channels * sizeof(float)) + scratch_size(token_block * sizeof(position_t)) +
+           rope_scratch(params.rope, keys.channels());
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = this->ledger;
+    std::uint32_t const length = l.length[t.where.index];
+    slot_t const begin = t.index * token_block;
+    if (begin >= length) return;
+    std::uint32_t const slots = min_of(token_block, length - begin);
+    std::uint32_t const member = this->source.row_of(t.item);
+    std::uint32_t const rows = this->source.batch.queries(member);
+    typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
+    std::uint32_t const group = l.extent.group;
+    std::uint32_t const d = keys.channels();
+    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    float const scale = params.scale_for(d);
+    // Tokens of the tile: its slots, then the members that live in them.
+    std::uint32_t const first_member = first_of(t.where, begin);
+    std::uint32_t const tokens = slots + first_of(t.where, begin + slots) - first_member;
+
+    float* const k = team.template scratch<float>(std::size_t{token_block} * d);
+    float* const q = team.template scratch<float>(std::size_t{row_block} * group * d);
+    float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
+    float* const product = team.template scratch<float>(std::size_t{row_block} * group * token_block);
+    float* const sums =
+        team.template scratch<float>((std::size_t{token_block} + l.members.capacity) * channels);
+    position_t* const position = team.template scratch<position_t>(token_block);
+    double const* const turns = rope_table(team, params.rope, d);
+    float* const rotated =
+        params.rope.active() ? team.template scratch<float>(std::size_t{token_block} * d) : k;
+    auto const slot_of = [&](std::uint32_t i) {
+      return i < slots ? begin + i : l.members.owner[l.member_at(t.where, first_member + i - slots)];
+    };
+    auto const position_of = [&](std::uint32_t i) {
+      return i < slots ? l.position[l.at(t.where, begin + i)]
+                       : l.members.position[l.member_at(t.where, first_member + i - slots)];
+    };
+    auto const norm_of = [&](std::uint32_t i) {
+      return i < slots ? l.norm_factor(t.where, begin + i)
+                       : l.members.norm[l.member_at(t.where, first_member + i - slots)];
+    };
+    keys.load_tile(team, t.where, begin, slots, 0, d, k, d);
+    team.for_each(tokens * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
+    team.sync();
+    for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
+      std::uint32_t const block = min_of(row_block, rows - r0);
+      if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
+      team.for_each(block * group * d, [&](std::uint32_t i) {
+        using traits = element_traits<std::remove_const_t<Q>>;
+        std::uint32_t const r = i / d;
+        q[i] = scale * traits::to_float(
+                           query.row(member, t.where.kv_head * group + r % group, r0 + r / group)[i % d]);
+      });
+      team.for_each(block * group, [&](std::uint32_t r) {
+        norm[r] = *lse.row(member, t.where.kv_head * group + r % group, r0 + r / group);
+      });
+      team.sync();
+      // Without rotation one block of products, of the slots; else a block for every 64 tokens.
+      std::uint32_t const step = params.rope.active() ? token_block : tokens;
+      for (std::uint32_t from = 0; from < tokens; from += step) {
+        std::uint32_t const count = min_of(step, tokens - from);
+        std::uint32_t const columns = params.rope.active() ? count : slots;
+        if (params.rope.active())
+          rotate(team, turns, k, rotated, begin, from, count, position, slot_of, position_of);
+        team.for_each(block * group * columns, [&](std::uint32_t i) {
+          product[i] = dot(q + std::size_t{i / columns} * d, rotated + std::size_t{i % columns} * d, d);
+        });
+        team.sync();
+        team.for_each(count, [&](std::uint32_t n) {
+          std::uint32_t const i = from + n;
+          std::uint32_t const column = params.rope.active() ? n : slot_of(i) - begin;
+          float part[channels] = {};
+          for (std::uint32_t r = 0; r < block; ++r) {
+            std::uint32_t const visible = params.visible(length, rows, r0 + r);
+            if (slot_of(i) >= visible) continue;
+            if (!params.in_window(position_of(i), params.position_of(known, rows, r0 + r))) continue;
+            float p = 0.0f;
+            for (std::uint32_t h = 0; h < group; ++h) {
+              std::uint32_t const row = r * group + h;
+              if (!queries_phase::usable(norm[row])) continue;
+              p += std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]);
+            }
+            p /= static_cast<float>(group);
+            for (std::uint32_t c = 0; c < used; ++c) {
+              if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
+            }
+          }
+          for (std::uint32_t c = 0; c < used; ++c) sums[std::size_t{i} * channels + c] += part[c];
+        });
+        team.sync();
+      }
+    }
+    team.for_each(tokens, [&](std::uint32_t i) {
+      float const* const sum = sums + std::size_t{i} * channels;
+      if (i < slots) {
+        this->add(t.where, begin + i, u, sum);
+      } else {
+        base::add_to(l.members.channel_data, l.member_at(t.where, first_member + i - slots), u, sum);
+      }
+    });
+  }
+
+private:
+  /// First member whose owner is `s` or later.
+  KVMELD_HD std::uint32_t first_of(track where, slot_t s) const {
+    return first_member_of(this->ledger, where, s);
+  }
+
+  template <class Team, class SlotOf, class PositionOf>
+  KVMELD_HD void rotate(Team const& team, double const* turns, float const* k, float* rotated, slot_t begin,
+                        std::uint32_t from, std::uint32_t count, position_t* position, SlotOf slot_of,
+                        PositionOf position_of) const {
+    std::uint32_t const d = keys.channels();
+    rope_params by_position = params.rope;
+    by_position.positions = rope_positions::stored;
+    team.for_each(count, [&](std::uint32_t n) {
+      position[n] = params.rope.positions == rope_positions::slot ? static_cast<position_t>(slot_of(from + n))
+                                                                  : position_of(from + n);
+    });
+    team.for_each(count * d, [&](std::uint32_t n) {
+      rotated[n] = k[std::size_t{slot_of(from + n / d) - begin} * d + n % d];
+    });
+    rotate_tile(team, by_position, turns, rotated, count, d, 0, position);
+    team.sync();
+  }
+};
+
+/// Sums probabilities that the engine has of every token: rows[sequence][query head][query][token], the slots first and
+/// the members behind them in ledger order, as shared_ref numbers them.
+template <class Score, class T> struct observe_shared_rows_phase : observe_base<Score> {
+  using base = observe_base<Score>;
+  using base::channels;
+  using base::token_block;
+  attention_params params;
+  head_rows<T> rows_view;
+
+  std::uint32_t tiles(shape const& s) const {
+    return ceil_div(s.capacity, token_block) + ceil_div(this->ledger.members.capacity, token_block);
+  }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = this->ledger;
+    std::uint32_t const length = l.length[t.where.index];
+    std::uint32_t const tokens = length + l.members.count[t.where.index];
+    std::uint32_t const begin = t.index * token_block;
+    if (begin >= tokens) return;
+    std::uint32_t const member = this->source.row_of(t.item);
+    std::uint32_t const rows = this->source.batch.queries(member);
+    typename base::updates const u = this->updates_of(t.where, rows);
+    std::uint32_t const used = u.used;
+    std::uint32_t const group = l.extent.group;
+    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
+      std::uint32_t const i = begin + n;
+      std::size_t const m = i < length ? 0 : l.member_at(t.where, i - length);
+      slot_t const slot = i < length ? i : l.members.owner[m];
+      position_t const position = i < length ? l.position[l.at(t.where, i)] : l.members.position[m];
+      float sums[channels] = {};
+      for (std::uint32_t r = u.first_row; r < rows; ++r) {
+        std::uint32_t const visible = params.visible(length, rows, r);
+        if (slot >= visible) continue;
+        if (!params.in_window(position, params.position_of(known, rows, r))) continue;
+        float p = 0.0f;
+        for (std::uint32_t h = 0; h < group; ++h) {
+          using traits = element_traits<std::remove_const_t<T>>;
+          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[i]);
+        }
+        p /= static_cast<float>(group);
+        for (std::uint32_t c = 0; c < used; ++c) {
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
+        }
+      }
+      if (i < length) {
+        this->add(t.where, i, u, sums);
+      } else {
+        base::add_to(l.members.channel_data, m, u, sums);
+      }
+    });
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

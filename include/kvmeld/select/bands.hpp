@@ -1,0 +1,97 @@
+// Four bands by importance: kept whole, centres, to be merged, irrelevant.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace select {
+
+/// EMS section 4.2. Pins `sinks` first and `window` last entries and the `protect` best of the rest; the next best
+/// become centres, as many as the budget has room for; of what is left, the best (magnification - 1) * budget are
+/// mergeable, and the others irrelevant. Where the cache shares entries, members compete for those places with the
+/// entries: a token goes by its own score, whether it still has a slot or not. Ties go to entries, then to the lower
+/// slot or member.
+struct bands {
+  quantity sinks = quantity::entries(0);
+  quantity window = quantity::entries(32);
+  quantity protect = quantity::entries(0);
+  double magnification = 4.0;  ///< gamma = (N_budget + N_tbm) / N_budget
+
+  static constexpr char const* name = "bands";
+  static constexpr bool needs_score = true;
+  static constexpr bool makes_centers = true;
+  static constexpr bool pins_exactly = true;
+
+  KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
+    pins p = resolve_pins(sinks, window, protect, length, limit, frozen);
+    p.centers = min_of(length - p.total(), limit > p.total() ? limit - p.total() : 0);
+    return p;
+  }
+  /// Tokens besides pinned entries and centres that live on, with this budget.
+  KVMELD_HD std::uint32_t others(std::uint32_t limit) const {
+    double const all = (magnification - 1.0) * static_cast<double>(limit);
+    return all < 1e9 ? floor_share(magnification - 1.0, limit) : 1000000000u;  // more than a track can hold
+  }
+
+  template <class Team>
+  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
+    pin_ends(team, wave, item, p);
+    track_state const& state = wave.state[item];
+    std::uint32_t const n = state.length;
+    float const* const score = wave.score + wave.at(item, 0);
+    role* const roles = wave.roles + wave.at(item, 0);
+    // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
+    auto const rank = [](float x) { return max_of(std::uint32_t{1}, order_key(x)); };
+    auto const open = [&](std::uint32_t s) { return roles[s] == role::mergeable ? rank(score[s]) : 0u; };
+    select_k(team, n, p.heavy, open, [&](std::uint32_t s) { roles[s] = role::pinned; });
+    select_k(team, n, p.centers, open, [&](std::uint32_t s) { roles[s] = role::center; });
+
+    std::uint32_t members = 0;
+    std::uint32_t places = others(state.limit);
+    if (wave.ledger.members.capacity != 0) {
+      members = wave.ledger.members.count[wave.where(item).index];
+      places = min_of(places, wave.ledger.members.capacity);
+    }
+    float const* const member_score = wave.member_score + wave.member_at(item, 0);
+    std::uint8_t* const kept = wave.plan.member_kept + std::size_t{item} * wave.plan.member_stride;
+    team.for_each(members, [&](std::uint32_t m) { kept[m] = 0; });
+    team.for_each(n, [&](std::uint32_t s) {
+      if (roles[s] == role::mergeable) roles[s] = role::irrelevant;
+    });
+    team.sync();
+    select_k(
+        team, n + members, places,
+        [&](std::uint32_t i) {
+          if (i >= n) return rank(member_score[i - n]);
+          return roles[i] == role::irrelevant ? rank(score[i]) : 0u;
+        },
+        [&](std::uint32_t i) {
+          if (i < n) {
+            roles[i] = role::mergeable;
+          } else {
+            kept[i - n] = 1;
+          }
+        });
+  }
+  std::string problem() const {
+    if (!(magnification >= 1.0 && magnification <= 1e6)) {
+      return "select::bands.magnification is " + std::to_string(magnification) +
+             "; allowed are numbers from 1 on";
+    }
+    return share_problem("select::bands.sinks", sinks) + share_problem("select::bands.window", window) +
+           share_problem("select::bands.protect", protect);
+  }
+};
+
+}  // namespace select
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

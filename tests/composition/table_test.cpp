@@ -1,0 +1,97 @@
+// Every meaningful score x selector x identifier x merge, composed at run time, on random tracks: what must hold of each,
+// and that the others are refused.
+#include <doctest/doctest.h>
+
+#include <kvmeld/compose/composed.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "life.hpp"
+#include "support/random_cache.hpp"
+
+namespace {
+
+using composition_test::subject;
+using kvmeld::compose::composed;
+using support::dice;
+
+bool starts(std::string const& name, char const* with) { return name.rfind(with, 0) == 0; }
+
+// What a composition means, by the names alone: told apart from the library's rule.
+bool meaningful(std::string const& score, std::string const& select, std::string const& identify,
+                std::string const& merge) {
+  bool const nearest = starts(identify, "nearest"), bipartite = starts(identify, "chunked"),
+             scan = starts(identify, "consecutive"), span = identify == "local_span";
+  if (score == "none") {
+    bool const ranks = select == "top" || select == "bands" || scan || span;
+    bool const weighs = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed";
+    if (ranks || weighs) return false;
+  }
+  if (nearest != (select == "bands") && (nearest || bipartite || scan || span)) return false;
+  if (merge == "drop") return true;
+  if (merge == "additive") return span;
+  if (merge == "similarity_weighted") return nearest || bipartite;
+  return nearest || bipartite || scan;
+}
+
+// Pinned counts as small budgets allow them.
+kvmeld::compose::any_selector small(std::string const& name, bool fills) {
+  using kvmeld::quantity;
+  quantity const rest = fills ? quantity::rest_of_budget() : quantity::of_budget(0.25);
+  if (name == "top") return kvmeld::select::top{quantity::entries(1), quantity::of_budget(0.3), rest};
+  if (name == "bands")
+    return kvmeld::select::bands{quantity::entries(1), quantity::entries(6), quantity::entries(1), 3.0};
+  return kvmeld::select::sinks_and_recents{quantity::entries(2), fills ? rest : quantity::of_budget(0.3)};
+}
+
+}  // namespace
+
+TEST_CASE("every meaningful composition keeps its promises, and the others are refused") {
+  using namespace kvmeld::compose;
+  kvmeld::shape const s{1, 2, 2, 2, 6, 5, 70};
+  std::uint32_t accepted = 0, refused = 0;
+  std::uint64_t seed = 4000;
+  for (any_score const& score : all_of<any_score>()) {
+    for (any_selector const& select : all_of<any_selector>()) {
+      for (any_identifier const& identify : all_of<any_identifier>()) {
+        for (any_merge const& merge : all_of<any_merge>()) {
+          bool const fills = !identify.traits().makes_sets;
+          composed const p{score, small(select.name(), fills), identify, merge};
+          INFO(kvmeld::name_of_policy(p));
+          bool const means = meaningful(score.name(), select.name(), identify.name(), merge.name());
+          CHECK(kvmeld::configuration_problem(p).empty() == means);
+          if (!means) {
+            ++refused;
+            support::engine_memory<float> memory(s);
+            CHECK_THROWS_AS(support::make_cache(memory, p), kvmeld::invalid_argument);
+            continue;
+          }
+          ++accepted;
+          dice d(++seed);
+          auto const first = kvmeld::budget::entries(d.between(24, 50)),
+                     second = kvmeld::budget::entries(d.between(20, 40));
+          kvmeld::limits whole;
+          whole.wave_tracks = d.between(0, 4);
+          std::string broken;
+          subject<composed> a(s, p, whole, 1);
+          a.live(seed, first, second, broken);
+          CHECK(broken == "");
+          if (identify.traits().meets_budget) {
+            CHECK(a.cache.longest(0) <= second.resolve({}, 0));
+            CHECK((a.cache.findings(0) & kvmeld::finding::budget_unreached) == 0);
+          }
+          // The same bits on more threads in other waves.
+          kvmeld::limits other;
+          other.wave_tracks = 1;
+          subject<composed> b(s, p, other, 2);
+          b.live(seed, first, second, broken);
+          CHECK(a.same_as(b));
+        }
+      }
+    }
+  }
+  MESSAGE(accepted, " compositions ran, ", refused, " were refused");
+  CHECK(accepted > 300);
+}

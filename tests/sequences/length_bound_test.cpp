@@ -1,0 +1,151 @@
+// What the host knows of lengths without looking: never too little, and for exact policies the lengths themselves.
+#include "life.hpp"
+
+using namespace sequences_test;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 3, 2, 1, 12, 8, 96};
+
+// A host whose results would have to be waited for.
+struct deferred_executor : kvmeld::host_executor {
+  static constexpr bool immediate = false;
+  using host_executor::host_executor;
+};
+
+template <class Policy> auto deferred_cache(support::engine_memory<float>& memory, Policy const& policy) {
+  kvmeld::limits sizes{};
+  sizes.extent = memory.extent;
+  sizes.whole_plan = true;
+  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
+  return kvmeld::merged_cache{deferred_executor(1), policy, memory.tensors(), sizes};
+}
+
+// Random calls; bad rows every so often.
+template <class Policy> void bounds(char const* name, Policy const& policy, kvmeld::shortfall fallback) {
+  CAPTURE(std::string(name));
+  CAPTURE(int(fallback));
+  support::dice d(12);
+  std::size_t tighter = 0;
+  for (int run = 0; run < 12; ++run) {
+    support::engine_memory<float> memory(extent);
+    auto cache = deferred_cache(memory, policy);
+    bool const exact = cache.exact(fallback);
+    bool known[3] = {true, true, true};
+    auto const check = [&] {
+      for (std::uint32_t q = 0; q < 3; ++q) {
+        CHECK(cache.length_bound(q) >= cache.longest(q));
+        if (exact && known[q]) CHECK(cache.length_bound(q) == cache.longest(q));
+      }
+    };
+    for (std::uint32_t q = 0; q < 2; ++q) open(cache, d, q, d.between(20, 60), d.below(3));
+    for (int step = 0; step < 14; ++step) {
+      std::uint32_t const q = d.below(2);
+      if (d.chance(0.3)) {
+        support::for_tracks(extent, q, [&](kvmeld::track t) {
+          if (d.chance(0.5) && cache.ref().length(t) > 12) {
+            support::put_row(memory.tensors().keys, t, d.between(8, 12),
+                             std::vector<float>(12, kvmeld::bits_float(0x7fc00000u)));
+          }
+        });
+      }
+      if (cache.length_bound(q) + 5 <= extent.capacity) {
+        write_rows(cache, d, q, 4);
+        cache.append({q}, {4});
+        check();
+        cache.commit({q}, {d.below(5)});
+        check();
+        score(cache, d, q);
+      }
+      std::vector<std::uint32_t> table(extent.tracks());
+      for (std::uint32_t& n : table) n = d.between(18, 40);
+      auto const allowed =
+          d.chance(0.4) ? budget::per_track(table.data()) : budget::entries(d.between(18, 40));
+      std::uint32_t const after = cache.length_after(q, allowed, fallback);
+      tighter += after < cache.length_bound(q) ? 1u : 0u;
+      if (d.chance(0.3)) {
+        cache.plan({q}, allowed, fallback);
+        cache.apply();
+        known[q] = false;
+      } else {
+        cache.compress({q}, allowed, fallback);
+        CHECK(cache.length_bound(q) == after);
+      }
+      check();
+      if (cache.compressed_at(q) < cache.tokens(q) && d.chance(0.5)) {
+        cache.truncate(q, cache.tokens(q) - 1);
+        check();
+      }
+      if (d.chance(0.2)) {
+        if (cache.ledger().is_open[2] != 0) cache.close(2);
+        cache.fork(q, 2);
+        known[2] = known[q];
+        check();
+      }
+      if (d.chance(0.3)) {
+        cache.report_lengths(q);
+        CHECK(cache.length_bound(q) == cache.longest(q));
+        known[q] = true;
+      }
+    }
+  }
+  if (kvmeld::is_exact<Policy>(fallback)) CHECK(tighter > 20);
+}
+
+}  // namespace
+
+TEST_CASE("bounds hold for every preset and are the lengths for exact ones") {
+  each_policy([](char const* name, auto const& policy) {
+    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest})
+      bounds(name, policy, fallback);
+  });
+}
+
+TEST_CASE("which policies are exact") {
+  using kvmeld::shortfall;
+  support::engine_memory<float> memory(extent);
+  support::each_eviction_preset([&](char const*, auto const& policy) {
+    CHECK(support::make_cache(memory, policy).exact());
+    CHECK(support::make_cache(memory, policy).exact(shortfall::evict_lowest));
+  });
+  support::each_chelsea_preset([&](char const*, auto const& policy) {
+    CHECK_FALSE(support::make_cache(memory, policy).exact());
+    CHECK(support::make_cache(memory, policy).exact(shortfall::evict_lowest));
+  });
+  CHECK(kvmeld::is_exact<kvmeld::preset::kvmerger::type>(shortfall::evict_lowest));
+  CHECK_FALSE(kvmeld::is_exact<kvmeld::preset::kvmerger::type>(shortfall::report));
+  CHECK_FALSE(kvmeld::is_exact<kvmeld::preset::kvmerger::paper_type>(shortfall::evict_lowest));
+}
+
+TEST_CASE("an evicting policy that pins less than its budget falls below it, and the host knows") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::policy const policy{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(4), kvmeld::quantity::of_length(0.25)},
+      kvmeld::identify::zero_class{}, kvmeld::merge::drop{}};
+  auto cache = deferred_cache(memory, policy);
+  cache.open(0, 40);
+  CHECK(cache.length_after(0, budget::entries(30)) == 14);
+  cache.compress({0}, budget::entries(30));
+  CHECK(cache.longest(0) == 14);
+  CHECK(cache.length_bound(0) == 14);
+}
+
+TEST_CASE("a trigger is due by the bound, which an immediate executor keeps at the length") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(3);
+  auto const policy = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(2),
+                                                             kvmeld::quantity::entries(4));
+  auto waits = deferred_cache(memory, policy);
+  open(waits, d, 0, 50);
+  waits.compress({0}, budget::entries(20));
+  CHECK(waits.longest(0) == 20);
+  CHECK(waits.length_bound(0) == 50);
+  CHECK(waits.due(0, {20, 20}));
+  waits.report_lengths(0);
+  CHECK_FALSE(waits.due(0, {20, 20}));
+  auto immediate = support::make_cache(memory, policy);
+  immediate.open(1, 50);
+  immediate.compress({1}, budget::entries(20));
+  CHECK(immediate.length_bound(1) == immediate.longest(1));
+}

@@ -1,0 +1,138 @@
+// Every refusal of fork, truncate, freeze and the readings, with the cache as it was.
+#include "life.hpp"
+
+#include "layout/tensors.hpp"
+
+using namespace sequences_test;
+using cache_test::check_text;
+using cache_test::refusal_of;
+using cache_test::refused;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 4, 2, 1, 12, 8, 64};
+
+// Sequence 0 ragged with 12 to 15 of 40 tokens and 3 more, 1 with 3 pending entries, 2 with 20 tokens, 5 of them
+// frozen; 3 is closed.
+struct world {
+  support::engine_memory<float> memory{extent};
+  decltype(support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2))) cache =
+      support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  world() {
+    std::vector<std::uint32_t> table(extent.tracks());
+    support::for_tracks(extent, 0, [&](kvmeld::track t) { table[t.index] = 12 + 2 * t.layer + t.kv_head; });
+    cache.open(0, 40);
+    cache.compress({0}, budget::per_track(table.data()));
+    cache.append({0}, {3});
+    cache.commit({0}, {3});
+    cache.open(1, 20);
+    cache.append({1}, {3});
+    cache.open(2, 20, 5);
+  }
+  template <class F> void refuses(F call, std::initializer_list<char const*> parts) {
+    refused(cache, memory, call, parts);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("fork refuses") {
+  world w;
+  w.refuses([](auto& c) { c.fork(9, 3); }, {"fork", "sequence slot is 9", "0 to 3"});
+  w.refuses([](auto& c) { c.fork(0, 4); }, {"fork", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.fork(3, 3); }, {"fork", "sequence slot 3", "not open"});
+  w.refuses([](auto& c) { c.fork(0, 0); }, {"fork", "sequence slot 0", "open already", "close"});
+  w.refuses([](auto& c) { c.fork(0, 2); }, {"fork", "sequence slot 2", "open already", "close"});
+  w.refuses([](auto& c) { c.fork(1, 3); }, {"fork", "sequence slot 1", "3 pending", "commit"});
+  for (auto how : {kvmeld::fork_rows::copy, kvmeld::fork_rows::shared}) {
+    w.refuses([&](auto& c) { c.fork(0, 3, 0, 16, how); },
+              {"fork", "frozen is 16", "0 to 15", "shortest track"});
+    w.cache.fork(0, 3, 0, 15, how);
+    w.cache.close(3);
+  }
+}
+
+TEST_CASE("fork refuses to copy into pages that are shared") {
+  using tensor = layout_test::paged_tensor<float, 8>;
+  tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
+  kvmeld::limits const sizes{extent};
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
+                             kvmeld::kv{keys.view(), values.view()}, sizes};
+  cache.open(0, 20);
+  values.shared[values.table[2 * tensor::pages(extent) + 1]] = 1;  // slots 8 to 15 of sequence 2
+  auto const before = keys.bytes();
+  check_text(refusal_of([&] { cache.fork(0, 2, 0, 7); }),
+             {"fork", "slot 8", "layer 0, sequence 2, head 0", "may not be written", "frozen = 7", "shared"});
+  CHECK(keys.bytes() == before);
+  CHECK(cache.ledger().is_open[2] == 0);
+  cache.fork(0, 2, 0, 16);
+  cache.close(2);
+  cache.fork(0, 2, 0, 0, kvmeld::fork_rows::shared);
+}
+
+TEST_CASE("truncate refuses") {
+  world w;
+  w.refuses([](auto& c) { c.truncate(4, 1); }, {"truncate", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.truncate(3, 1); }, {"truncate", "sequence slot 3", "not open"});
+  w.refuses([](auto& c) { c.truncate(1, 20); }, {"truncate", "sequence slot 1", "3 pending", "commit"});
+  w.refuses([](auto& c) { c.truncate(0, 39); },
+            {"truncate", "tokens is 39", "sequence slot 0", "40 to the 43", "cannot be undone"});
+  w.refuses([](auto& c) { c.truncate(0, 44); }, {"truncate", "tokens is 44", "40 to the 43"});
+  w.refuses([](auto& c) { c.truncate(2, 4); }, {"truncate", "tokens is 4", "5 to the 20", "frozen"});
+  w.refuses([](auto& c) { c.truncate(2, 21); }, {"truncate", "tokens is 21", "5 to the 20"});
+  w.cache.freeze(0, 14);
+  w.refuses([](auto& c) { c.truncate(0, 41); }, {"truncate", "tokens is 41", "42 to the 43", "frozen"});
+  w.cache.truncate(0, 42);
+  w.cache.close(2);
+  w.cache.open(2, 5);
+  w.refuses([](auto& c) { c.truncate(2, 6); }, {"truncate", "tokens is 6", "0 to the 5", "committed"});
+}
+
+TEST_CASE("freeze refuses") {
+  world w;
+  w.refuses([](auto& c) { c.freeze(5, 1); }, {"freeze", "sequence slot is 5", "0 to 3"});
+  w.refuses([](auto& c) { c.freeze(3, 1); }, {"freeze", "sequence slot 3", "not open"});
+  w.refuses([](auto& c) { c.freeze(0, 16); }, {"freeze", "frozen is 16", "0 to 15", "shortest track"});
+  w.refuses([](auto& c) { c.freeze(1, 21); }, {"freeze", "frozen is 21", "0 to 20"});
+  w.cache.freeze(1, 20);
+  w.cache.commit({1}, {0});
+}
+
+TEST_CASE("committing more than was appended is refused, on ragged tracks too") {
+  world w;
+  w.cache.append({0}, {4});
+  w.refuses([](auto& c) { c.commit({0}, {5}); }, {"commit", "5 entries", "sequence slot 0", "pending 4"});
+  w.refuses([](auto& c) { c.compress({0}, budget::entries(10)); }, {"compress", "4 pending", "commit"});
+  auto const before = rows_of(w.cache, 0, 0, 15);
+  w.cache.commit({0}, {1});
+  support::for_tracks(extent, 0, [&](kvmeld::track t) {
+    std::uint32_t const n = 12 + 2 * t.layer + t.kv_head + 3 + 1;
+    CHECK(w.cache.ref().length(t) == n);
+    CHECK(w.cache.ref().position(t, n - 1) == 43);
+    CHECK(w.cache.ref().degree(t, n - 1) == 1.0f);
+    for (kvmeld::slot_t s = n; s < n + 3; ++s) CHECK(w.cache.ref().degree(t, s) == 0.0f);
+  });
+  CHECK(rows_of(w.cache, 0, 0, 15) == before);
+  w.refuses([](auto& c) { c.commit({0}, {1}); }, {"commit", "1 entries", "pending 0"});
+}
+
+TEST_CASE("readings refuse arguments out of range") {
+  world w;
+  w.refuses([](auto& c) { c.length(2, 0, 0); }, {"length", "layer is 2", "0 to 1"});
+  w.refuses([](auto& c) { c.length(0, 4, 0); }, {"length", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.length(0, 0, 2); }, {"length", "head is 2", "0 to 1"});
+  w.refuses([](auto& c) { c.longest(4); }, {"longest", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.length_bound(4); }, {"length_bound", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.report_lengths(4); }, {"report_lengths", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.length_after(4, budget::entries(3)); }, {"length_after", "sequence slot is 4"});
+  w.refuses([](auto& c) { c.tokens(4); }, {"tokens", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.entries(4); }, {"entries", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.findings(4); }, {"findings", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.due(4, {1, 1}); }, {"length_bound", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.rounds(4); }, {"rounds", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.reset_rounds(4); }, {"reset_rounds", "sequence slot is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.compressed_at(4); }, {"compressed_at", "sequence slot is 4", "0 to 3"});
+  auto moved = std::move(w.cache);
+  check_text(refusal_of([&] { w.cache.longest(0); }), {"moved from"});
+  CHECK(moved.longest(0) == 18);
+}
