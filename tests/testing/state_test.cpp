@@ -118,6 +118,12 @@ TEST_CASE("broken ledgers are told by track and slot") {
   CHECK(broken(member(32, 1)) == "");
   CHECK(broken(member(33, 1)) ==
         "member 1 of " + track + " belongs to slot 33, but the track holds 33 entries");
+  CHECK(broken([](auto const& l) {
+          l.members.count[0] = 2;
+          l.members.owner[0] = 4;
+          l.members.owner[1] = 3;
+        }) == "member 1 of " + track +
+                  " belongs to slot 3, and the one before it to slot 4; members are ordered by owner");
   CHECK(broken(member(3, -1)) == "member 1 of " + track + " has norm -1");
 }
 
