@@ -52,7 +52,7 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
 
 TEST_CASE("scores from rows and the written bias do not depend on the number of lanes") {
   auto const compare = [](auto const& policy) {
-    outputs const host = feed_rows(kvmeld::host_executor(1), policy);
+    outputs const host = feed_rows(kvmeld::host_executor(1, kvmeld::tuning::off), policy);
     for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
       CAPTURE(lanes);
       CHECK(host == feed_rows(support::lane_executor(lanes), policy));

@@ -70,7 +70,7 @@ template <class Storage, class Executor> lanes_test::result apply_by_hand(Execut
 }
 
 template <class Storage> void same_by_hand() {
-  auto const host = apply_by_hand<Storage>(kvmeld::host_executor(1));
+  auto const host = apply_by_hand<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK(host.lengths == std::vector<std::uint32_t>{length - 11, 5, length - 4, 0});
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
@@ -107,7 +107,7 @@ TEST_CASE("plan and apply on lanes equal those on the host") {
                               {},
                               {cache.rounds(0)}};
   };
-  auto const host = run(kvmeld::host_executor(1));
+  auto const host = run(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK(host.lengths[0] >= 2);
   for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
 }
@@ -138,7 +138,7 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
                               {},
                               {cache.longest(0), cache.findings(0)}};
   };
-  auto const host = run(host_executor(1));
+  auto const host = run(host_executor(1, kvmeld::tuning::off));
   CHECK(host.lengths == std::vector<std::uint32_t>{12, finding::evicted_fallback});
   for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
 }

@@ -151,7 +151,7 @@ void same_on_all_lanes(char const* name, Policy const& policy,
                        kvmeld::shortfall fallback = kvmeld::shortfall::report,
                        sizes_of_life const& life = short_life) {
   CAPTURE(std::string(name));
-  result const host = play<Storage>(kvmeld::host_executor(1), policy, fallback, life);
+  result const host = play<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
   bool shrunk = false;
   for (std::uint32_t n : host.lengths) shrunk = shrunk || n + 10 < life.first;
   CHECK(shrunk);

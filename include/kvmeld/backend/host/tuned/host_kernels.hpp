@@ -71,8 +71,8 @@ struct host_kernels {
   /// out[i] = log_of_degree(degree[i]).
   void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
 
-  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Up to a vector
-  /// behind the last one changes too, no further than what was read.
+  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Bits from n on
+  /// are clear.
   void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
                      std::uint32_t n);
   void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,

@@ -71,11 +71,16 @@ KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32
     }
     encode_one(to + c, total);
   }
-  for (; c < n; ++c) {
-    float total = 0.0f;
-    for (std::uint32_t i = 0; i < count; ++i) total += weight[i] * element_traits<T>::to_float(row[i][c]);
-    to[c] = element_traits<T>::from_float(total);
+  if (c == n) return;
+  floats total{};  // vectors for the rest too: a compiler would fuse its products and sums
+  for (std::uint32_t i = 0; i < count; ++i) {
+    float rest[width] = {};
+    for (std::uint32_t j = c; j < n; ++j) rest[j - c] = element_traits<T>::to_float(row[i][j]);
+    total = multiply_then_add(all(weight[i]), load(rest), total);
   }
+  float rest[width];
+  store(rest, total);
+  for (std::uint32_t j = c; j < n; ++j) to[j] = element_traits<T>::from_float(rest[j - c]);
 }
 KVMELD_ENTRY void blend_float(float const* const* row, float const* weight, std::uint32_t count,
                               std::uint32_t n, float* to) {
@@ -106,44 +111,67 @@ KVMELD_ENTRY bool all_finite(float const* x, std::uint32_t n) {
 using any_word __attribute__((may_alias)) = std::uint32_t;
 using any_half __attribute__((may_alias)) = std::uint16_t;
 
-/// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. What is written
-/// too far is overwritten by the next element, or lies among those read.
-KVMELD_ENTRY void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
-                             std::uint32_t n) {
+KVMELD_SIMD void store_packed(any_word* to, words x, std::uint32_t lanes) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  std::uint32_t packed[width];
+  pack_lanes(lanes, x, packed);
+  store_some(reinterpret_cast<float*>(to), float_of(load_words(packed)),
+             static_cast<std::uint32_t>(__builtin_popcount(lanes)));
+#else
+  std::uint32_t word[width];
+  store_words(word, x);
+  for (; lanes != 0; lanes &= lanes - 1) *to++ = word[__builtin_ctz(lanes)];
+#endif
+}
+KVMELD_SIMD void store_packed(any_half* to, words x, std::uint32_t lanes) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  using shorts = short __attribute__((vector_size(32)));
+#if defined(__clang__)
+  using target = shorts;  // the builtin's parameter, which differs
+#else
+  using target = short;
+#endif
+  std::uint32_t packed[width];
+  pack_lanes(lanes, x, packed);
+  std::uint32_t const kept = (1u << __builtin_popcount(lanes)) - 1u;
+  __builtin_ia32_storedquhi256_mask(
+      reinterpret_cast<target*>(to),
+      reinterpret_cast<shorts>(__builtin_convertvector(load_words(packed), halves)),
+      static_cast<std::uint16_t>(kept));
+#else
+  std::uint32_t word[width];
+  store_words(word, x);
+  for (; lanes != 0; lanes &= lanes - 1) *to++ = static_cast<std::uint16_t>(word[__builtin_ctz(lanes)]);
+#endif
+}
+KVMELD_SIMD words words_at(any_word const* p) {
+  return load_words(reinterpret_cast<std::uint32_t const*>(p));
+}
+KVMELD_SIMD words words_at(any_half const* p) {
+  return __builtin_convertvector(load_halves(reinterpret_cast<std::uint16_t const*>(p)), words);
+}
+
+/// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`.
+template <class Element>
+KVMELD_SIMD void pack_any(Element* to, Element const* from, std::uint64_t const* bits, std::uint32_t n) {
   for (std::uint32_t i = 0; i < n; i += 64) {
     std::uint64_t word = bits[i / 64];
     std::uint32_t const count = n - i < 64 ? n - i : 64;
     std::uint32_t j = 0;
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-    for (; j + width <= count; j += width, word >>= width) {  // lanes behind what is kept were read already
-      pack_lanes(static_cast<std::uint16_t>(word), load_words(from + i + j), to);
-      to += __builtin_popcount(static_cast<std::uint16_t>(word));
+    for (; j + width <= count; j += width, word >>= width) {
+      std::uint32_t const lanes = static_cast<std::uint32_t>(word) & ((1u << width) - 1u);
+      store_packed(to, words_at(from + i + j), lanes);
+      to += __builtin_popcount(lanes);
     }
-#endif
-    for (; j < count; ++j, word >>= 1) {
-      *reinterpret_cast<any_word*>(to) = *reinterpret_cast<any_word const*>(from + i + j);
-      to += word & 1u;
-    }
+    for (; word != 0; word &= word - 1)
+      *to++ = from[i + j + static_cast<std::uint32_t>(__builtin_ctzll(word))];
   }
+}
+KVMELD_ENTRY void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                             std::uint32_t n) {
+  pack_any(reinterpret_cast<any_word*>(to), reinterpret_cast<any_word const*>(from), bits, n);
 }
 KVMELD_ENTRY void pack_halves(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
                               std::uint32_t n) {
-  for (std::uint32_t i = 0; i < n; i += 64) {
-    std::uint64_t word = bits[i / 64];
-    std::uint32_t const count = n - i < 64 ? n - i : 64;
-    std::uint32_t j = 0;
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-    for (; j + width <= count; j += width, word >>= width) {
-      std::uint32_t packed[width];
-      words const x = __builtin_convertvector(load_halves(from + i + j), words);
-      pack_lanes(static_cast<std::uint16_t>(word), x, packed);
-      store_halves(to, __builtin_convertvector(load_words(packed), halves));
-      to += __builtin_popcount(static_cast<std::uint16_t>(word));
-    }
-#endif
-    for (; j < count; ++j, word >>= 1) {
-      *reinterpret_cast<any_half*>(to) = *reinterpret_cast<any_half const*>(from + i + j);
-      to += word & 1u;
-    }
-  }
+  pack_any(reinterpret_cast<any_half*>(to), reinterpret_cast<any_half const*>(from), bits, n);
 }
