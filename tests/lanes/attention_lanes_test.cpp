@@ -109,7 +109,7 @@ template <class Executor> support::byte_list every_option(Executor executor) {
 }  // namespace
 
 TEST_CASE("sinks, windows and rotated keys do not depend on the number of lanes") {
-  support::byte_list const host = every_option(kvmeld::host_executor(1));
+  support::byte_list const host = every_option(kvmeld::host_executor(1, kvmeld::tuning::off));
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
     CHECK(host == every_option(support::lane_executor(lanes)));

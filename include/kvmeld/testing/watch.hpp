@@ -67,7 +67,9 @@ public:
   /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
   /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
   /// same bits; entries keep their stored positions and order; degrees sum to no more than before, unless values are
-  /// spread, since degrees of their targets are masses; emptied value rows are zero. True of every ready-made policy; a plan by hand may choose other weights.
+  /// spread, since degrees of their targets are masses; emptied value rows are zero. True of every ready-made policy; a
+  /// plan by hand may choose other weights. (A frozen entry may lose members, not its
+  /// rows.)
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
@@ -91,7 +93,7 @@ public:
             change(next, t, 0, l.extent.capacity,
                    listed ? ", though its track kept its length" : ", though its sequence was not listed");
       } else {
-        problem = change(next, t, 0, l.frozen[t.sequence], ", though it is frozen");
+        problem = change(next, t, 0, l.frozen[t.sequence], ", though it is frozen", true);
         for (slot_t s = 0; problem.empty() && s < before; ++s) {
           if (!ref.keys.writable(t, s) || !ref.values.writable(t, s)) {
             problem = change(next, t, s, s + 1, ", though it is not writable");
@@ -138,6 +140,7 @@ private:
     std::vector<std::uint64_t> keys, values, entries, counters;
     std::vector<float> degree;
     std::vector<position_t> position;
+    std::vector<std::uint8_t> owns;  ///< 1: members belong to the entry
   };
 
   template <class Cache> static image look(Cache const& cache) {
@@ -159,6 +162,11 @@ private:
         }
         if (s < i.length.back()) d.add(static_cast<std::uint32_t>(i.position.back()));
         i.entries.push_back(d.value());
+        i.owns.push_back(0);
+      }
+      for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[t.index]; ++m) {
+        slot_t const owner = l.members.owner[l.member_at(t, m)];
+        if (owner < l.extent.capacity) i.owns[l.at(t, owner)] = 1;
       }
     });
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
@@ -169,15 +177,17 @@ private:
     return i;
   }
 
-  /// The first row or entry of slots [begin, end) that is not as it was.
-  std::string change(image const& next, track t, slot_t begin, slot_t end, char const* why) const {
+  /// The first row or entry of slots [begin, end) that is not as it was. Where members may go, what owned some may
+  /// stand for fewer tokens.
+  std::string change(image const& next, track t, slot_t begin, slot_t end, char const* why,
+                     bool members_may_go = false) const {
     for (slot_t s = begin; s < end; ++s) {
       std::size_t const i = std::size_t{t.index} * now_.capacity + s;
+      bool const entry = next.entries[i] != now_.entries[i] && !(members_may_go && now_.owns[i] != 0);
       char const* const what = next.keys[i] != now_.keys[i]       ? " changed its key"
                                : next.values[i] != now_.values[i] ? " changed its value"
-                               : next.entries[i] != now_.entries[i]
-                                   ? " changed its degree, position or scores"
-                                   : nullptr;
+                               : entry                            ? " changed its degree, position or scores"
+                                                                  : nullptr;
       if (what != nullptr) return slot_name(t, s) + what + why;
     }
     return {};
