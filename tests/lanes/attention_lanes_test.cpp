@@ -64,3 +64,54 @@ TEST_CASE("scores from rows and the written bias do not depend on the number of 
                  select::top{quantity::entries(0), quantity::of_budget(0.5), quantity::of_budget(0.25)},
                  identify::chunked_bipartite<admit::exact_budget>{}, merge::degree_weighted{}});
 }
+
+namespace {
+
+// Attention and observation with every option, in the middle of a long text.
+template <class Executor> support::byte_list every_option(Executor executor) {
+  support::dice d(12);
+  lanes_test::world<lanes_test::token_keys> w(extent);
+  w.write(d, 0, 0, 150);
+  w.write(d, 1, 0, 150);
+  kvmeld::limits sizes{};
+  sizes.extent = extent;
+  kvmeld::merged_cache cache{std::move(executor), kvmeld::preset::h2o::halves(), w.tensors(), sizes};
+  cache.open(0, 140);
+  cache.open(1, 90);
+  std::vector<float> sinks(extent.query_heads(), 0.5f);
+  kvmeld::attention_params params;
+  params.softcap = 3;
+  params.sink = sinks.data();
+  params.rope.pairing = kvmeld::rope_pairing::interleaved;
+  params.rope.rotary_dim = 10;
+  std::vector<std::uint32_t> const slots{1, 0}, counts{3, 20};
+  std::size_t const rows = 2 * 20 * extent.query_heads();
+  std::vector<float> q(rows * extent.key_dim), out(rows * extent.value_dim), lse(rows);
+  for (float& x : q) x = static_cast<float>(d.normal());
+  support::byte_list result;
+  for (std::uint32_t window : {0u, 30u}) {
+    params.window = window;
+    params.window_sinks = window == 0 ? 0 : 4;
+    kvmeld::query_batch const batch{1, slots, counts};
+    auto const queries =
+        kvmeld::rows_by_token<float const>(q.data(), 20, extent.query_heads(), extent.key_dim);
+    kvmeld::attention::extend(cache.executor(), params, batch, queries, cache.ref(),
+                              kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
+                              kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1));
+    cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
+                  params);
+    for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})
+      result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("sinks, windows and rotated keys do not depend on the number of lanes") {
+  support::byte_list const host = every_option(kvmeld::host_executor(1, kvmeld::tuning::off));
+  for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
+    CAPTURE(lanes);
+    CHECK(host == every_option(support::lane_executor(lanes)));
+  }
+}

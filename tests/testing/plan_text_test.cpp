@@ -72,11 +72,12 @@ std::string refused(std::string const& text) {
   return problem;
 }
 
-template <class T, class Policy> void replays(std::uint64_t seed, Policy const& policy) {
+template <class T, class Policy>
+void replays(std::uint64_t seed, Policy const& policy, std::uint32_t members = 0) {
   support::dice d(seed);
   kvmeld::shape const s{d.between(1, 2),  d.between(1, 3),  d.between(1, 2),  1,
                         d.between(1, 20), d.between(1, 20), d.between(20, 60)};
-  pair<T, Policy> x(d, s, policy);
+  pair<T, Policy> x(d, s, policy, members);
   std::vector<std::uint32_t> slots;
   for (std::uint32_t q = s.sequences; q-- > 0;) slots.push_back(q);
   if (slots.size() > 1 && d.chance(0.5)) slots.pop_back();
@@ -131,6 +132,8 @@ TEST_CASE("a plan replayed from its text gives the same bits") {
     replays<kvmeld::half>(seed, policy{score::global{}, select::top{few, few, few},
                                        identify::consecutive_threshold<>{}, merge::gaussian{}});
     replays<bfloat16>(seed, preset::h2o::halves());
+    replays<float>(seed, preset::ems::shared(few, 4, 0.1f, 1.5), 40);
+    replays<float>(seed, preset::ems::collapsed(few, 4, 0.1f, 1.5));
   }
 }
 
@@ -161,7 +164,7 @@ TEST_CASE("every fate and any weight survives, members too") {
   CHECK(kvmeld::testing::plan_problem(x.a) == "");
   CHECK(text_of(x.a) == "kvmeld-plan 1\n"
                         "layers 1 heads 1 sequences 0\n"
-                        "track 0 0 0 length 12 kept 8 rounds 0 findings 0\n"
+                        "track 0 0 0 length 12 kept 8 rounds 0 threshold 0 findings 0 members 0\n"
                         "stay 0 3\n"
                         "entry 3 merge 4 0 3dcccccd be99999a 3f800000\n"
                         "entry 4 keep 4 0 3f666666 3fa66666 3f000000\n"
@@ -175,12 +178,43 @@ TEST_CASE("every fate and any weight survives, members too") {
                         "end\n");
   saved_plan plan;
   CHECK(read(text_of(x.a), plan) == "");
+  CHECK(text_of(x.b) == "kvmeld-plan 1\nlayers 1 heads 1 sequences\nend\n");  // no plan yet
   CHECK(load_plan(plan, x.b) == "");
   CHECK(text_of(x.b) == text_of(x.a));
   x.a.apply();
   x.b.apply();
   CHECK(x.same());
-  CHECK(x.a.ledger().members.count[0] == 2);
+  CHECK(x.a.ledger().members.count[0] == 1);
+  // The one member goes with the next plan. (A row has overflowed: findings 1.)
+  x.a.plan({0}, kvmeld::budget::entries(12));
+  x.a.current_plan().member_kept[0] = 0;
+  std::string const text = text_of(x.a);
+  CHECK(text == "kvmeld-plan 1\n"
+                "layers 1 heads 1 sequences 0\n"
+                "track 0 0 0 length 8 kept 8 rounds 0 threshold 0 findings 1 members 1\n"
+                "forget 0\n"
+                "stay 0 8\n"
+                "end\n");
+  CHECK(read(text, plan) == "");
+  saved_plan other = plan;
+  other.tracks[0].members = 2;
+  CHECK(load_plan(other, x.b) ==
+        "load_plan: the plan of track (layer 0, sequence 0, head 0) is for 2 members, but the "
+        "track holds 1");
+  CHECK(load_plan(plan, x.b) == "");
+  CHECK(text_of(x.b) == text);
+  x.a.apply();
+  x.b.apply();
+  CHECK(x.same());
+  CHECK(x.a.ledger().members.count[0] == 0);
+  auto const forgetting = [&](char const* list) {
+    std::string changed = text;
+    return refused(changed.replace(changed.find("forget 0"), 8, list));
+  };
+  CHECK(forgetting("forget 1") == "read_plan: line 4: member 1 of 1 is no member, or listed out of order");
+  CHECK(forgetting("forget 0 0") == "read_plan: line 4: member 0 of 1 is no member, or listed out of order");
+  CHECK(forgetting("forget") == "read_plan: line 4: the line ends; expected is the member");
+  CHECK(forgetting("forget 0\nforget 0") == "read_plan: line 5: \"forget\" stands for \"stay\" or \"entry\"");
 }
 
 TEST_CASE("the text does not depend on a stream's flags or locale") {

@@ -123,7 +123,7 @@ TEST_CASE("broken ledgers are told by track and slot") {
           l.members.owner[0] = 4;
           l.members.owner[1] = 3;
         }) == "member 1 of " + track +
-                  " belongs to slot 3, and the member before it to 4; members are ordered by owner");
+                  " belongs to slot 3, and the one before it to slot 4; members are ordered by owner");
   CHECK(broken(member(3, -1)) == "member 1 of " + track + " has norm -1");
 }
 

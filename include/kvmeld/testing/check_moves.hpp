@@ -75,7 +75,7 @@ template <class Layout, class F> void each_copy(layout_subject<Layout> const& x,
 /// copy_row moves the bits and nothing else, whatever they mean.
 template <class Layout> std::string copy_problem(layout_subject<Layout> const& x) {
   x.write_noise(4);
-  if constexpr (x.shows_bits) {  // bits of any kind, NaN among them
+  if constexpr (layout_subject<Layout>::shows_bits) {  // bits of any kind, NaN among them
     for (std::size_t r = 0; r < x.rows.size(); ++r) {
       auto const at = x.layout.locate(x.rows[r].where, x.rows[r].slot);
       for (std::uint32_t c = 0; c < x.channels; ++c) {

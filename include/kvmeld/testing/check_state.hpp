@@ -16,7 +16,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// The shared entries of one track: members within their room, each owned by an entry that is held, in their order.
+/// The shared entries of one track: members within their room, each owned by an entry that is held, ordered by owner.
 inline std::string member_problem(ledger_ref const& l, track t) {
   if (l.members.capacity == 0) return {};
   std::uint32_t const count = l.members.count[t.index];
@@ -31,7 +31,7 @@ inline std::string member_problem(ledger_ref const& l, track t) {
     }
     if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) {
       return message("member ", m, " of ", check_calls::track_name(t), " belongs to slot ",
-                     l.members.owner[i], ", and the member before it to ", l.members.owner[i - 1],
+                     l.members.owner[i], ", and the one before it to slot ", l.members.owner[i - 1],
                      "; members are ordered by owner");
     }
     if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f) {

@@ -94,7 +94,7 @@ template <class Layout> std::string rounding_problem(layout_subject<Layout> cons
       if (!x.exact() && !(magnitude(got[c] - value(c)) <= allowed)) {
         return reads(c) + message(" for ", value(c), "; allowed is an error of ", allowed);
       }
-      if constexpr (x.plain) {
+      if constexpr (layout_subject<Layout>::plain) {
         using traits = element_traits<element>;
         float const rounded = traits::to_float(traits::from_float(value(c)));
         if (x.exact() && float_bits(got[c]) != float_bits(rounded)) {

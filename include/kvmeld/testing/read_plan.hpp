@@ -114,12 +114,26 @@ inline saved_track read_track(plan_lines& in) {
   t.kept = in.number("the number of entries kept");
   in.expect("rounds");
   t.rounds = in.number("the number of rounds");
+  in.expect("threshold");
+  t.threshold = in.number("the threshold");
   in.expect("findings");
   t.findings = in.number("the findings");
+  in.expect("members");
+  t.members = in.number("the number of members");
   in.end_of_line();
   std::uint32_t at = 0, kept = 0;
   while (in.good() && at < t.length) {
     std::string const word = in.next();
+    if (word == "forget" && at == 0 && t.forgotten.empty()) {
+      do {
+        std::uint32_t const m = in.number("the member");
+        if (m >= t.members || (!t.forgotten.empty() && m <= t.forgotten.back())) {
+          in.refuse(message("member ", m, " of ", t.members, " is no member, or listed out of order"));
+        }
+        t.forgotten.push_back(m);
+      } while (in.good() && in.more());
+      continue;
+    }
     saved_entry e{};
     e.slot = e.target = in.good() ? in.number("the slot") : 0;
     e.count = 1;

@@ -28,7 +28,7 @@ constexpr std::uint32_t plan_text_version = 1;
 /// Words of the text, by fate.
 inline char const* fate_name(fate f) {
   constexpr char const* names[] = {"keep", "merge", "share", "spread", "drop"};
-  return names[static_cast<std::uint8_t>(f)];
+  return f <= fate::drop ? names[static_cast<std::uint8_t>(f)] : "unknown";
 }
 
 /// What becomes of one entry, or of `count` entries in a row that just stay. Weights are bits of floats.
@@ -42,10 +42,13 @@ struct saved_entry {
 
 struct saved_track {
   std::uint32_t layer, sequence, kv_head;
-  std::uint32_t length;    ///< entries the plan was made for
-  std::uint32_t kept;      ///< entries it leaves
-  std::uint32_t rounds;    ///< what planning noted for the round counter
-  std::uint32_t findings;  ///< bits of `finding` that planning left
+  std::uint32_t length;                  ///< entries the plan was made for
+  std::uint32_t kept;                    ///< entries it leaves
+  std::uint32_t rounds;                  ///< what planning noted for the round counter
+  std::uint32_t threshold;               ///< and for the next adaptive threshold
+  std::uint32_t findings;                ///< bits of `finding` that planning left
+  std::uint32_t members;                 ///< members the plan was made for
+  std::vector<std::uint32_t> forgotten;  ///< those of them that go, ascending
   std::vector<saved_entry> entries;
 };
 
@@ -99,18 +102,17 @@ template <class... Words> std::string words(Words const&... w) {
   return line + "\n";
 }
 
-/// Writes the plan made last, edited or not, in lines of text:
+/// Writes a plan of the sequences in `work`, edited or not, in lines of text:
 ///   kvmeld-plan 1                                        version
 ///   layers 2 heads 4 sequences 0 3                       the listed sequences follow
-///   track 0 0 1 length 50 kept 30 rounds 1 findings 0    layer, sequence, head; for every track, in order
+///   track 0 0 1 length 50 kept 30 rounds 1 threshold 0 findings 0 members 9
+///                                                        layer, sequence, head; for every track, in order
+///   forget 2 5                                           members that go, if any do
 ///   stay 0 16                                            16 entries from slot 0 on stay as they are
 ///   entry 16 merge 18 0 3f000000 3f000000 3f800000       slot, fate, target, span; key, value, degree weight: float bits
 ///   end
-/// Exact and independent of the locale. Without a plan the frame alone. Host only.
-template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
-  ledger_ref const& l = cache.ledger();
-  plan_ref const& p = cache.current_plan();
-  work_list const work = cache.planned_work();
+/// Exact and independent of the locale. Host only.
+inline void dump_plan(ledger_ref const& l, plan_ref const& p, work_list work, std::ostream& out) {
   out << words("kvmeld-plan", plan_text_version);
   std::string listed;
   for (std::uint32_t i = 0; i < work.sequence_count; ++i) listed += " " + std::to_string(work.sequences[i]);
@@ -120,8 +122,15 @@ template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
     std::uint32_t const n = p.old_length[item];
     std::uint32_t kept = 0;
     for (slot_t s = 0; s < n; ++s) kept += p.what[p.at(item, s)] == fate::keep ? 1 : 0;
+    std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
     out << words("track", t.layer, t.sequence, t.kv_head, "length", n, "kept", kept, "rounds",
-                 l.word(t, track_word::last_rounds), "findings", l.findings[t.index]);
+                 l.word(t, track_word::last_rounds), "threshold", l.word(t, track_word::next_threshold),
+                 "findings", l.findings[t.index], "members", members);
+    std::string forgotten;
+    for (std::uint32_t m = 0; m < members; ++m) {
+      if (!p.keeps_member(item, m)) forgotten += " " + std::to_string(m);
+    }
+    if (!forgotten.empty()) out << words("forget" + forgotten);
     for (slot_t s = 0; s < n;) {
       std::uint32_t run = 0;
       while (s + run < n && stays(saved_entry_of(p, item, s + run))) ++run;
@@ -134,6 +143,11 @@ template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
     }
   }
   out << "end\n";
+}
+
+/// The plan that a cache made last; without one the frame alone.
+template <class Cache> void dump_plan(Cache const& cache, std::ostream& out) {
+  dump_plan(cache.ledger(), cache.current_plan(), cache.planned_work(), out);
 }
 
 /// Runs a call that may refuse; the refusal's text, or nothing.
@@ -173,8 +187,16 @@ template <class Cache> std::string load_plan(saved_plan const& saved, Cache& cac
       return message("load_plan: the plan of ", check_calls::track_name(t), " is for ",
                      saved.tracks[item].length, " entries, but the track holds ", l.length[t.index]);
     }
+    std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
+    if (saved.tracks[item].members != members) {
+      return message("load_plan: the plan of ", check_calls::track_name(t), " is for ",
+                     saved.tracks[item].members, " members, but the track holds ", members);
+    }
   }
   for (std::uint32_t item = 0; item < items; ++item) {
+    for (std::uint32_t m : saved.tracks[item].forgotten) {
+      if (m < saved.tracks[item].members) p.member_kept[std::size_t{item} * p.member_stride + m] = 0;
+    }
     for (saved_entry const& e : saved.tracks[item].entries) {
       if (e.count != 1 || stays(e) || e.slot >= p.old_length[item]) continue;
       std::size_t const i = p.at(item, e.slot);
@@ -195,7 +217,11 @@ template <class Cache> std::string load_plan(saved_plan const& saved, Cache& cac
       if (p.what[p.at(item, s)] == fate::keep) p.new_slot[p.at(item, s)] = kept++;
     }
     p.new_length[item] = kept;
+    for (std::uint32_t m = 0; !problem.empty() && m < saved.tracks[item].members; ++m) {
+      p.member_kept[std::size_t{item} * p.member_stride + m] = 1;
+    }
     if (!problem.empty()) continue;
+    l.word(t, track_word::next_threshold) = saved.tracks[item].threshold;
     l.word(t, track_word::last_rounds) = saved.tracks[item].rounds;
     l.findings[t.index] = saved.tracks[item].findings;
   }
