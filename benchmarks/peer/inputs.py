@@ -13,10 +13,10 @@ def noise(state):
 
 
 def keys(n):
-    """(HEADS, n, HEAD_DIM), float32: a topic's direction plus a walk; a topic lasts 64 tokens, and comes back."""
+    """(HEADS, n, HEAD_DIM), float32: a topic's direction plus a walk; topics last 64 tokens and come back."""
     head = numpy.arange(HEADS, dtype=numpy.uint32)
-    state = (head[:, None] * HEAD_DIM + numpy.arange(HEAD_DIM, dtype=numpy.uint32) + 1) * numpy.uint32(2654435761)
-    state = state.astype(numpy.uint32)
+    channel = head[:, None] * numpy.uint32(HEAD_DIM) + numpy.arange(HEAD_DIM, dtype=numpy.uint32)
+    state = (channel + numpy.uint32(1)) * numpy.uint32(2654435761)
     centre = numpy.stack([numpy.float32(1.2) * noise(state) for _ in range(TOPICS)], axis=1)
     walk = numpy.zeros((HEADS, HEAD_DIM), numpy.float32)
     choice = head + numpy.uint32(1)

@@ -152,7 +152,8 @@ def cam_rates(budget, scores):
     sinks = budget // 2
     local, n = budget - sinks, len(scores)
     reference = sum(scores[n - local:]) / local
-    return [0.0 if s <= 0 else 1.0 if reference <= 0 else min(1.0, s / reference) for s in scores[sinks:n - local]]
+    gone = scores[sinks:n - local]
+    return [0.0 if s <= 0 else 1.0 if reference <= 0 else min(1.0, s / reference) for s in gone]
 
 def cam(keys, values, budget, mask):
     sinks = budget // 2

@@ -1,9 +1,9 @@
 """The methods in PyTorch, vectorised over heads, one layer at a time.
 
-keys, values: (heads, n, head_dim), float32 or bfloat16; scores: (heads, n), float32. Every function returns new
-tensors as a dict with keys, values, degree, position (heads, kept), and leaves its arguments alone. Similarities,
-weights and sums are float32; stored rows have the dtype of the input. README.md says where this differs from the
-library.
+keys, values: (heads, n, head_dim), float32 or bfloat16; scores: (heads, n), float32. Every function returns
+new tensors as a dict with keys, values, degree, position (heads, kept), and leaves its arguments alone.
+Similarities, weights and sums are float32; stored rows have the dtype of the input. README.md says where this
+differs from the library.
 """
 import math
 
@@ -66,7 +66,7 @@ def snapkv(keys, values, budget, scores, window=32):
     return evicted(keys, values, best_and_recent(pooled(scores, window), window, budget))
 
 
-# --- Chelsea --------------------------------------------------------------------------------------------------
+# --- Chelsea ------------------------------------------------------------------------------------------------
 
 
 def chelsea_edges(keys, chunk):
@@ -119,13 +119,13 @@ def chelsea(keys, values, budget, r_init=0.35, alpha=0.1, m=2, floor=0.05, sinks
     return {"keys": keys, "values": values, "degree": degree, "position": position}
 
 
-# --- KVMerger -------------------------------------------------------------------------------------------------
+# --- KVMerger -----------------------------------------------------------------------------------------------
 
 REACH = 128  # sets are no longer than this
 
 
 def band(keys, reach=REACH):
-    """(m, reach): smallest cosine of entry j with any of its d + 1 elders j-1 .. j-1-d (zero rows before 0)."""
+    """(m, reach): smallest cosine of entry j with its elders j-1 .. j-1-d (zero rows before the first)."""
     m, dim = keys.shape
     blocks = -(-m // reach)
     padded = functional.pad(unit(keys), (0, 0, reach, blocks * reach - m))
@@ -143,7 +143,7 @@ def band(keys, reach=REACH):
 def set_ends(falling, theta):
     """The newest entry of every set, newest set first. `falling` is -band: ascending rows."""
     # How many elders in a row have cosine > theta, that is -cosine < -theta.
-    length = torch.searchsorted(falling, torch.full((falling.shape[0], 1), -theta), right=False)[:, 0].tolist()
+    length = torch.searchsorted(falling, torch.full((falling.shape[0], 1), -theta))[:, 0].tolist()
     ends, j = [], falling.shape[0] - 1
     while j >= 0:
         ends.append(j)
@@ -217,7 +217,7 @@ def kvmerger(keys, values, budget, scores):
     return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-# --- EMS ------------------------------------------------------------------------------------------------------
+# --- EMS ----------------------------------------------------------------------------------------------------
 
 
 def ems_matches(keys, values, centre_keys, centre_values, block=1024):
@@ -267,17 +267,18 @@ def ems_head(keys, values, budget, total, local, gamma, tau, window):
 
 def ems(keys, values, budget, total, local, gamma=4, tau=0.6, window=32):
     """Prefill. Heads have different numbers of members: those come as a list of tensors."""
-    parts = [ems_head(k, v, budget, t, s, gamma, tau, window) for k, v, t, s in zip(keys, values, total, local)]
+    heads = zip(keys, values, total, local)
+    parts = [ems_head(k, v, budget, t, s, gamma, tau, window) for k, v, t, s in heads]
     return {name: [part[name] for part in parts] if name.startswith("member")
             else torch.stack([part[name] for part in parts]) for name in parts[0]}
 
 
-# --- CaM ------------------------------------------------------------------------------------------------------
+# --- CaM ----------------------------------------------------------------------------------------------------
 
 
 def cam(keys, values, budget, scores, generator=None):
-    """One shot over StreamingLLM, half of the budget sinks: the mean of the masked evicted values goes into all
-    local entries, which then are centroids of 1 + sum M / m tokens."""
+    """One shot over StreamingLLM, half of the budget sinks: the masked evicted values over m are added to each
+    of the m local entries, which then are centroids of 1 + sum M / m tokens."""
     heads, n, _ = keys.shape
     sinks = budget // 2
     local = budget - sinks
@@ -289,7 +290,8 @@ def cam(keys, values, budget, scores, generator=None):
     grown = 1 + mask.sum(dim=1) / local
     kept = torch.cat([torch.arange(sinks), torch.arange(n - local, n)]).expand(heads, -1)
     out = evicted(keys, values, kept)
-    out["values"][:, sinks:] = ((out["values"][:, sinks:].float() + added) / grown[:, None, None]).to(values.dtype)
+    centroids = (out["values"][:, sinks:].float() + added) / grown[:, None, None]
+    out["values"][:, sinks:] = centroids.to(values.dtype)
     out["degree"][:, sinks:] = grown[:, None]
     out["mask"] = mask
     return out

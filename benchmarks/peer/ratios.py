@@ -13,7 +13,7 @@ def figure(milliseconds):
 def table(ours, theirs):
     """Rows of the methods and inputs that both have, as the peer lists them."""
     seconds = {(row["name"], row["n"], row["dtype"]): row["seconds"] for row in ours["rows"]}
-    lines = ["| method | n | dtype | kvmeld ms | PyTorch ms | PyTorch / kvmeld |", "|---|---|---|---|---|---|"]
+    lines = ["| method | n | dtype | kvmeld ms | PyTorch ms | PyTorch / kvmeld |", "|---" * 6 + "|"]
     lonely = []
     for row in theirs:
         own = seconds.get((f"compress/{row['method']}", row["n"], row["dtype"]))

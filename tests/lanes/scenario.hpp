@@ -122,6 +122,7 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   kvmeld::limits sizes{};
   sizes.extent = s;
   sizes.wave_tracks = 3;
+  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 2 * life.budget : 0;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   w.write(d, 0, 0, life.first);
   w.write(d, 1, 0, life.second);

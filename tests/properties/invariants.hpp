@@ -73,9 +73,14 @@ template <class T, class Policy> struct subject {
     kvmeld::limits s;
     s.wave_tracks = wave;
     s.whole_plan = whole;
+    s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 50 : 0;
     return s;
   }
 };
+
+inline float degree_of(kvmeld::ledger_ref const& l, kvmeld::track t, std::uint32_t slot) {
+  return l.degree[l.at(t, slot)];
+}
 
 template <class Policy>
 std::uint32_t least_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, std::uint32_t frozen) {
@@ -104,7 +109,19 @@ std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint3
           add(static_cast<double>(ref.ledger.channel_data[c][ref.ledger.at(t, i)]));
       }
       for (double x : support::read_row(ref.values, t, i)) add(x);
-      add(static_cast<double>(ref.degree(t, i)));
+      add(static_cast<double>(degree_of(ref.ledger, t, i)));
+    }
+    kvmeld::member_ref const& m = ref.ledger.members;
+    std::uint32_t const members = m.capacity == 0 ? 0 : m.count[t.index];
+    for (std::uint32_t i = 0; m.capacity != 0 && i < ref.length(t); ++i)
+      add(static_cast<double>(m.own_norm[ref.ledger.at(t, i)]));
+    for (std::uint32_t i = 0; i < members; ++i) {
+      std::size_t const at = ref.ledger.member_at(t, i);
+      out.push_back(m.owner[at]);
+      out.push_back(static_cast<std::uint32_t>(m.position[at]));
+      add(static_cast<double>(m.norm[at]));
+      for (std::uint32_t c = 0; c < ref.ledger.channels.count; ++c)
+        add(static_cast<double>(m.channel_data[c][at]));
     }
   });
   return out;
@@ -154,7 +171,7 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     for (std::uint32_t i = 0; i < held && i < n; ++i) {
       require(same_row(before.keys[i], ref.keys, t, i) && same_row(before.values[i], ref.values, t, i),
               untouched);
-      require(static_cast<double>(ref.degree(t, i)) == before.degree[i] &&
+      require(static_cast<double>(degree_of(ref.ledger, t, i)) == before.degree[i] &&
                   ref.position(t, i) == before.position[i],
               degree);
     }
@@ -168,6 +185,10 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   constexpr bool spans = kvmeld::makes_spans<typename Policy::identify_type>::value && !drops_all;
   // Degrees that stand for attention are not tokens.
   constexpr bool by_mass = std::is_same_v<typename Policy::merge_type, kvmeld::merge::mass_preserving>;
+  // Entries that find no centre are evicted; shared ones live on as members, which have promises of their own.
+  constexpr bool evicts =
+      Policy::select_type::drops || kvmeld::needs_centers<typename Policy::identify_type>::value;
+  constexpr bool shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;
   bool const reached = (found_bits & budget_unreached) == 0;
   require((held >= 1 || Policy::select_type::drops) && held <= n, length);
@@ -189,10 +210,10 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     auto const at = slot_of.find(p);
     if (at == slot_of.end()) return broken | order;
     std::uint32_t const old = at->second;
-    double const now = static_cast<double>(ref.degree(t, i));
+    double const now = static_cast<double>(degree_of(ref.ledger, t, i));
     total += now;
-    require(now > 0 && (by_mass || now >= before.degree[old]) &&
-                (policy.merge.carries_degree() || now == before.degree[old]),
+    require(shares || (now > 0 && (by_mass || now >= before.degree[old]) &&
+                       (policy.merge.carries_degree() || now == before.degree[old])),
             degree);
     bool const same_keys = same_row(before.keys[old], ref.keys, t, i);
     bool const same = same_keys && same_row(before.values[old], ref.values, t, i);
@@ -200,9 +221,9 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     bool const receives = spans && old >= n - pins.recents;
     bool const merges = (sets && !drops_all) || receives;
     bool const tells = policy.merge.carries_degree() && !spans && !by_mass;
-    if (pinned) require(receives ? same_keys : same && now == before.degree[old], edges);
+    if (pinned) require(receives ? same_keys : same && (shares || now == before.degree[old]), edges);
     if (!merges || (tells && now == before.degree[old])) require(same, untouched);
-    if (before.bad[old]) require(same && now == before.degree[old], flagged);
+    if (before.bad[old]) require(same && (shares || now == before.degree[old]), flagged);
     if (!before.bad[old]) {
       require(support::finite_row(support::read_row(ref.keys, t, i)) &&
                   support::finite_row(support::read_row(ref.values, t, i)),
@@ -212,9 +233,13 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   for (std::uint32_t i = 0; i < pins.sinks; ++i) require(ref.position(t, i) == before.position[i], edges);
   for (std::uint32_t i = 0; i < pins.recents && i < held; ++i)
     require(ref.position(t, held - 1 - i) == before.position[n - 1 - i], edges);
-  if (policy.merge.carries_degree() && sets && !Policy::select_type::drops) {
+  if (policy.merge.carries_degree() && sets) {
     bool const evicted = (found_bits & evicted_fallback) != 0;
-    require(by_mass ? total < all * (1 + 1e-5) : evicted ? total < all : total == all, tokens);
+    require(by_mass   ? total < all * (1 + 1e-5)
+            : evicts  ? total <= all
+            : evicted ? total < all
+                      : total == all,
+            tokens);
   }
   return broken;
 }

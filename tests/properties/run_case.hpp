@@ -1,15 +1,16 @@
 // Compresses one random case whole, in rounds of plan and apply, on more threads, in other waves, alone and elsewhere.
 #pragma once
 
+#include <kvmeld/testing.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include <kvmeld/testing.hpp>
-
 #include "invariants.hpp"
+#include "member_invariants.hpp"
 
 namespace properties {
 
@@ -32,6 +33,7 @@ template <class Cache> void age(dice& d, Cache const& cache, std::uint32_t q, st
       support::set_scores(l, t, scores, c);
     }
     l.word(t, kvmeld::track_word::observed_rows) = 1;
+    if (l.members.capacity != 0) give_members(d, l, t, n);
   });
 }
 
@@ -44,6 +46,7 @@ inline void copy_ledger(kvmeld::ledger_ref const& from, kvmeld::track a, kvmeld:
     to.position[y] = from.position[x];
     for (std::uint32_t c = 0; c < from.channels.count; ++c) to.channel_data[c][y] = from.channel_data[c][x];
   }
+  copy_members(from, a, to, b);
   to.word(b, kvmeld::track_word::observed_rows) = from.word(a, kvmeld::track_word::observed_rows);
 }
 
@@ -109,11 +112,13 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   subject<T, Policy> start(memory, policy, 1, d.between(0, 4), true);
   s.budgets.resize(s.extent.tracks());
   std::vector<reference::track_state> before(s.extent.tracks());
+  std::vector<member_list> members(s.extent.tracks());
   for (std::uint32_t q : slots) {
     start.cache.open(q, s.lengths[q], s.frozen[q]);
     age(d, start.cache, q, s.lengths[q]);
     support::for_tracks(s.extent, q, [&](kvmeld::track t) {
       before[t.index] = support::read_track(start.cache.ref(), t);
+      members[t.index] = members_of(start.cache.ledger(), t);
       std::uint32_t const n = s.lengths[q];
       std::uint32_t& limit = s.budgets[t.index];
       for (limit = d.between(1, n + 1); limit < n && limit < least_budget(policy, n, limit, s.frozen[q]);)
@@ -134,6 +139,8 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   for (std::uint32_t q : slots) {
     support::for_tracks(s.extent, q, [&](kvmeld::track t) {
       CHECK(broken_promises(policy, s, whole.cache, t, before[t.index]) == 0);
+      CHECK(broken_member_promises(policy, s.budgets[t.index], whole.cache, t, before[t.index],
+                                   members[t.index]) == 0);
     });
   }
 
@@ -141,11 +148,11 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   for (bool more = true; more;) {
     std::size_t held = 0, left = 0;
     for (std::uint32_t q : slots) held += rounds.cache.entries(q);
-    kvmeld::testing::watch const before(rounds.cache);
+    kvmeld::testing::watch const last(rounds.cache);
     rounds.cache.plan(slots, budget, s.fallback);
-    CHECK(before.unchanged(rounds.cache) == "");
+    CHECK(last.unchanged(rounds.cache) == "");
     rounds.cache.apply();
-    CHECK(before.after_compress(rounds.cache, slots) == "");
+    CHECK(last.after_compress(rounds.cache, slots) == "");
     for (std::uint32_t q : slots) left += rounds.cache.entries(q);
     more = Policy::identify_type::repeats && left < held;
   }

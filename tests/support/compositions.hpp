@@ -47,6 +47,31 @@ template <class F> void each_chelsea_preset(F f) {
   f("chelsea in chunks of 12", chelsea);
 }
 
+// EMS for values that are noise. Those that share want limits.members.
+template <class F> void each_ems_preset(F f) {
+  using namespace kvmeld;
+  f("ems", preset::ems::shared(quantity::entries(6), 6, 0.05f));
+  f("ems collapsed", preset::ems::collapsed(quantity::entries(6), 6, 0.05f));
+  auto needle = preset::ems::needle();
+  needle.select.window = quantity::entries(12);
+  needle.identify.admission.theta = 0.02f;
+  f("ems for needles", needle);
+}
+
+// Centres found otherwise, and other scores for members.
+template <class F> void each_center_mix(F f) {
+  using namespace kvmeld;
+  select::bands const bands{quantity::entries(2), quantity::entries(4), quantity::entries(3), 2.5};
+  f("nearest by the product as printed, shared",
+    policy{score::local{5, {3, pooling_mode::mean}}, bands,
+           identify::nearest_center<admit::threshold, identify::resemblance::signed_product>{{0.05f, true}},
+           merge::shared{}});
+  f("nearest key, collapsed",
+    policy{score::global_local{5, {}}, bands,
+           identify::nearest_center<admit::threshold, identify::resemblance::keys>{{0.4f}},
+           merge::collapsed{}});
+}
+
 template <class F> void each_preset(F f) {
   each_eviction_preset(f);
   each_kvmerger_preset(f);

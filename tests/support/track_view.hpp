@@ -43,7 +43,7 @@ template <class Ref> reference::track_state read_track(Ref const& ref, kvmeld::t
   for (std::uint32_t s = 0; s < ref.length(where); ++s) {
     out.keys.push_back(read_row(ref.keys, where, s));
     out.values.push_back(read_row(ref.values, where, s));
-    out.degree.push_back(static_cast<double>(ref.degree(where, s)));
+    out.degree.push_back(static_cast<double>(ref.ledger.degree[ref.ledger.at(where, s)]));
     out.position.push_back(ref.position(where, s));
     out.score.push_back(score_of(ref.ledger, where, s));
     out.bad.push_back(!finite_row(out.keys.back()) || !finite_row(out.values.back()) ? 1 : 0);

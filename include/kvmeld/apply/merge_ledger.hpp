@@ -1,6 +1,7 @@
 // The plan becomes bookkeeping: degrees and score channels of pivots and spread targets.
 #pragma once
 
+#include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
@@ -31,13 +32,19 @@ struct merge_ledger_phase {
     std::uint32_t const begin = t.index * block;
     if (begin >= n) return;
     member_list const spreads = spreads_of(wave, t.item);
+    span_segment flow;
+    float inflow = 0.0f;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
       slot_t const p = begin + i;
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
         merge_set(t, p, m);
       } else if (spreads.count != 0 && map.what[map.at(t.item, p)] == fate::keep) {
-        receive(t, p, spreads);
+        if (!flow.holds(p)) {
+          flow = segment_from(map, t.item, spreads, p, n);
+          inflow = flow.reached ? sum_of_degrees(t, p, spreads) : 0.0f;
+        }
+        if (flow.reached) receive(t, p, inflow);
       }
     });
   }
@@ -91,20 +98,21 @@ private:
   }
 
   /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
-  KVMELD_HD void receive(tile const& t, slot_t p, member_list const& spreads) const {
-    ledger_ref const& l = wave.ledger;
-    float degree = l.degree[l.at(t.where, p)];
-    bool any = false;
-    for (std::uint32_t i = 0; i < spreads.count; ++i) {
-      std::size_t const s = map.at(t.item, spreads.slots[i]);
-      if (p < map.target[s] || p - map.target[s] >= map.span[s]) continue;
-      if (!any) degree *= map.degree_weight[map.at(t.item, p)];
-      any = true;
-      degree += map.degree_weight[s] * l.degree[l.at(t.where, spreads.slots[i])];
-    }
-    if (!any) return;
-    l.degree[l.at(t.where, p)] = degree;
+  KVMELD_HD void receive(tile const& t, slot_t p, float inflow) const {
+    float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
+    degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
     look_again(t, p, entry_flag::value_checked);
+  }
+  /// What flows into slot p and the rest of its segment.
+  KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {
+    ledger_ref const& l = wave.ledger;
+    float sum = 0.0f;
+    for (std::uint32_t i = 0; i < spreads.count; ++i) {
+      slot_t const s = spreads.slots[i];
+      if (!spread_reaches(map, t.item, s, p)) continue;
+      sum += map.degree_weight[map.at(t.item, s)] * l.degree[l.at(t.where, s)];
+    }
+    return sum;
   }
 };
 

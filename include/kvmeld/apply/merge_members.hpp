@@ -8,7 +8,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/merge/sets.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -114,7 +113,7 @@ private:
         if (!takes_part(t, first + r) || l.is_direction(t.where, first + r)) return;
         float const* const row = rows + std::size_t{r} * d;
         // Above 0 for a zero row too: 0 would say that the row is a key.
-        l.members.own_norm[l.at(t.where, first + r)] = max_of(1e-30f, std::sqrt(dot(row, row, d)));
+        l.members.own_norm[l.at(t.where, first + r)] = max_of(1e-30f, row_norm(row, d));
       });
       team.sync();
     }

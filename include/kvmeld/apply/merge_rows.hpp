@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/apply/blend_rows.hpp>
+#include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/team.hpp>
@@ -35,7 +36,8 @@ template <class Layout> struct merge_rows_phase {
                                      : ceil_div(s.capacity, block);
   }
   std::size_t scratch_bytes(int) const {
-    return runs_along_tokens<Layout> ? 0 : blend_scratch(layout.channels());
+    return runs_along_tokens<Layout> ? scratch_size(channel_slice * sizeof(float))
+                                     : blend_scratch(layout.channels());
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -49,18 +51,13 @@ template <class Layout> struct merge_rows_phase {
 private:
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
-  /// True if the spread source reaches slot p.
-  KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
-    std::size_t const i = map.at(item, source);
-    return p >= map.target[i] && p - map.target[i] < map.span[i];
+  /// A kept entry that values may be spread over. Keys are never spread.
+  KVMELD_HD bool may_receive(std::uint32_t item, member_list const& spreads, slot_t p) const {
+    return which == side::value && spreads.count != 0 && map.what[map.at(item, p)] == fate::keep;
   }
-  /// A kept entry that spread values flow into. Keys are never spread.
-  KVMELD_HD bool receives(std::uint32_t item, member_list const& spreads, slot_t p) const {
-    if (which == side::key || map.what[map.at(item, p)] != fate::keep) return false;
-    for (std::uint32_t i = 0; i < spreads.count; ++i) {
-      if (reaches(item, spreads.slots[i], p)) return true;
-    }
-    return false;
+  /// What source i of a segment counts with.
+  KVMELD_HD float spread_weight(std::uint32_t item, slot_t source, slot_t p) const {
+    return spread_reaches(map, item, source, p) ? weights()[map.at(item, source)] : 0.0f;
   }
 
   template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
@@ -71,23 +68,29 @@ private:
     float const* const weight = weights() + map.at(t.item, 0);
     member_list const spreads = spreads_of(wave, t.item);
     blend_buffers const b(team, layout.channels());
+    span_segment flow;  // while it holds, b.total is what its sources sum up to
     for (slot_t p = begin; p < end; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
         blend_into(
             team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
             [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
-      } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
-        // Row 0 is the target itself; sources count with the target's weight times their own.
-        blend_into(
-            team, layout, t.where, p, spreads.count + 1,
-            [&](std::uint32_t i) { return i == 0 ? p : spreads.slots[i - 1]; },
-            [&](std::uint32_t i) {
-              if (i == 0) return weight[p];
-              slot_t const s = spreads.slots[i - 1];
-              return reaches(t.item, s, p) ? weight[p] * weight[s] : 0.0f;
-            },
-            b);
+        flow = {};
+      } else if (may_receive(t.item, spreads, p)) {
+        if (!flow.holds(p)) {
+          flow = segment_from(map, t.item, spreads, p, n);
+          if (flow.reached) {
+            blend_rows(
+                team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
+                [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], p); }, b);
+          }
+        }
+        if (!flow.reached) continue;
+        layout.load_tile(team, t.where, p, 1, 0, layout.channels(), b.rows, layout.channels());
+        team.sync();
+        layout.encode_row(team, t.where, p,
+                          [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
+        team.sync();
       }
     }
   }
@@ -102,6 +105,8 @@ private:
     member_list const spreads = spreads_of(wave, t.item);
     segment<T> const s = layout.locate(t.where, 0);
     auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
+    float* const sums = team.template scratch<float>(channel_slice);  // of the segment's sources, by channel
+    span_segment flow;
     // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has the same
     // channels, so sets need no barrier between them.
     for (slot_t p = 0; p < n; ++p) {
@@ -115,17 +120,20 @@ private:
           }
           x[p] = element_traits<T>::from_float(total);
         });
-      } else if (spreads.count != 0 && receives(t.item, spreads, p)) {
+      } else if (may_receive(t.item, spreads, p)) {
+        bool const fresh = !flow.holds(p);
+        if (fresh) flow = segment_from(map, t.item, spreads, p, n);
+        if (!flow.reached) continue;
         team.for_each(channels, [&](std::uint32_t i) {
           T* const x = column(i);
-          float total = 0.0f;  // as rows first: -0 must not survive in one order only
-          total += weight[p] * element_traits<T>::to_float(x[p]);
-          for (std::uint32_t j = 0; j < spreads.count; ++j) {
-            slot_t const from = spreads.slots[j];
-            if (reaches(t.item, from, p))
-              total += weight[p] * weight[from] * element_traits<T>::to_float(x[from]);
+          if (fresh) {
+            sums[i] = 0.0f;
+            for (std::uint32_t j = 0; j < spreads.count; ++j) {
+              slot_t const from = spreads.slots[j];
+              sums[i] += spread_weight(t.item, from, p) * element_traits<T>::to_float(x[from]);
+            }
           }
-          x[p] = element_traits<T>::from_float(total);
+          x[p] = element_traits<T>::from_float(weight[p] * (element_traits<T>::to_float(x[p]) + sums[i]));
         });
       }
     }

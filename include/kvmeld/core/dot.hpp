@@ -1,8 +1,10 @@
 // Dot products and distances in one fixed order, so that host and device round alike.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 namespace kvmeld {
@@ -39,6 +41,21 @@ KVMELD_HD inline float dot(float const* a, float const* b, std::uint32_t n) {
 
 KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uint32_t n) {
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
+}
+
+/// ||row||, finite for every finite row: where squares overflow, they are taken of a scaled row, and a norm beyond half
+/// of float's range counts as that. 0 where all squares vanish.
+KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
+  float const square = dot(row, row, n);
+  if (is_finite(square)) return std::sqrt(square);
+  constexpr float down = 0x1p-80f;
+  constexpr float up = 0x1p80f;
+  constexpr float most = 0x1p127f;
+  float const scaled = std::sqrt(ordered_sum(n, [&](std::uint32_t c) {
+    float const x = row[c] * down;
+    return x * x;
+  }));
+  return scaled < most * down ? scaled * up : most;
 }
 
 }  // namespace KVMELD_ABI

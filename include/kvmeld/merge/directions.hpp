@@ -9,7 +9,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -32,7 +31,7 @@ template <bool Shared> struct directions {
 
   struct buffers {
     float* rows;   ///< one row per lane
-    float* total;  ///< [0] sum of weights, [1] weighted sum of norms
+    float* total;  ///< [0] sum of weights, [1] weighted mean of norms
   };
   std::size_t scratch_bytes(shape const& s, int lanes) const {
     return scratch_size(static_cast<std::size_t>(lanes) * s.key_dim * sizeof(float)) +
@@ -63,7 +62,7 @@ template <bool Shared> struct directions {
       team.for_each(rows, [&](std::uint32_t r) {
         float const* const row = b.rows + std::size_t{r} * d;
         slot_t const s = m.slots[i + r];
-        norm(i + r) = l.is_direction(t.where, s) ? l.norm_factor(t.where, s) : std::sqrt(dot(row, row, d));
+        norm(i + r) = l.is_direction(t.where, s) ? l.norm_factor(t.where, s) : row_norm(row, d);
         weight(i + r) = carried_weight(l.channels, l.channel_data, l.at(t.where, s));
       });
       team.sync();
@@ -76,15 +75,17 @@ template <bool Shared> struct directions {
         b.total[0] = static_cast<float>(m.count);
       }
       b.total[1] = 0.0f;
-      for (std::uint32_t i = 0; i < m.count; ++i) b.total[1] += weight(i) * norm(i);
+      for (std::uint32_t i = 0; i < m.count; ++i) b.total[1] += weight(i) / b.total[0] * norm(i);
     }
     team.sync();
-    float const length = Shared ? 1.0f : b.total[1] / b.total[0];
+    float const length = Shared ? 1.0f : b.total[1];
     team.for_each(m.count, [&](std::uint32_t i) {
       slot_t const s = m.slots[i];
       float const w = weight(i) / b.total[0];
       float const own = l.is_direction(t.where, s) ? 1.0f : norm(i);
-      norm(i) = own > 0.0f ? w * (length / own) : 0.0f;  // a zero row has no direction
+      // A zero row has no direction, nor one so short beside the others that no float says by how much.
+      float const stretch = own > 0.0f ? length / own : 0.0f;
+      norm(i) = is_finite(stretch) ? w * stretch : 0.0f;
       weight(i) = w;
       if (Shared && s != pivot) wave.step.what[wave.step.at(t.item, s)] = fate::share;
     });

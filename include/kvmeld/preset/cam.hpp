@@ -23,9 +23,11 @@ namespace preset {
 /// p_i mean(A) = A_i for every p_i <= 1, where a draw gives that on average only, with mean(A) or nothing at a time.
 ///
 /// While generating: `compress` when `due`, every step (trigger.interval 1) or every g steps. No attention moves to the
-/// targets. Evicting E entries reads E rows of V and writes m, touches ~80 bytes of metadata per entry, and moves every
-/// row of K and V behind the first gap, almost the whole cache: per step that is 1/g of the cache, E m = g m rows of
-/// arithmetic every g steps. From g = 16 on the moves are no longer what costs.
+/// targets. Evicting E entries reads E rows of V once, adds their sum to m rows, reads and writes about 80 bytes of
+/// metadata per entry, and moves every row of K and V behind the first gap, which is the whole local window or more:
+/// up to 2 x length rows per compression, so 2 x length / g per token. On one core with 1024 entries of 128 channels in
+/// bfloat16, a track costs 130 to 180 us per token at g = 1, 6 to 11 us at 16 and 2 to 3 us at 64; plain eviction
+/// costs about as much, and 16 is where the rest of a step outweighs it.
 namespace cam {
 
 template <class Score, class Select>

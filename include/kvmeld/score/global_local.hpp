@@ -1,6 +1,7 @@
 // Importance over the whole text and over the last queries at once.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/score/local.hpp>
@@ -79,18 +80,22 @@ private:
     float const local = data[past][i] + data[current][i];
     return global > local ? global : local;
   }
-  /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed.
+  /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed. Entries whose attention is NaN or infinite stay out of it.
   template <class Team>
   KVMELD_HD static float alignment(Team const& team, ledger_ref const& ledger, track where,
                                    std::uint32_t length) {
     float* const partial = team.template scratch<float>(team_partials);
     std::size_t const base = ledger.at(where, 0);
     float* const* const data = ledger.channel_data;
-    float const global = team_sum(
-        team, length, [&](std::uint32_t s) { return data[accumulated][base + s]; }, partial);
-    float const local = team_sum(
-        team, length, [&](std::uint32_t s) { return data[past][base + s] + data[current][base + s]; },
-        partial);
+    auto const sum = [&](auto attention) {
+      auto const finite = [&](std::uint32_t s) {
+        float const x = attention(base + s);
+        return is_finite(x) ? x : 0.0f;
+      };
+      return team_sum(team, length, finite, partial);
+    };
+    float const global = sum([&](std::size_t i) { return data[accumulated][i]; });
+    float const local = sum([&](std::size_t i) { return data[past][i] + data[current][i]; });
     return global > 0.0f ? local / global : 0.0f;
   }
 };
