@@ -7,16 +7,22 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace kvmeld_bench {
 
-/// A host executor that notes how much scratch a worker needed.
+template <class Phase> struct is_proposal : std::false_type {};
+template <class Identify, class Rows>
+struct is_proposal<kvmeld::propose_phase<Identify, Rows>> : std::true_type {};
+
+/// A host executor that notes how much scratch a worker needed, and how long proposals took.
 class metering_executor : public kvmeld::host_executor {
 public:
   using kvmeld::host_executor::host_executor;
@@ -24,12 +30,20 @@ public:
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     most_scratch_ = std::max(most_scratch_, phase.scratch_bytes(1));
+    auto const begin = std::chrono::steady_clock::now();
     kvmeld::host_executor::run(phase, extent, items, source);
+    if (!is_proposal<Phase>::value) return;
+    proposing_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   std::size_t most_scratch() const { return most_scratch_; }
-  void restart_meter() { most_scratch_ = 0; }
+  double proposing() const { return proposing_; }
+  void restart_meter() {
+    most_scratch_ = 0;
+    proposing_ = 0.0;
+  }
 
 private:
+  double proposing_ = 0.0;
   std::size_t most_scratch_ = 0;
 };
 
@@ -52,7 +66,7 @@ template <class T, class Cache>
 void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache& cache) {
   std::array<std::uint32_t, 1> const sequences{0};
   std::array<std::uint32_t, 1> const queries{1};
-  std::uint32_t const heads = kv_heads * group;
+  std::uint32_t const heads = heads_of(x.of().n) * group;
   std::vector<float> query(std::size_t{heads} * head_dim);
   std::vector<float> out(query.size());
   std::uint32_t state = 5;
@@ -67,7 +81,7 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
       },
       bytes,
       [&] {
-        return references{{}, s.reference().read_seconds(bytes())};
+        return references{{}, s.reference().read_seconds(bytes()), {}};
       });
 }
 
@@ -89,12 +103,18 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
       [&] {
         x.restore();
         cache = original;
+        cache.executor().restart_meter();
       },
       [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share)); },
       [&] {
-        double const before = double{kv_heads} * x.of().n;
+        double const before = 1.0 * heads_of(x.of().n) * x.of().n;
         double const after = static_cast<double>(cache.entries(0));
         return row_bytes * (2 * before + 2 * after + (before - after));
+      },
+      [&] {
+        references r;
+        if (preset == "chelsea") r.similarity = cache.executor().proposing();  // of the last run
+        return r;
       });
   if (cache.longest(0) != kvmeld::floor_share(kept_share, x.of().n)) {
     throw std::runtime_error(name + " left " + std::to_string(cache.longest(0)) + " of " +

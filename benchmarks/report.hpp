@@ -10,7 +10,7 @@
 
 namespace kvmeld_bench {
 
-/// How the cost of a row grows: the slope of log(seconds) over log(n) from its shortest to its longest input.
+/// How the cost of a row grows: the slope of log(seconds per head) over log(n) from its shortest to its longest input.
 struct exponent {
   std::string name, dtype;
   double value;
@@ -26,7 +26,7 @@ struct report {
   /// Of every row that ran at two lengths or more.
   std::vector<exponent> exponents() const;
   void print(std::ostream& out) const;
-  /// {"rows", "memory", "exponents", "machine"}; a ratio that does not apply is null.
+  /// {"rows", "memory", "exponents", "aims", "machine"}; a ratio that does not apply is null.
   void write_json(std::ostream& out) const;
 };
 

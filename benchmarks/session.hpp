@@ -15,7 +15,8 @@
 namespace kvmeld_bench {
 
 constexpr std::uint32_t head_dim = 128;
-constexpr std::uint32_t kv_heads = 8;
+/// KV heads of the layer: fewer where eight would not fit into the memory of a small machine.
+constexpr std::uint32_t heads_of(std::uint32_t n) { return n > 262144 ? 2 : 8; }
 constexpr std::uint32_t group = 4;  ///< query heads per KV head
 constexpr double kept_share = 0.2;  ///< of the entries, after a compression
 constexpr std::uint32_t observed_rows = 32;
@@ -34,12 +35,14 @@ struct row {
   std::optional<double> ratio_to_memcpy;
   std::optional<double> ratio_to_blas;
   std::optional<double> ratio_to_read;
+  std::optional<double> ratio_to_parts;  ///< over the similarities of the same run and a memcpy of the bytes
 };
 
 /// Yardsticks of a row besides memcpy, in seconds where they apply.
 struct references {
   std::optional<double> blas;
-  std::optional<double> read;  ///< a plain sum over what the stage has to read
+  std::optional<double> read;        ///< a plain sum over what the stage has to read
+  std::optional<double> similarity;  ///< the part of the row itself that proposes merges
 };
 
 /// A figure of the memory table.
@@ -72,10 +75,13 @@ public:
     double const seconds = median_seconds(options_.quick ? 0.05 : 0.2, setup, body);
     double const moved = bytes();
     references const reference = compared();
-    row r{name, of, seconds, moved, {}, {}, {}};
+    row r{name, of, seconds, moved, {}, {}, {}, {}};
     if (moved > 0.0) r.ratio_to_memcpy = seconds / yardstick_.move_seconds(moved);
     if (reference.blas) r.ratio_to_blas = seconds / *reference.blas;
     if (reference.read) r.ratio_to_read = seconds / *reference.read;
+    if (reference.similarity) {
+      r.ratio_to_parts = seconds / (*reference.similarity + yardstick_.move_seconds(moved));
+    }
     rows_.push_back(r);
   }
   template <class Setup, class Body, class Bytes>

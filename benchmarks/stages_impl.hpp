@@ -52,7 +52,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   x.restore();
   workbench b(x.extent(), score_type::channels(), s.threads());
   auto const none = [] {};
-  double const entries = double{kv_heads} * of.n;
+  double const entries = 1.0 * heads_of(of.n) * of.n;
   double const key_bytes = double{head_dim} * sizeof(T);
 
   s.measure(
@@ -67,7 +67,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   std::array<std::uint32_t, 1> const sequences{0};
   std::array<std::uint32_t, 1> const queries{observed_rows};
   kvmeld::batch_source const source{x.extent(), {0, sequences, queries}};
-  std::uint32_t const heads = kv_heads * group;
+  std::uint32_t const heads = heads_of(of.n) * group;
   std::vector<float> query(std::size_t{observed_rows} * heads * head_dim);
   std::uint32_t state = 3;
   for (float& q : query) q = noise(state);
@@ -138,6 +138,12 @@ private:
           b_.launch(kvmeld::select_phase<typename Policy::select_type>{policy_.select, wave});
         },
         [&](counts const& c) { return c.entries * (channels_ * 4.0 + 5); });
+    s_.measure(
+        "select" + suffix_, x_.of(), [] {},
+        [&] {
+          b_.launch(kvmeld::select_phase<typename Policy::select_type>{policy_.select, wave});
+        },
+        [&] { return b_.count().entries * 5; }, [&] { return pass_over_scores(); });
     measure(
         "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::round_phase{wave}); },
         [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
@@ -150,11 +156,11 @@ private:
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
           [&] {
-            return references{similarity_reference(), {}};
+            return references{similarity_reference(), {}, {}};
           });
     }
-    measure(
-        "admit",
+    s_.measure(
+        "admit" + suffix_, x_.of(),
         [&] {
           b_.restore(round);
           b_.launch(kvmeld::round_phase{wave});
@@ -162,9 +168,11 @@ private:
         [&] {
           b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
         },
-        [&](counts const& c) {
+        [&] {
+          counts const c = b_.count();
           return c.candidates * (identify_type::needs_keys ? candidate_bytes / 2 : 2) + c.removed * 5;
-        });
+        },
+        [&] { return pass_over_candidates(); });
   }
 
   void weigh() {
@@ -251,11 +259,54 @@ private:
         [&](counts const& c) { return c.moved * (2 * (9.0 + 4.0 * channels_) + 5) + c.emptied * 4; });
   }
 
+  /// A sum over the scores of every track, where a selector ranks by them.
+  references pass_over_scores() {
+    if constexpr (!Policy::select_type::needs_score) {
+      return {};
+    } else {
+      kvmeld::wave_ref const& wave = b_.wave();
+      return {{},
+              s_.reference().pass_seconds(wave.tracks,
+                                          [&](std::uint32_t item) {
+                                            float const* const score = wave.score + wave.at(item, 0);
+                                            float sum[16] = {};
+                                            std::uint32_t const n = wave.state[item].length / 16 * 16;
+                                            for (std::uint32_t i = 0; i < n; i += 16) {
+                                              for (std::uint32_t j = 0; j < 16; ++j) sum[j] += score[i + j];
+                                            }
+                                            float all = 0.0f;
+                                            for (float s : sum) all += s;
+                                            return static_cast<std::uint64_t>(all);
+                                          }),
+              {}};
+    }
+  }
+  /// A sum over the keys of the candidates as they lie, where an admission ranks them.
+  references pass_over_candidates() {
+    if constexpr (!std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
+      return {};
+    } else {
+      kvmeld::wave_ref const& wave = b_.wave();
+      return {{},
+              s_.reference().pass_seconds(wave.tracks,
+                                          [&](std::uint32_t item) {
+                                            kvmeld::candidate const* const list =
+                                                wave.candidates + wave.at(item, 0);
+                                            std::uint32_t const n =
+                                                policy_.identify.edges(wave.state[item].field);
+                                            std::uint64_t sum = 0;
+                                            for (std::uint32_t i = 0; i < n; ++i) sum += list[i].key;
+                                            return sum;
+                                          }),
+              {}};
+    }
+  }
+
   /// Only chunked_bipartite computes what a matrix product does.
   std::optional<double> similarity_reference() {
     if constexpr (std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
-      return s_.reference().similarity_seconds(kv_heads, b_.wave().state[0].field, policy_.identify.chunk,
-                                               head_dim);
+      return s_.reference().similarity_seconds(heads_of(x_.of().n), b_.wave().state[0].field,
+                                               policy_.identify.chunk, head_dim);
     } else {
       return {};
     }
@@ -276,7 +327,7 @@ private:
 
 template <class T, class Policy>
 void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const& p) {
-  if (!s.wants_any({"score_select", "open_round", "propose", "admit", "link", "weigh", "compose",
+  if (!s.wants_any({"score_select", "select", "open_round", "propose", "admit", "link", "weigh", "compose",
                     "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "renumber",
                     "compact_keys", "compact_values", "compact_values_transposed", "compact_ledger"},
                    std::string("/") + name, x.of())) {

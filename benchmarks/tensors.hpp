@@ -20,9 +20,9 @@
 
 namespace kvmeld_bench {
 
-/// One layer, one sequence, eight KV heads, every slot in use.
+/// One layer, one sequence, eight KV heads (two of a million entries), every slot in use.
 inline kvmeld::shape extent_of(std::uint32_t n, std::uint32_t layers = 1) {
-  return {layers, 1, kv_heads, group, head_dim, head_dim, n};
+  return {layers, 1, heads_of(n), group, head_dim, head_dim, n};
 }
 
 /// Uniform noise in [-1, 1) from a linear congruential generator; one per channel, so that loops vectorise.
@@ -35,7 +35,7 @@ inline float noise(std::uint32_t& state) {
 template <class T> class tensors {
 public:
   tensors(std::uint32_t n, std::uint32_t threads, char const* dtype)
-      : of_{n, dtype}, threads_(threads), size_(std::size_t{kv_heads} * n * head_dim) {}
+      : of_{n, dtype}, threads_(threads), size_(std::size_t{heads_of(n)} * n * head_dim) {}
 
   /// K and V as they were made; the first call makes them. Before it there are none.
   void restore() {
@@ -43,7 +43,8 @@ public:
       original_.reset(new T[size_]);
       keys_.reset(new T[size_]);
       values_.reset(new T[size_]);
-      parallel_for(threads_, kv_heads, [&](std::int64_t head) { fill(static_cast<std::uint32_t>(head)); });
+      parallel_for(threads_, heads_of(of_.n),
+                   [&](std::int64_t head) { fill(static_cast<std::uint32_t>(head)); });
     }
     constexpr std::size_t piece = std::size_t{1} << 20;
     parallel_for(threads_, static_cast<std::int64_t>((size_ + piece - 1) / piece), [&](std::int64_t i) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -23,8 +24,16 @@ enum class anchor_rule : std::uint8_t {
   chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
 };
 
+/// Thresholds that one pass over the rows can count the sets of: what four bisections may ask for.
+constexpr std::uint32_t scan_thresholds = 15;
+constexpr std::uint32_t scan_bisections = 4;
+
+/// A lone lane keeps the anchors of several thresholds.
+KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
+  return lanes == 1 ? scan_thresholds + 2 : lanes;
+}
 KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {
-  return scratch_size(std::size_t{lanes + 1} * dim * sizeof(float));
+  return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float));
 }
 
 /// One track's scan. Borrows arrays of the wave that are free until sets are linked:
@@ -44,12 +53,21 @@ public:
         marks_(wave.candidates + wave.at(t.item, 0)),
         inverse_bits_(wave.set_end + wave.at(t.item, 0)),
         newest_(wave.set_member + wave.at(t.item, 0)),
-        reference_(team.template scratch<float>(std::size_t{team.lanes() + 1} * d_)),
+        reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
-    for (std::uint32_t i = 0; i < n_; i += team_.lanes()) {
-      std::uint32_t const rows = min_of(n_ - i, team_.lanes());
+    std::uint32_t const most = scan_rows(team_.lanes());
+    for (std::uint32_t i = 0; i < n_; i += most) {
+      std::uint32_t const rows = min_of(n_ - i, most);
       load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);
       team_.sync();
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team_.kernels()) {
+          float inverse[scan_thresholds + 2];
+          tuned->inverse_norms(block_, rows, d_, inverse);
+          for (std::uint32_t r = 0; r < rows; ++r) inverse_bits_[i + r] = float_bits(inverse[r]);
+          continue;
+        }
+      }
       team_.for_each(rows, [&](std::uint32_t r) {
         inverse_bits_[i + r] = float_bits(inverse_norm(block_ + std::size_t{r} * d_, d_));
       });
@@ -60,6 +78,57 @@ public:
   /// Number of sets for this threshold.
   KVMELD_HD std::uint32_t count(float theta) {
     return walk(theta, [](std::uint32_t, std::uint32_t) {});
+  }
+
+  /// sets[k] = number of sets for theta[k], for count <= scan_thresholds at once: one pass over the rows. Thresholds
+  /// whose sets have the same anchor share its products. For a team with kernels, which has one lane.
+  template <class Kernels>
+  void count_many(Kernels const& tuned, float const* theta, std::uint32_t count, std::uint32_t* sets) {
+    float* const row = reference_;
+    float* const anchors = block_;  // count + 1 of them: one is always free
+    std::uint32_t slot[scan_thresholds];
+    std::uint32_t newest[scan_thresholds + 1];  // entry in each slot
+    std::uint32_t used[scan_thresholds + 1] = {};
+    std::uint32_t bar[scan_thresholds];
+    for (std::uint32_t k = 0; k < count; ++k) {
+      bar[k] = order_key(theta[k]);
+      sets[k] = 0;
+      slot[k] = 0;
+    }
+    used[0] = count;
+    for (std::uint32_t i = n_; i-- > 0;) {
+      load_one(i, row);
+      bool const first = i + 1 == n_ || (break_at_gap_ && field_[i] + 1 != field_[i + 1]);
+      std::uint32_t key[scan_thresholds + 1];
+      if (!first) {
+        std::uint32_t list[scan_thresholds + 1];
+        float product[scan_thresholds + 1];
+        std::uint32_t live = 0;
+        for (std::uint32_t s = 0; s <= count; ++s) {
+          if (used[s] != 0) list[live++] = s;
+        }
+        tuned.dots(row, anchors, list, live, d_, product);
+        for (std::uint32_t l = 0; l < live; ++l) {
+          key[list[l]] = order_key(
+              cosine(product[l], bits_float(inverse_bits_[i]), bits_float(inverse_bits_[newest[list[l]]])));
+        }
+      }
+      std::uint32_t fresh = 0;
+      while (used[fresh] != 0) ++fresh;
+      bool taken = false;
+      for (std::uint32_t k = 0; k < count; ++k) {
+        bool const joins = !first && key[slot[k]] > bar[k];
+        if (!joins) ++sets[k];
+        if (joins && anchor_ == anchor_rule::fixed) continue;
+        --used[slot[k]];
+        slot[k] = fresh;
+        ++used[fresh];
+        taken = true;
+      }
+      if (!taken) continue;
+      newest[fresh] = i;
+      std::memcpy(anchors + std::size_t{fresh} * d_, row, d_ * sizeof(float));
+    }
   }
 
   /// Writes marks[i].target = newest entry of the set of i; returns the number of sets.
@@ -146,7 +215,16 @@ private:
   }
 
   KVMELD_HD float similarity(float const* a, std::uint32_t i, float const* b, std::uint32_t j) const {
-    return cosine(dot(a, b, d_), bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+    float product;
+    if constexpr (has_kernels<Team>::value) {
+      std::uint32_t const first = 0;
+      if (auto const* const tuned = team_.kernels()) {
+        tuned->dots(a, b, &first, 1, d_, &product);
+        return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+      }
+    }
+    product = dot(a, b, d_);
+    return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
   }
   KVMELD_HD void load_one(std::uint32_t i, float* to) const {
     keys_.load_tile(team_, where_, field_[i], 1, 0, d_, to, d_);

@@ -67,6 +67,14 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
       float low = -1.0625f;  // below every cosine: one set, gaps aside
       float high = 1.0625f;  // above every cosine, rounding included: every entry its own set
       for (std::uint32_t i = 0; i < admission.bisections; ++i) {
+        if constexpr (has_kernels<Team>::value) {
+          if (auto const* const tuned = team.kernels()) {
+            std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
+            bisect(scan, *tuned, steps, wanted, low, high);
+            i += steps - 1;
+            continue;
+          }
+        }
         float const middle = 0.5f * (low + high);
         (scan.count(middle) >= wanted ? high : low) = middle;
       }
@@ -108,6 +116,32 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   }
 
   std::string problem() const { return admission.problem(); }
+
+private:
+  /// `steps` bisections at once: all thresholds that they may come to, as a heap whose node k splits an interval into
+  /// those of 2k (lower) and 2k + 1. The outcome is that of one bisection after the other.
+  template <class Scan, class Kernels>
+  static void bisect(Scan& scan, Kernels const& tuned, std::uint32_t steps, std::uint32_t wanted, float& low,
+                     float& high) {
+    float lows[scan_thresholds + 1], highs[scan_thresholds + 1], middle[scan_thresholds + 1];
+    std::uint32_t sets[scan_thresholds];
+    std::uint32_t const nodes = (1u << steps) - 1;
+    lows[1] = low;
+    highs[1] = high;
+    for (std::uint32_t k = 1; k <= nodes; ++k) {
+      middle[k] = 0.5f * (lows[k] + highs[k]);
+      for (std::uint32_t child = 2 * k; child <= 2 * k + 1 && child <= nodes; ++child) {
+        lows[child] = child % 2 == 0 ? lows[k] : middle[k];
+        highs[child] = child % 2 == 0 ? middle[k] : highs[k];
+      }
+    }
+    scan.count_many(tuned, middle + 1, nodes, sets);
+    for (std::uint32_t k = 1; k <= nodes;) {
+      bool const enough = sets[k - 1] >= wanted;
+      (enough ? high : low) = middle[k];
+      k = 2 * k + (enough ? 0 : 1);
+    }
+  }
 };
 
 }  // namespace identify

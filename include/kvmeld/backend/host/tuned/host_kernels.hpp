@@ -28,6 +28,9 @@ struct host_kernels {
   void (*products)(float const* a, std::uint32_t rows, std::uint32_t a_ld, float const* b,
                    std::uint32_t columns, std::uint32_t b_ld, std::uint32_t d, float* out,
                    std::uint32_t out_ld);
+  /// out[i] = dot(row, row at[i] of pool).
+  void (*dots)(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
+               std::uint32_t d, float* out);
   /// out[i] = 1 / ||row i||, 0 for a zero row.
   void (*inverse_norms)(float const* a, std::uint32_t rows, std::uint32_t d, float* out);
   /// Best column of each row so far, see tile_similarity.

@@ -61,7 +61,8 @@ public:
     if (scores && t.key == 0) return false;  // scores that are NaN are wanted too, and vectors leave them out
     bool const whole = t.ties == t.equal;
     std::uint32_t const bar = max_of(1u, whole ? t.key : t.key + 1);
-    bool const none_above = !whole && t.key == 0xffffffffu;
+    constexpr std::uint32_t highest = scores ? 0xff800000u : 0xffffffffu;  // of scores: infinity
+    bool const none_above = !whole && t.key == highest;
     std::uint32_t* const list = selection.list();
     constexpr std::uint32_t stretch = scores ? 4096 : piece;
     for (std::uint32_t i = none_above ? n : 0; i < n; i += stretch) {

@@ -92,34 +92,50 @@ KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_l
   }
 }
 
+/// The `width` partial sums of dot(a, b), from which `fold` makes the sum.
+KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d) {
+  std::size_t const whole = d / 16 * 16;
+  floats sum[quarters];
+#pragma GCC unroll 4
+  for (std::uint32_t q = 0; q < quarters; ++q) {
+    sum[q] = floats{};
+    std::size_t k = q * width;
+    for (; k < whole; k += 16) sum[q] = multiply_add(load(a + k), load(b + k), sum[q]);
+    if (k < d) {
+      std::uint32_t const n = d - k < width ? static_cast<std::uint32_t>(d - k) : width;
+      sum[q] = multiply_add(load_some(a + k, n), load_some(b + k, n), sum[q]);
+    }
+  }
+#if KVMELD_SIMD_WIDTH == 16
+  return sum[0];
+#elif KVMELD_SIMD_WIDTH == 8
+  return sum[0] + sum[1];
+#else
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#endif
+}
+
+/// out[i] = dot(row, row at[i] of pool), in the bits of `products`.
+KVMELD_ENTRY void dots(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
+                       std::uint32_t d, float* out) {
+  for (std::uint32_t i = 0; i < count; i += width) {
+    floats part[width] = {};
+    std::uint32_t const some = count - i < width ? count - i : width;
+    for (std::uint32_t j = 0; j < some; ++j)
+      part[j] = dot_partials(pool + std::size_t{at[i + j]} * d, row, d);
+    float sums[width];
+    store(sums, fold(part));
+    for (std::uint32_t j = 0; j < some; ++j) out[i + j] = sums[j];
+  }
+}
+
 /// out[i] = 1 / ||row i||, 0 for a zero row: inverse_norm of identify/rows.hpp.
 KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_t d, float* out) {
-  std::uint32_t const whole = d / 16 * 16;
   for (std::uint32_t i = 0; i < rows; i += width) {
-    floats part[width];
-    for (std::uint32_t r = 0; r < width; ++r) {
-      float const* const row = a + std::size_t{i + r < rows ? i + r : rows - 1} * d;
-      floats sum[quarters];
-#pragma GCC unroll 4
-      for (std::uint32_t q = 0; q < quarters; ++q) {
-        sum[q] = floats{};
-        std::uint32_t k = q * width;
-        for (; k < whole; k += 16) {
-          floats const x = load(row + k);
-          sum[q] = multiply_add(x, x, sum[q]);
-        }
-        if (k < d) {
-          floats const x = d - k < width ? load_some(row + k, d - k) : load(row + k);
-          sum[q] = multiply_add(x, x, sum[q]);
-        }
-      }
-#if KVMELD_SIMD_WIDTH == 16
-      part[r] = sum[0];
-#elif KVMELD_SIMD_WIDTH == 8
-      part[r] = sum[0] + sum[1];
-#else
-      part[r] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
-#endif
+    floats part[width] = {};
+    for (std::uint32_t r = 0; r < width && i + r < rows; ++r) {
+      float const* const row = a + std::size_t{i + r} * d;
+      part[r] = dot_partials(row, row, d);
     }
     float square[width];
     store(square, fold(part));

@@ -1,0 +1,55 @@
+#include "aims.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace kvmeld_bench {
+
+namespace {
+
+using ratio_of_row = std::optional<double> row::*;
+
+/// Rows whose name begins with `name` ("merge_keys/" is every policy's).
+void add(std::vector<aim>& out, report const& figures, std::string const& what, std::string const& name,
+         std::string const& dtype, ratio_of_row ratio, double limit) {
+  std::optional<double> worst;
+  for (row const& r : figures.rows) {
+    bool const whole = name.back() != '/';
+    bool const named = whole ? r.name == name : r.name.compare(0, name.size(), name) == 0;
+    if (!named || r.of.dtype != dtype || r.of.n < 65536 || !(r.*ratio)) continue;
+    worst = std::max(worst.value_or(0.0), *(r.*ratio));
+  }
+  if (worst) out.push_back({what + ", " + dtype, *worst, limit});
+}
+
+}  // namespace
+
+std::vector<aim> judge(report const& figures) {
+  std::vector<aim> out;
+  for (std::string const dtype : {"f32", "bf16"}) {
+    add(out, figures, "chunk similarity, x BLAS", "propose/chelsea", dtype, &row::ratio_to_blas,
+        dtype == "f32" ? 1 / 0.6 : 1 / 0.4);
+    for (char const* stage : {"merge_keys/", "merge_values/", "merge_values_transposed/", "compact_keys/",
+                              "compact_values/", "compact_values_transposed/"}) {
+      add(out, figures, std::string(stage) + "*, x memcpy", stage, dtype, &row::ratio_to_memcpy, 2.0);
+    }
+    add(out, figures, "selection by score, x a pass over the scores", "select/h2o", dtype,
+        &row::ratio_to_read, 3.0);
+    add(out, figures, "admission by key, x a pass over the keys", "admit/chelsea", dtype, &row::ratio_to_read,
+        3.0);
+    add(out, figures, "compression by Chelsea, x similarity + memcpy", "compress/chelsea", dtype,
+        &row::ratio_to_parts, 2.0);
+    add(out, figures, "decode attention, merged, x read", "attend/merged", dtype, &row::ratio_to_read,
+        1 / 0.7);
+    for (exponent const& e : figures.exponents()) {
+      if (e.dtype == dtype && e.name.rfind("compress/", 0) == 0) {
+        out.push_back({"cost exponent of " + e.name + ", " + dtype, e.value, 1.05});
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace kvmeld_bench

@@ -1,0 +1,208 @@
+// Tuned loads, blends, packing and exponentials against plain loops, over every instruction set of this processor.
+#include <doctest/doctest.h>
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/ledger.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "backend/instruction_sets.hpp"
+#include "support/random_cache.hpp"
+
+using support::dice;
+
+namespace {
+
+template <class T> T element(std::uint32_t bits) {
+  T x;
+  std::uint16_t const half = static_cast<std::uint16_t>(bits);
+  std::memcpy(&x, &half, sizeof half);
+  return x;
+}
+
+bool is_nan(float x) { return (kvmeld::float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
+bool same(float a, float b) {
+  return kvmeld::float_bits(a) == kvmeld::float_bits(b) || (is_nan(a) && is_nan(b));
+}
+
+template <class T> void check_decode(kvmeld::host_kernels const& k) {
+  std::vector<T> all(65536 + 5);  // a rest behind the vectors
+  for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = element<T>(i);
+  std::vector<float> out(all.size());
+  k.decode(all.data(), static_cast<std::uint32_t>(all.size()), out.data());
+  int wrong = 0;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    wrong += same(out[i], kvmeld::element_traits<T>::to_float(all[i])) ? 0 : 1;
+  CHECK(wrong == 0);
+}
+
+// Sums of up to 20 rows in storage type T, one of which they replace.
+template <class T> void check_blend(kvmeld::host_kernels const& k, dice& d) {
+  for (int i = 0; i < 60; ++i) {
+    std::uint32_t const n = d.between(1, 70), count = d.between(1, 20), target = d.below(count);
+    std::vector<std::vector<T>> rows(count, std::vector<T>(n));
+    std::vector<float> weight(count);
+    std::vector<T const*> at;
+    for (std::uint32_t r = 0; r < count; ++r) {
+      weight[r] = static_cast<float>(d.normal());
+      for (T& x : rows[r]) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.normal()));
+      at.push_back(rows[r].data());
+    }
+    std::vector<T> wanted(n);
+    for (std::uint32_t c = 0; c < n; ++c) {
+      float volatile total = 0.0f;  // rounds every step, whatever the compiler may fuse
+      for (std::uint32_t r = 0; r < count; ++r) {
+        float volatile const product = weight[r] * kvmeld::element_traits<T>::to_float(rows[r][c]);
+        total = total + product;
+      }
+      wanted[c] = kvmeld::element_traits<T>::from_float(total);
+    }
+    k.blend(at.data(), weight.data(), count, n, rows[target].data());
+    CHECK(std::memcmp(rows[target].data(), wanted.data(), n * sizeof(T)) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every 16-bit pattern decodes as its element_traits say") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    check_decode<kvmeld::half>(*kvmeld::kernels_of(set));
+    check_decode<kvmeld::bfloat16>(*kvmeld::kernels_of(set));
+  }
+}
+
+TEST_CASE("blends have the bits of the generic loop, in place too") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(21);
+    check_blend<float>(*kvmeld::kernels_of(set), d);
+    check_blend<kvmeld::half>(*kvmeld::kernels_of(set), d);
+    check_blend<kvmeld::bfloat16>(*kvmeld::kernels_of(set), d);
+  }
+}
+
+TEST_CASE("packing moves what is kept and touches nothing behind it") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    dice d(22);
+    for (int i = 0; i < 200; ++i) {
+      std::uint32_t const n = d.between(1, 300), shift = d.below(20);
+      double const share = d.uniform();
+      std::vector<std::uint32_t> words(n + shift);
+      for (auto& x : words) x = static_cast<std::uint32_t>(d.next());
+      std::vector<std::uint16_t> halves(words.begin(), words.end());
+      std::vector<std::uint64_t> bits((n + 63) / 64, 0);
+      std::vector<std::uint32_t> wanted = words;
+      std::uint32_t kept = 0;
+      for (std::uint32_t j = 0; j < n; ++j) {
+        if (!d.chance(share)) continue;
+        bits[j / 64] |= std::uint64_t{1} << (j % 64);
+        wanted[kept++] = words[shift + j];
+      }
+      std::vector<std::uint16_t> const wanted_halves(wanted.begin(), wanted.end());
+      k.pack_words(words.data(), words.data() + shift, bits.data(), n);
+      k.pack_halves(halves.data(), halves.data() + shift, bits.data(), n);
+      CHECK(words == wanted);
+      CHECK(halves == wanted_halves);
+    }
+  }
+}
+
+TEST_CASE("finiteness looks at every element") {
+  for (auto set : instruction_sets()) {
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    for (std::uint32_t n : {1u, 4u, 15u, 16u, 17u, 40u}) {
+      std::vector<float> row(n, -3e38f);
+      CHECK(k.all_finite(row.data(), n));
+      for (std::uint32_t i = 0; i < n; ++i) {
+        for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xff800001u}) {
+          std::vector<float> bad = row;
+          std::memcpy(&bad[i], &bits, sizeof bits);
+          CHECK_FALSE(k.all_finite(bad.data(), n));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("exponentials and logarithms are within a few units in the last place") {
+  constexpr double unit = 1.0 / (1 << 23);
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    double worst = 0;
+    for (int i = -87000; i <= 88000; i += 7) {
+      float const x = static_cast<float>(i) * 1e-3f;
+      float out = 0.0f;
+      k.add_exponentials(&x, nullptr, 1, 0.0f, &out);
+      worst = std::max(worst, std::fabs(double{out} / std::exp(double{x}) - 1));
+    }
+    CHECK(worst <= 2 * unit);
+    float const low = -200.0f, nan = kvmeld::bits_float(0x7fc00000u), inf = kvmeld::bits_float(0x7f800000u);
+    float sum = 0.0f, bad = 0.0f, high = 0.0f, biased = 1.0f;
+    float const half = 0.5f;
+    k.add_exponentials(&low, nullptr, 1, 0.0f, &sum);
+    CHECK(sum == 0.0f);
+    k.add_exponentials(&nan, nullptr, 1, 0.0f, &bad);
+    CHECK(is_nan(bad));
+    k.add_exponentials(&inf, nullptr, 1, 0.0f, &high);
+    CHECK_FALSE(kvmeld::is_finite(high));
+    k.add_exponentials(&half, &half, 1, 1.0f, &biased);
+    CHECK(biased == 2.0f);
+    double worst_log = 0;
+    for (int i = 1; i < 3000000; i += 997) {
+      float const degree = static_cast<float>(i) * 0.01f;
+      float out = 0.0f;
+      k.log_degrees(&degree, 1, &out);
+      worst_log = std::max(worst_log, std::fabs(out - std::log(double{degree})) /
+                                          (std::fabs(std::log(double{degree})) + 0.1));
+    }
+    CHECK(worst_log <= 2 * unit);
+    std::vector<float> const degrees(19, 1.0f);
+    std::vector<float> logs(19, 5.0f);
+    k.log_degrees(degrees.data(), 19, logs.data());
+    CHECK(logs == std::vector<float>(19, 0.0f));
+    float const empty = 0.0f;
+    k.log_degrees(&empty, 1, logs.data());
+    CHECK(logs[0] == kvmeld::log_of_degree(0.0f));
+  }
+}
+
+TEST_CASE("a softmax in tiles is the softmax") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    dice d(23);
+    for (int i = 0; i < 60; ++i) {
+      std::uint32_t const rows = d.between(1, 9), dim = d.between(1, 80), tiles = d.between(1, 3);
+      std::vector<float> highest(rows), sum(rows, 0.0f), factor(rows), total(std::size_t{rows} * dim, 0.0f);
+      std::vector<double> wanted(total.size(), 0.0), weights(rows, 0.0);
+      for (std::uint32_t t = 0; t < tiles; ++t) {
+        std::uint32_t const tokens = d.between(1, 70);
+        std::vector<float> logits(std::size_t{rows} * tokens), v(std::size_t{tokens} * dim);
+        for (float& x : logits) x = static_cast<float>(4 * d.normal());
+        for (float& x : v) x = static_cast<float>(d.normal());
+        for (std::uint32_t r = 0; r < rows; ++r) {
+          for (std::uint32_t j = 0; j < tokens; ++j) {
+            double const w = std::exp(double{logits[std::size_t{r} * tokens + j]});
+            weights[r] += w;
+            for (std::uint32_t c = 0; c < dim; ++c)
+              wanted[std::size_t{r} * dim + c] += w * v[std::size_t{j} * dim + c];
+          }
+          factor[r] = k.soften(logits.data() + std::size_t{r} * tokens, tokens, &highest[r], &sum[r], t != 0);
+        }
+        k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), tokens, dim, total.data());
+      }
+      for (std::size_t j = 0; j < total.size(); ++j) {
+        CHECK(std::fabs(double{total[j]} / sum[j / dim] - wanted[j] / weights[j / dim]) < 2e-5);
+      }
+    }
+  }
+}

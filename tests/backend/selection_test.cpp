@@ -1,0 +1,131 @@
+// The tuned select_k against a stable sort, and the choice of instruction sets.
+#include <doctest/doctest.h>
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/select_k.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "backend/instruction_sets.hpp"
+#include "support/random_cache.hpp"
+
+using support::dice;
+using indices = std::vector<std::uint32_t>;
+
+namespace {
+
+// Indices of the k highest keys, 0 never among them, ties to the lower index; ascending.
+indices best(indices const& keys, std::uint32_t k) {
+  indices order(keys.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return keys[a] > keys[b]; });
+  order.resize(std::min<std::size_t>(order.size(), k));
+  order.erase(std::remove_if(order.begin(), order.end(), [&](std::uint32_t i) { return keys[i] == 0; }),
+              order.end());
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+template <class Key>
+indices selected(kvmeld::instruction_set set, std::uint32_t n, std::uint32_t k, Key key) {
+  tuned_lane const lane(kvmeld::kernels_of(set), kvmeld::select_k_scratch());
+  indices marks(n, 0);
+  std::uint32_t const count = kvmeld::select_k(lane.team(), n, k, key, [&](std::uint32_t i) { ++marks[i]; });
+  indices taken;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    for (std::uint32_t m = 0; m < marks[i]; ++m) taken.push_back(i);
+  }
+  CHECK(count == taken.size());
+  return taken;
+}
+
+void check_keys(kvmeld::instruction_set set, indices const& keys, std::uint32_t k) {
+  CAPTURE(keys.size());
+  CAPTURE(k);
+  CHECK(selected(set, static_cast<std::uint32_t>(keys.size()), k, [&](std::uint32_t i) { return keys[i]; }) ==
+        best(keys, k));
+}
+
+void check_scores(kvmeld::instruction_set set, std::vector<float> const& scores, std::uint32_t k) {
+  CAPTURE(scores.size());
+  CAPTURE(k);
+  indices keys;
+  for (float x : scores) keys.push_back(std::max(1u, kvmeld::order_key(x)));
+  CHECK(selected(set, static_cast<std::uint32_t>(scores.size()), k, kvmeld::score_keys{scores.data()}) ==
+        best(keys, k));
+}
+
+}  // namespace
+
+TEST_CASE("the tuned selection takes what a sort would, of any number of keys and of any kind") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(31);
+    for (std::uint32_t n :
+         {0u, 1u, 15u, 16u, 17u, 63u, 64u, 1000u, 5000u, 16320u, 16384u, 20000u, 70000u, 300000u}) {
+      for (std::uint32_t kind = 0; kind < 6; ++kind) {
+        indices keys(n);
+        for (std::uint32_t i = 0; i < n; ++i) {
+          auto const any = static_cast<std::uint32_t>(d.next() >> 32);
+          keys[i] = kind == 0   ? any
+                    : kind == 1 ? any % 4
+                    : kind == 2 ? 0xffffffffu - any % 3
+                    : kind == 3 ? (i * 8 < n ? 0xf0000000u + any % 1000 : any % 1000)  // what a sample misses
+                    : kind == 4 ? i + 1
+                                : 77u;
+          if (kind < 2 && d.chance(0.05)) keys[i] = 0;
+        }
+        for (std::uint32_t k : {0u, 1u, n / 10, n / 2, n - (n != 0), n, n + 5}) check_keys(set, keys, k);
+      }
+    }
+  }
+}
+
+TEST_CASE("scores select as their order keys do, with NaN, infinities and both zeros among them") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(32);
+    for (std::uint32_t n : {1u, 16u, 33u, 3000u, 50000u, 270000u}) {
+      for (int kind = 0; kind < 4; ++kind) {
+        std::vector<float> scores(n);
+        for (float& x : scores) {
+          x = static_cast<float>(kind == 0 ? d.uniform() : kind == 1 ? d.normal() : d.below(5));
+          if (kind == 3 && d.chance(0.3)) {
+            constexpr std::uint32_t odd[] = {0x7fc00000u, 0xff800001u, 0x7f800000u,
+                                             0xff800000u, 0x80000000u, 0u};
+            x = kvmeld::bits_float(d.pick(odd));
+          }
+        }
+        for (std::uint32_t k : {1u, n / 5, n / 2, n - n / 16, n}) check_scores(set, scores, k);
+      }
+    }
+  }
+}
+
+TEST_CASE("an executor uses the widest set unless told otherwise, and none where tuning is off") {
+  using kvmeld::host_executor;
+  using kvmeld::instruction_set;
+  using kvmeld::tuning;
+  CHECK(host_executor(1).instructions() == kvmeld::best_instruction_set());
+  CHECK(host_executor(1, tuning::off).instructions() == instruction_set::generic);
+  CHECK(host_executor(1, tuning::on, instruction_set::generic).instructions() == instruction_set::generic);
+  CHECK(kvmeld::kernels_of(instruction_set::generic) == nullptr);
+  for (auto set :
+       {instruction_set::sse2, instruction_set::avx2, instruction_set::avx512, instruction_set::neon}) {
+    host_executor const asked(1, tuning::on, set);
+    CHECK(asked.instructions() == (kvmeld::supports(set) ? set : instruction_set::generic));
+    CHECK((kvmeld::kernels_of(set) != nullptr) == kvmeld::supports(set));
+    host_executor copy(2);
+    copy = asked;
+    CHECK(copy.instructions() == asked.instructions());
+    CHECK(host_executor(asked).instructions() == asked.instructions());
+  }
+#if defined(KVMELD_TUNED_X86)
+  CHECK(kvmeld::supports(instruction_set::sse2));
+  CHECK_FALSE(kvmeld::supports(instruction_set::neon));
+#endif
+}
