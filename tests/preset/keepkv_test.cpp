@@ -187,7 +187,7 @@ TEST_CASE("for the query whose attention the scores are, nothing is lost, in any
 
 TEST_CASE("KeepKV's parts by name") {
   CHECK(kvmeld::name_of_policy(keepkv::for_budget()) ==
-        "global x top x chunked_bipartite(exact_budget) x mass_preserving");
+        "global x top x chunked_bipartite:exact_budget x mass_preserving");
   auto p = keepkv::for_budget();
   CHECK(kvmeld::configuration_problem(p).empty());
   p.identify.chunk = 1;
