@@ -25,7 +25,10 @@ std::string told(std::vector<std::string> const& words) {
 
 TEST_CASE("options: defaults") {
   auto const o = parse({}).chosen;
-  CHECK(o.methods == tiny_llama::known_methods());
+  auto all = tiny_llama::known_methods();
+  CHECK(all.back() == "composed");
+  all.pop_back();  // runs when it is asked for, or when a part is named
+  CHECK(o.methods == all);
   CHECK(o.budgets == std::vector<double>{0.5, 0.35, 0.2});
   CHECK(o.context == 1024);
   CHECK(o.contexts == 12);
@@ -70,14 +73,23 @@ TEST_CASE("options: values") {
   CHECK(o.json == "j");
   CHECK(o.chart == "c");
   CHECK(o.threads == 2);
-  CHECK(parse({"--method", "all"}).chosen.methods == tiny_llama::known_methods());
+  CHECK(parse({"--method", "all"}).chosen.methods == parse({}).chosen.methods);
+  auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
+  CHECK(composed.methods == std::vector<std::string>{"full", "composed"});
+  CHECK((composed.score == "local" && composed.select == "top" && composed.merge == "average"));
+  auto const beside = parse({"--method", "h2o", "--identify", "zero_class"}).chosen;
+  CHECK(beside.methods == std::vector<std::string>{"h2o", "composed"});
+  CHECK(beside.identify == "zero_class");
   CHECK(test::has(parse({"--help"}).help, "--budget"));
   CHECK(parse({}).help.empty());
 }
 
 TEST_CASE("options: refusals") {
-  CHECK(told({"--method", "h2o,foo"}) == "--method is 'h2o,foo'; full, streaming_llm, h2o, snapkv, kvmerger, "
-                                         "chelsea, separated by commas, or all, are allowed.");
+  CHECK(told({"--method", "h2o,foo"}) ==
+        "--method is 'h2o,foo'; full, streaming_llm, h2o, scissorhands, snapkv, "
+        "d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
+        "chelsea_flat, composed, separated by commas, or all, are allowed.");
+  CHECK(told({"--select", ""}) == "--select is ''; a name is needed.");
   for (char const* bad :
        {"0", "-0.5", "1.01", "nan", "inf", "1e999", "0.5,", ",", "0.5 ", " 0.5", "0.5;0.2", "50%"}) {
     CHECK(told({std::string("--budget=") + bad}) ==

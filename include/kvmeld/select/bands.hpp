@@ -4,7 +4,6 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -64,11 +63,7 @@ struct bands {
     }
     float const* const member_score = wave.member_score + wave.member_at(item, 0);
     std::uint8_t* const kept = wave.plan.member_kept + std::size_t{item} * wave.plan.member_stride;
-    // What lives in a frozen entry stays with it.
-    std::uint32_t const shielded =
-        members == 0 ? 0 : first_member_of(wave.ledger, wave.where(item), state.shielded);
-    places -= min_of(places, shielded);
-    team.for_each(members, [&](std::uint32_t m) { kept[m] = m < shielded ? 1 : 0; });
+    team.for_each(members, [&](std::uint32_t m) { kept[m] = 0; });
     team.for_each(n, [&](std::uint32_t s) {
       if (roles[s] == role::mergeable) roles[s] = role::irrelevant;
     });
@@ -76,7 +71,7 @@ struct bands {
     select_k(
         team, n + members, places,
         [&](std::uint32_t i) {
-          if (i >= n) return i - n < shielded ? 0u : rank(member_score[i - n]);
+          if (i >= n) return rank(member_score[i - n]);
           return roles[i] == role::irrelevant ? rank(score[i]) : 0u;
         },
         [&](std::uint32_t i) {
