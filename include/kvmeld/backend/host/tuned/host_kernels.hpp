@@ -63,9 +63,9 @@ struct host_kernels {
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
-  /// Logits of a row to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
+  /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
   /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
-  float (*soften)(float* logits, std::uint32_t n, float* highest, float* sum, bool before);
+  float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
   /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
   void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
                        float const* v, std::uint32_t tokens, std::uint32_t d, float* total);

@@ -27,6 +27,16 @@ public:
 
   KVMELD_HD host_kernels const* kernels() const { return kernels_; }
 
+  /// Hints that these bytes are read soon.
+  void prefetch(void const* from, std::size_t bytes) const {
+#if defined(__GNUC__)
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<std::byte const*>(from) + i);
+#else
+    (void)from;
+    (void)bytes;
+#endif
+  }
+
   /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked, where the
   /// generic form has to do it. Calls key(i) up to five times per index.
   template <class Key, class Mark>

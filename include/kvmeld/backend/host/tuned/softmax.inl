@@ -28,9 +28,15 @@ KVMELD_SIMD floats exponential(floats x) {
   return select(reinterpret_cast<words>(nan), x, scaled);
 }
 
-/// Logits to weights exp(logit - highest) in place, with the maximum and the sum of earlier tiles; returns what those
-/// are rescaled by. Sums run over 16 strided partials and the tree of core/dot.hpp.
-KVMELD_ENTRY float soften(float* logits, std::uint32_t n, float* highest, float* sum, bool before) {
+/// Logits, biases added, to weights exp(logit - highest) in place, with the maximum and the sum of earlier tiles; returns
+/// what those are rescaled by. Sums run over 16 strided partials and the tree of core/dot.hpp.
+KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum,
+                          bool before) {
+  if (bias != nullptr) {
+    std::uint32_t t = 0;
+    for (; t + width <= n; t += width) store(logits + t, load(logits + t) + load(bias + t));
+    for (; t < n; ++t) logits[t] += bias[t];
+  }
   float high = before ? *highest : logits[0];
   std::uint32_t t = 0;
   if (n >= width) {
