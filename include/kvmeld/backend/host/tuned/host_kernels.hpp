@@ -54,11 +54,12 @@ struct host_kernels {
   /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
   key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
                                std::uint32_t* out, std::uint32_t room);
-  /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
-  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n and a vector more.
+  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, bool strictly,
+                               std::uint32_t* out);
   key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                              std::uint32_t high, std::uint32_t* out, std::uint32_t room);
-  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                              std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);

@@ -11,7 +11,7 @@ KVMELD_SIMD floats exponential(floats x) {
   floats const half = float_of((bits_of(steps) & 0x80000000u) | 0x3f000000u);
   integers const n = __builtin_convertvector(steps + half, integers);  // rounds to nearest
   floats const whole = __builtin_convertvector(n, floats);
-  floats r = multiply_add(whole, all(-0.693359375f), y);  // ln 2 in two parts, the first of few bits
+  floats r = settled(multiply_add(whole, all(-0.693359375f), y));  // ln 2 in two parts, the first of few bits
   r = multiply_add(whole, all(2.12194440e-4f), r);
   floats p = all(1.0f / 5040.0f);
   p = multiply_add(p, r, all(1.0f / 720.0f));

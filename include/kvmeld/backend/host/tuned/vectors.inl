@@ -59,16 +59,18 @@ KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 #endif
 }
 
-/// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
-KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) {
-  floats product = a * b;
+/// The value as it is: compilers neither fuse nor regroup across it.
+KVMELD_SIMD floats settled(floats x) {
 #if defined(KVMELD_TUNED_X86)
-  asm("" : "+v"(product));
+  asm("" : "+v"(x));
 #else
-  asm("" : "+w"(product));
+  asm("" : "+w"(x));
 #endif
-  return product + c;
+  return x;
 }
+
+/// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
+KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) { return settled(a * b) + c; }
 
 /// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank` says for NaN.
 constexpr std::int32_t no_rank = -0x7f800002;  // one below the rank of -infinity
