@@ -75,7 +75,9 @@ TEST_CASE("products of any shape are those of double loops, and a pair's bits do
           k.products(x, 1, dim, y, 1, dim, dim, &alone, 1);
           k.dots(y, x, place.data(), 1, dim, &listed);
           CHECK(same(alone, got));
+#if !defined(__FAST_MATH__)  // which may sum in another order
           CHECK(same(listed, got));
+#endif
         }
         for (std::uint32_t c = columns; c < ldo; ++c) CHECK(out[std::size_t{r} * ldo + c] == 7.0f);
       }

@@ -187,16 +187,19 @@ TEST_CASE("a softmax in tiles is the softmax") {
       for (std::uint32_t t = 0; t < tiles; ++t) {
         std::uint32_t const tokens = d.between(1, 70);
         std::vector<float> logits(std::size_t{rows} * tokens), v(std::size_t{tokens} * dim);
+        std::vector<float> bias(tokens);
+        for (float& x : bias) x = static_cast<float>(d.normal());
         for (float& x : logits) x = static_cast<float>(4 * d.normal());
         for (float& x : v) x = static_cast<float>(d.normal());
         for (std::uint32_t r = 0; r < rows; ++r) {
           for (std::uint32_t j = 0; j < tokens; ++j) {
-            double const w = std::exp(double{logits[std::size_t{r} * tokens + j]});
+            double const w = std::exp(double{logits[std::size_t{r} * tokens + j]} + double{bias[j]});
             weights[r] += w;
             for (std::uint32_t c = 0; c < dim; ++c)
               wanted[std::size_t{r} * dim + c] += w * v[std::size_t{j} * dim + c];
           }
-          factor[r] = k.soften(logits.data() + std::size_t{r} * tokens, tokens, &highest[r], &sum[r], t != 0);
+          factor[r] = k.soften(logits.data() + std::size_t{r} * tokens, bias.data(), tokens, &highest[r],
+                               &sum[r], t != 0);
         }
         k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), tokens, dim, total.data());
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/apply/blend_rows.hpp>
+#include <kvmeld/apply/column_sets.hpp>
 #include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -95,6 +96,34 @@ private:
     }
   }
 
+  /// Column by column in batches of sets. One lane.
+  template <class Column>
+  void merge_columns(tile const& t, std::uint32_t n, float const* weight, Column column,
+                     std::uint32_t channels) const {
+    column_sets sets;
+    auto const merge = [&] {
+      sets.sort();
+      for (std::uint32_t c = 0; c < channels; ++c) sets.merge(column(c));
+      sets.clear();
+    };
+    for (slot_t p = 0; p < n; ++p) {
+      member_list const m = members_of(wave, t.item, p);
+      if (m.count < 2 || sets.add(p, m, weight)) continue;
+      merge();
+      if (sets.add(p, m, weight)) continue;
+      for (std::uint32_t c = 0; c < channels; ++c) merge_slot(column(c), p, m, weight);
+    }
+    merge();
+  }
+  template <class T>
+  KVMELD_HD static void merge_slot(T* x, slot_t p, member_list const& m, float const* weight) {
+    float total = 0.0f;
+    for (std::uint32_t j = 0; j < m.count; ++j) {
+      total += weight[m.slots[j]] * element_traits<T>::to_float(x[m.slots[j]]);
+    }
+    x[p] = element_traits<T>::from_float(total);
+  }
+
   template <class Team> KVMELD_HD void tokens_first(Team const& team, tile const& t) const {
     using T = typename Layout::element_type;
     std::uint32_t const n = wave.state[t.item].length;
@@ -107,19 +136,18 @@ private:
     auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
     float* const sums = team.template scratch<float>(channel_slice);  // of the segment's sources, by channel
     span_segment flow;
+    if constexpr (has_kernels<Team>::value) {
+      if (team.kernels() != nullptr && spreads.count == 0) {
+        merge_columns(t, n, weight, column, channels);
+        return;
+      }
+    }
     // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has the same
     // channels, so sets need no barrier between them.
     for (slot_t p = 0; p < n; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
-        team.for_each(channels, [&](std::uint32_t i) {
-          T* const x = column(i);
-          float total = 0.0f;
-          for (std::uint32_t j = 0; j < m.count; ++j) {
-            total += weight[m.slots[j]] * element_traits<T>::to_float(x[m.slots[j]]);
-          }
-          x[p] = element_traits<T>::from_float(total);
-        });
+        team.for_each(channels, [&](std::uint32_t i) { merge_slot(column(i), p, m, weight); });
       } else if (may_receive(t.item, spreads, p)) {
         bool const fresh = !flow.holds(p);
         if (fresh) flow = segment_from(map, t.item, spreads, p, n);

@@ -45,32 +45,31 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 
 namespace detail {
 
-/// Rows that see the same tokens are weighted together: what a row does not see must not even be multiplied by 0.
-template <class Kernels, class Logit, class Visible>
+/// Keys first, then `values()` gives the tile of values: each is used while it is near. Logits are logit(r, t, product),
+/// or product + bias[t] where `bias` is not null. Rows that see the same tokens are weighted together: what a row does
+/// not see must not even be multiplied by 0.
+template <class Kernels, class Values, class Logit, class Visible>
 void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, float const* k,
-                       float const* v, std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim,
-                       float* logits, Logit logit, Visible visible, softmax_state const& state) {
+                       Values values, std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim,
+                       float* logits, float const* bias, Logit logit, Visible visible,
+                       softmax_state const& state) {
   tuned.products(q, rows, key_dim, k, tokens, key_dim, key_dim, logits, tokens);
-  std::uint32_t first = 0;  // of the rows that wait
-  std::uint32_t shared = 0;
-  auto const add = [&](std::uint32_t end) {
-    if (first < end && shared != 0) {
-      tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first, v,
-                         shared, value_dim, state.total + std::size_t{first} * value_dim);
-    }
-    first = end;
-  };
   for (std::uint32_t r = 0; r < rows; ++r) {
     std::uint32_t const seen = min_of(tokens, visible(r));
-    if (seen != shared) add(r);
-    shared = seen;
     if (seen == 0) continue;
     float* const l = logits + std::size_t{r} * tokens;
-    for (std::uint32_t t = 0; t < seen; ++t) l[t] = logit(r, t, l[t]);
-    state.factor[r] = tuned.soften(l, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
+    for (std::uint32_t t = 0; bias == nullptr && t < seen; ++t) l[t] = logit(r, t, l[t]);
+    state.factor[r] = tuned.soften(l, bias, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
     state.seen[r] = 1;
   }
-  add(rows);
+  float const* const v = values();
+  for (std::uint32_t first = 0, end = 0; first < rows; first = end) {
+    std::uint32_t const seen = min_of(tokens, visible(first));
+    for (end = first + 1; end < rows && min_of(tokens, visible(end)) == seen;) ++end;
+    if (seen == 0) continue;
+    tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first, v,
+                       seen, value_dim, state.total + std::size_t{first} * value_dim);
+  }
 }
 
 }  // namespace detail
@@ -86,8 +85,9 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
                            softmax_state const& state) {
   if constexpr (has_kernels<Team>::value) {
     if (auto const* const tuned = team.kernels()) {
-      return detail::attend_tile_tuned(*tuned, q, rows, k, v, tokens, key_dim, value_dim, logits, logit,
-                                       visible, state);
+      return detail::attend_tile_tuned(
+          *tuned, q, rows, k, [&] { return v; }, tokens, key_dim, value_dim, logits, nullptr, logit, visible,
+          state);
     }
   }
   team.for_each(rows * tokens, [&](std::uint32_t i) {

@@ -68,7 +68,6 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
-      cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
       load_bias(team, cache.ledger, t.where, begin, tokens, bias);
       team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
       team.sync();
@@ -80,6 +79,22 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
         std::uint32_t const seen = params.visible(length, b.queries, b.query_of(r));
         return seen > begin ? seen - begin : 0;
       };
+      if constexpr (has_kernels<Team>::value) {
+        auto const* const tuned = team.kernels();
+        if (tuned != nullptr && params.window == 0) {
+          float* const near = dv <= dk ? k : v;  // the keys are done with
+          auto const values = [&] {
+            cache.values.load_tile(team, t.where, begin, tokens, 0, dv, near, dv);
+            return static_cast<float const*>(near);
+          };
+          bool const plain = params.softcap == 0.0f && params.use_degree;
+          ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, k, values, tokens, dk, dv, logits,
+                                              plain ? bias : nullptr, logit, visible, state);
+          continue;
+        }
+      }
+      cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
+      team.sync();
       if (params.window == 0) {
         attend_tile(team, q, rows, k, v, tokens, dk, dv, logits, logit, visible, state);
       } else {

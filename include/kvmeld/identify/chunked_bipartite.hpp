@@ -87,6 +87,11 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     for (std::uint32_t j = 0; j < targets; j += tile_rows) {
       std::uint32_t const columns = min_of(tile_rows, targets - j);
       load(b, 2 * j + 1, columns);
+      // While these are multiplied the next targets arrive, or the sources of the next tile.
+      std::uint32_t const ahead = j + columns < targets ? 2 * (j + columns) + 1 : 2 * (first + rows);
+      for (std::uint32_t i = ahead; i < min_of(size, ahead + 2 * tile_rows); i += 2) {
+        prefetch_row(team, keys, t.where, field[i]);
+      }
       tile_similarity(team, a, rows, b, columns, d, j, match);
     }
     team.for_each(rows, [&](std::uint32_t i) {

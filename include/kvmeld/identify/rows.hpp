@@ -5,6 +5,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -22,6 +23,16 @@ KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, sl
     while (i + run < count && slots[i + run] == slots[i] + run) ++run;
     layout.load_tile(team, where, slots[i], run, 0, layout.channels(), out + std::size_t{i} * ld, ld);
     i += run;
+  }
+}
+
+/// Hints that a row is read soon, where the team has a way to.
+template <class Team, class Layout>
+KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
+  if constexpr (has_kernels<Team>::value && has_plain_rows<Layout>::value) {
+    if (team.kernels() == nullptr) return;
+    auto const s = layout.locate(where, slot);
+    if (s.channel_stride == 1) team.prefetch(s.base, layout.channels() * sizeof(*s.base));
   }
 }
 

@@ -63,9 +63,10 @@ template <class Team>
 KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
   std::uint32_t const n = wave.state[item].length;
   role* const roles = wave.roles + wave.at(item, 0);
-  team.for_each(n, [&](std::uint32_t s) {
-    roles[s] = s < p.sinks || s >= n - p.recents ? role::pinned : role::mergeable;
-  });
+  std::uint32_t const middle = n - p.sinks - p.recents;
+  team.for_each(p.sinks, [&](std::uint32_t i) { roles[i] = role::pinned; });
+  team.for_each(middle, [&](std::uint32_t i) { roles[p.sinks + i] = role::mergeable; });
+  team.for_each(p.recents, [&](std::uint32_t i) { roles[p.sinks + middle + i] = role::pinned; });
   team.sync();
 }
 

@@ -120,7 +120,9 @@ public:
             tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
-#pragma omp parallel for schedule(dynamic)                                                                   \
+    // Neighbouring tiles read the same rows: a few of them go to one thread, as long as all threads stay busy.
+    std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
+#pragma omp parallel for schedule(dynamic, share)                                                            \
     num_threads(static_cast <int>(threads_)) if (threads_ > 1 && total > 1)
     for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));
 #else

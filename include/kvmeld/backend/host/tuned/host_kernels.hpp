@@ -54,18 +54,19 @@ struct host_kernels {
   /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
   key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
                                std::uint32_t* out, std::uint32_t room);
-  /// Ascending indices of the keys not below `bar`; their number. `out` has space for n and a vector more.
-  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, std::uint32_t* out);
+  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n and a vector more.
+  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, bool strictly,
+                               std::uint32_t* out);
   key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                              std::uint32_t high, std::uint32_t* out, std::uint32_t room);
-  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                              std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
-  /// Logits of a row to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
+  /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
   /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
-  float (*soften)(float* logits, std::uint32_t n, float* highest, float* sum, bool before);
+  float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
   /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
   void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
                        float const* v, std::uint32_t tokens, std::uint32_t d, float* total);

@@ -27,6 +27,16 @@ public:
 
   KVMELD_HD host_kernels const* kernels() const { return kernels_; }
 
+  /// Hints that these bytes are read soon.
+  void prefetch(void const* from, std::size_t bytes) const {
+#if defined(__GNUC__)
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<std::byte const*>(from) + i);
+#else
+    (void)from;
+    (void)bytes;
+#endif
+  }
+
   /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked, where the
   /// generic form has to do it. Calls key(i) up to five times per index.
   template <class Key, class Mark>
@@ -60,19 +70,17 @@ public:
     if (!t.found) return false;
     if (scores && t.key == 0) return false;  // scores that are NaN are wanted too, and vectors leave them out
     bool const whole = t.ties == t.equal;
-    std::uint32_t const bar = max_of(1u, whole ? t.key : t.key + 1);
-    constexpr std::uint32_t highest = scores ? 0xff800000u : 0xffffffffu;  // of scores: infinity
-    bool const none_above = !whole && t.key == highest;
+    std::uint32_t const bar = max_of(1u, t.key);
     std::uint32_t* const list = selection.list();
     constexpr std::uint32_t stretch = scores ? 4096 : piece;
-    for (std::uint32_t i = none_above ? n : 0; i < n; i += stretch) {
+    for (std::uint32_t i = 0; i < n; i += stretch) {
       std::uint32_t const count = min_of(stretch, n - i);
       std::uint32_t found = 0;
       if constexpr (scores) {
-        found = kernels_->list_scores(key.score + i, count, bar, list);
+        found = kernels_->list_scores(key.score + i, count, bar, !whole, list);
       } else {
         take(i, count);
-        found = kernels_->list_keys(keys, count, bar, list);
+        found = kernels_->list_keys(keys, count, bar, !whole, list);
       }
       for (std::uint32_t j = 0; j < found; ++j) mark(i + list[j]);
       marked += found;

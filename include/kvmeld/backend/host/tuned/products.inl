@@ -146,6 +146,7 @@ KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_
 }
 
 constexpr std::uint32_t most_columns = 64;
+constexpr std::uint32_t nothing = 0xff800000u;  // -infinity, which no cosine is
 
 /// The row matching of identify/tile_similarity.hpp: cosines, their order, and the best column of each row.
 KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
@@ -164,11 +165,11 @@ KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inv
     float inverse[block_pairs];
     for (std::uint32_t p = 0; p < block_pairs; ++p)
       inverse[p] = inverse_row[high == 1 ? i : i + p / block_columns];
-    integers best[block_vectors];
+    floats best[block_vectors];
     integers at[block_vectors];
 #pragma GCC unroll 4
     for (std::uint32_t v = 0; v < block_vectors; ++v) {
-      best[v] = no_rank - integers{};
+      best[v] = all(bits_float(nothing));
       at[v] = integers{};
     }
     for (std::uint32_t j = 0, wide = 0; j < columns; j += wide) {
@@ -180,24 +181,21 @@ KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inv
       integers const here = (wide == 1 ? integers{} : step) + static_cast<std::int32_t>(j);
 #pragma GCC unroll 4
       for (std::uint32_t v = 0; v < block_vectors; ++v) {
-        integers const rank = ranks((sums[v] * load(inverse + v * width)) * inverse_b);
-        integers const better = rank > best[v];
-        best[v] = better ? rank : best[v];
-        at[v] = better ? here : at[v];
+        keep_larger((sums[v] * load(inverse + v * width)) * inverse_b, here, best[v], at[v]);
       }
     }
-    std::int32_t rank[block_pairs];
+    std::uint32_t key[block_pairs];
     std::int32_t column[block_pairs];
-    std::memcpy(rank, best, sizeof rank);
+    std::memcpy(key, best, sizeof key);
     std::memcpy(column, at, sizeof column);
+    for (std::uint32_t& x : key) x = x == nothing ? 0 : order_key(bits_float(x));
     for (std::uint32_t r = 0; r < high; ++r) {
       std::uint32_t top = r * block_columns;
       for (std::uint32_t p = top + 1; p < (r + 1) * block_columns; ++p) {
-        if (rank[p] > rank[top] || (rank[p] == rank[top] && column[p] < column[top])) top = p;
+        if (key[p] > key[top] || (key[p] == key[top] && column[p] < column[top])) top = p;
       }
-      std::uint32_t const key = key_of_rank(rank[top]);
-      if (key > best_key[i + r]) {
-        best_key[i + r] = key;
+      if (key[top] > best_key[i + r]) {
+        best_key[i + r] = key[top];
         best_column[i + r] = first_column + static_cast<std::uint32_t>(column[top]);
       }
     }

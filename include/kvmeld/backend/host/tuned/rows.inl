@@ -59,11 +59,34 @@ KVMELD_ENTRY void decode_bfloat16(bfloat16 const* from, std::uint32_t n, float* 
   decode_any(from, n, to);
 }
 
+/// The whole vectors of a blend of `count` rows; returns where they end.
+template <std::uint32_t count, class T>
+KVMELD_SIMD std::uint32_t blend_few(T const* const* row, float const* weight, std::uint32_t n, T* to) {
+  T const* from[count];
+  floats share[count];
+#pragma GCC unroll 4
+  for (std::uint32_t i = 0; i < count; ++i) {
+    from[i] = row[i];
+    share[i] = all(weight[i]);
+  }
+  std::uint32_t c = 0;
+  for (; c + width <= n; c += width) {
+    floats total{};
+#pragma GCC unroll 4
+    for (std::uint32_t i = 0; i < count; ++i)
+      total = multiply_then_add(share[i], decode_one(from[i] + c), total);
+    encode_one(to + c, total);
+  }
+  return c;
+}
+
 /// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may be a row.
 template <class T>
 KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                            T* to) {
-  std::uint32_t c = 0;
+  std::uint32_t c = count == 2   ? blend_few<2>(row, weight, n, to)
+                    : count == 3 ? blend_few<3>(row, weight, n, to)
+                                 : 0;
   for (; c + width <= n; c += width) {
     floats total{};
     for (std::uint32_t i = 0; i < count; ++i) {

@@ -85,7 +85,7 @@ KVMELD_ENTRY key_counts collect_scores(float const* scores, std::uint32_t n, std
   return collect_any(scores, n, low, high, out, room);
 }
 
-template <class Source>
+template <bool strictly, class Source>
 KVMELD_SIMD std::uint32_t list_any(Source const* keys, std::uint32_t n, std::uint32_t bar,
                                    std::uint32_t* out) {
   auto const least = bar_of(bar, keys);
@@ -94,22 +94,23 @@ KVMELD_SIMD std::uint32_t list_any(Source const* keys, std::uint32_t n, std::uin
   for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) {
-    std::uint32_t const lanes = lanes_above<false>(vector_at(keys + i), least);
+    std::uint32_t const lanes = lanes_above<strictly>(vector_at(keys + i), least);
     pack_lanes(lanes, number + i, out + count);
     count += static_cast<std::uint32_t>(__builtin_popcount(lanes));
   }
   for (; i < n; ++i) {
-    if (key_at(keys + i) >= bar) out[count++] = i;
+    std::uint32_t const key = key_at(keys + i);
+    if (strictly ? key > bar : key >= bar) out[count++] = i;
   }
   return count;
 }
 KVMELD_ENTRY std::uint32_t list_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
-                                     std::uint32_t* out) {
-  return list_any(keys, n, bar, out);
+                                     bool strictly, std::uint32_t* out) {
+  return strictly ? list_any<true>(keys, n, bar, out) : list_any<false>(keys, n, bar, out);
 }
-KVMELD_ENTRY std::uint32_t list_scores(float const* scores, std::uint32_t n, std::uint32_t bar,
+KVMELD_ENTRY std::uint32_t list_scores(float const* scores, std::uint32_t n, std::uint32_t bar, bool strictly,
                                        std::uint32_t* out) {
-  return list_any(scores, n, bar, out);
+  return strictly ? list_any<true>(scores, n, bar, out) : list_any<false>(scores, n, bar, out);
 }
 
 KVMELD_SIMD std::uint32_t count_from(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar) {

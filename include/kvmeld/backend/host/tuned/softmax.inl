@@ -11,7 +11,7 @@ KVMELD_SIMD floats exponential(floats x) {
   floats const half = float_of((bits_of(steps) & 0x80000000u) | 0x3f000000u);
   integers const n = __builtin_convertvector(steps + half, integers);  // rounds to nearest
   floats const whole = __builtin_convertvector(n, floats);
-  floats r = multiply_add(whole, all(-0.693359375f), y);  // ln 2 in two parts, the first of few bits
+  floats r = settled(multiply_add(whole, all(-0.693359375f), y));  // ln 2 in two parts, the first of few bits
   r = multiply_add(whole, all(2.12194440e-4f), r);
   floats p = all(1.0f / 5040.0f);
   p = multiply_add(p, r, all(1.0f / 720.0f));
@@ -28,9 +28,15 @@ KVMELD_SIMD floats exponential(floats x) {
   return select(reinterpret_cast<words>(nan), x, scaled);
 }
 
-/// Logits to weights exp(logit - highest) in place, with the maximum and the sum of earlier tiles; returns what those
-/// are rescaled by. Sums run over 16 strided partials and the tree of core/dot.hpp.
-KVMELD_ENTRY float soften(float* logits, std::uint32_t n, float* highest, float* sum, bool before) {
+/// Logits, biases added, to weights exp(logit - highest) in place, with the maximum and the sum of earlier tiles; returns
+/// what those are rescaled by. Sums run over 16 strided partials and the tree of core/dot.hpp.
+KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum,
+                          bool before) {
+  if (bias != nullptr) {
+    std::uint32_t t = 0;
+    for (; t + width <= n; t += width) store(logits + t, load(logits + t) + load(bias + t));
+    for (; t < n; ++t) logits[t] += bias[t];
+  }
   float high = before ? *highest : logits[0];
   std::uint32_t t = 0;
   if (n >= width) {

@@ -59,16 +59,18 @@ KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 #endif
 }
 
-/// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
-KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) {
-  floats product = a * b;
+/// The value as it is: compilers neither fuse nor regroup across it.
+KVMELD_SIMD floats settled(floats x) {
 #if defined(KVMELD_TUNED_X86)
-  asm("" : "+v"(product));
+  asm("" : "+v"(x));
 #else
-  asm("" : "+w"(product));
+  asm("" : "+w"(x));
 #endif
-  return product + c;
+  return x;
 }
+
+/// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
+KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) { return settled(a * b) + c; }
 
 /// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank` says for NaN.
 constexpr std::int32_t no_rank = -0x7f800002;  // one below the rank of -infinity
@@ -78,8 +80,29 @@ KVMELD_SIMD integers ranks(floats x) {
   integers const rank = u ^ ((u >> 31) & 0x7fffffff);
   return rank > 0x7f800000 ? no_rank - integers{} : rank;
 }
-constexpr std::uint32_t key_of_rank(std::int32_t rank) {
-  return rank <= no_rank ? 0u : static_cast<std::uint32_t>(rank) ^ 0x80000000u;
+/// Keeps the larger of best and x, and with it where it was found; NaN is never larger.
+KVMELD_SIMD void keep_larger(floats x, integers here, floats& best, integers& at) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  std::uint16_t const larger =
+      __builtin_ia32_cmpps512_mask(x, best, 30, static_cast<std::uint16_t>(0xffff), 4);
+#if defined(__clang__)
+  best = __builtin_ia32_selectps_512(larger, x, best);
+  at = __builtin_ia32_selectd_512(larger, here, at);
+#else
+  best = __builtin_ia32_blendmps_512_mask(best, x, larger);
+  at = __builtin_ia32_blendmd_512_mask(at, here, larger);
+#endif
+#else
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
+  words const larger = reinterpret_cast<words>(__builtin_ia32_cmpps256(x, best, 30));
+#elif defined(KVMELD_TUNED_X86)
+  words const larger = reinterpret_cast<words>(__builtin_ia32_cmpltps(best, x));
+#else
+  words const larger = reinterpret_cast<words>(x > best);
+#endif
+  best = select(larger, x, best);
+  at = reinterpret_cast<integers>(select(larger, reinterpret_cast<words>(here), reinterpret_cast<words>(at)));
+#endif
 }
 
 /// Sums in the tree of core/dot.hpp: lane i of foldN(a, b) is a[i] + a[i ^ N] where bit N of i is clear, else the same
