@@ -18,7 +18,8 @@ void add(std::vector<aim>& out, report const& figures, std::string const& what, 
   for (row const& r : figures.rows) {
     bool const whole = name.back() != '/';
     bool const named = whole ? r.name == name : r.name.compare(0, name.size(), name) == 0;
-    if (!named || r.of.dtype != dtype || r.of.n < 65536 || !(r.*ratio)) continue;
+    if (!named || r.of.dtype != dtype || (r.of.n < 65536 && ratio != &row::ratio_to_attention) || !(r.*ratio))
+      continue;
     worst = std::max(worst.value_or(0.0), *(r.*ratio));
   }
   if (worst) out.push_back({what + ", " + dtype, *worst, limit});
@@ -43,6 +44,10 @@ std::vector<aim> judge(report const& figures) {
         &row::ratio_to_parts, 2.0);
     add(out, figures, "decode attention, merged, x read", "attend/merged", dtype, &row::ratio_to_read,
         1 / 0.7);
+    for (char const* method : {"decode_step/ems", "decode_step/cam"}) {
+      add(out, figures, std::string(method) + ", x attention of its steps, 4096 entries", method, dtype,
+          &row::ratio_to_attention, 0.02);
+    }
     for (exponent const& e : figures.exponents()) {
       if (e.dtype == dtype && e.name.rfind("compress/", 0) == 0) {
         out.push_back({"cost exponent of " + e.name + ", " + dtype, e.value, 1.05});

@@ -50,12 +50,18 @@ private:
 template <class T, class Policy>
 using cache_of = kvmeld::merged_cache<metering_executor, Policy, kvmeld::strided<T>, kvmeld::strided<T>>;
 
+template <class Policy> kvmeld::limits sizes_for(kvmeld::shape const& extent) {
+  kvmeld::limits sizes{extent};
+  if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = 3 * extent.capacity;
+  return sizes;
+}
+
 /// A cache of the tensors' entries with scores as attention leaves them.
 template <class T, class Policy> cache_of<T, Policy> filled(session& s, tensors<T>& x, Policy const& policy) {
   metering_executor executor(s.threads());
   executor.reserve(
       std::size_t{1} << 20);  // so that a repetition does not pay for the first touch of the scratch
-  cache_of<T, Policy> cache(std::move(executor), policy, x.rows(), kvmeld::limits{x.extent()});
+  cache_of<T, Policy> cache(std::move(executor), policy, x.rows(), sizes_for<Policy>(x.extent()));
   cache.open(0, x.of().n);
   fill_scores(cache.ledger());
   return cache;
@@ -81,14 +87,16 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
       },
       bytes,
       [&] {
-        return references{{}, s.reference().read_seconds(bytes()), {}};
+        return references{{}, s.reference().read_seconds(bytes()), {}, {}};
       });
 }
 
-/// Compresses to `kept_share` in waves of two tracks per worker, the default of a cache.
+/// Compresses to `kept_share`, or to `most` entries where that is less, in waves of two tracks per worker, the default of
+/// a cache. Methods that match every entry with every centre have a budget that does not grow with the text.
 template <class T, class Policy>
 void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
-                bool with_attention = false) {
+                bool with_attention = false, std::uint32_t most = 0xffffffffu) {
+  std::uint32_t const budget = std::min(most, kvmeld::floor_share(kept_share, x.of().n));
   std::string const name = "compress/" + preset;
   bool const attends = with_attention && s.wants_any({"attend/unmerged", "attend/merged"}, "", x.of());
   if (!s.wants(name, x.of()) && !attends) return;
@@ -105,7 +113,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
         cache = original;
         cache.executor().restart_meter();
       },
-      [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share)); },
+      [&] { cache.compress(slots, kvmeld::budget::entries(budget)); },
       [&] {
         double const before = 1.0 * heads_of(x.of().n) * x.of().n;
         double const after = static_cast<double>(cache.entries(0));
@@ -116,7 +124,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
         if (preset == "chelsea") r.similarity = cache.executor().proposing();  // of the last run
         return r;
       });
-  if (cache.longest(0) != kvmeld::floor_share(kept_share, x.of().n)) {
+  if (cache.longest(0) != budget) {
     throw std::runtime_error(name + " left " + std::to_string(cache.longest(0)) + " of " +
                              std::to_string(x.of().n) + " entries, which is not its budget.");
   }
@@ -131,12 +139,48 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
               static_cast<double>(cache.executor().most_scratch())});
 }
 
+/// While generating, compressed every 64 tokens: the time of one compression, against 64 decode steps' attention over the
+/// same entries before they merged.
+template <class T, class Policy>
+void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Policy const& policy) {
+  constexpr std::uint32_t interval = 64;
+  std::string const name = "decode_step/" + preset;
+  if (x.of().n != 4096 || !s.wants(name, x.of())) return;
+  x.restore();
+  cache_of<T, Policy> const original = filled(s, x, policy);
+  cache_of<T, Policy> cache = original;
+  std::array<std::uint32_t, 1> const slots{0};
+  s.measure(
+      name, x.of(),
+      [&] {
+        x.restore();
+        cache = original;
+      },
+      [&] { cache.compress(slots, kvmeld::budget::entries(x.of().n - interval)); },
+      [&] { return 2.0 * head_dim * sizeof(T) * static_cast<double>(cache.entries(0)); },
+      [&] {
+        references r;
+        for (row const& a : s.rows()) {
+          bool const same = a.of.n == x.of().n && a.of.dtype == x.of().dtype;
+          if (a.name == "attend/unmerged" && same) r.attention = interval * a.seconds;
+        }
+        return r;
+      });
+}
+
 template <class T> void run_presets(session& s, tensors<T>& x) {
   run_preset(s, x, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks());
   run_preset(s, x, "h2o", kvmeld::preset::h2o::halves());
   run_preset(s, x, "snapkv", kvmeld::preset::snapkv::with_window());
   run_preset(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
+  constexpr std::uint32_t fixed = 1024;
+  run_preset(s, x, "d2o", kvmeld::preset::d2o::halves(), false, fixed);
+  run_preset(s, x, "cam", kvmeld::preset::cam::over_streaming_llm());
+  run_preset(s, x, "keepkv", kvmeld::preset::keepkv::for_budget());
+  run_preset(s, x, "ems", kvmeld::preset::ems::shared(), false, fixed);
   run_preset(s, x, "chelsea", kvmeld::preset::chelsea::llama3(), true);
+  run_decode_step(s, x, "ems", kvmeld::preset::ems::shared());
+  run_decode_step(s, x, "cam", kvmeld::preset::cam::over_streaming_llm());
 }
 
 }  // namespace kvmeld_bench

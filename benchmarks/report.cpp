@@ -28,7 +28,14 @@ char const* const legend =
     "  compact                    rows that change their slot, read and written; emptied rows of V, zeroed\n"
     "  other stages               the ledger's and the plan's figures per entry, without the scratch between "
     "passes\n"
-    "  compress                   K and V read once, what stays written once, emptied rows of V zeroed\n"
+    "  compress                   K and V read once, what stays written once, emptied rows of V zeroed; to a "
+    "fifth "
+    "of the\n"
+    "                             entries, ems and d2o to at most 1024\n"
+    "  decode_step                K and V of the entries held; one compression every 64 tokens, x attend "
+    "over the "
+    "attention\n"
+    "                             of 64 decode steps before they merged\n"
     "  attend                     K, V and degrees of the entries held; one query, four query heads per KV "
     "head\n"
     "x memcpy is the time over that of a memcpy with the same number of threads which moves as many bytes (a "
@@ -98,13 +105,13 @@ std::vector<exponent> report::exponents() const {
 void report::print(std::ostream& out) const {
   for (auto const& [name, value] : machine) out << name << ": " << value << '\n';
   if (!rows.empty()) {
-    std::vector<line> lines{
-        {"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read", "x parts"}};
+    std::vector<line> lines{{"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read",
+                             "x attend", "x parts"}};
     for (row const& r : rows) {
       lines.push_back({r.name, std::to_string(r.of.n), std::to_string(head_dim), r.of.dtype,
                        figure(r.seconds * 1e3), r.bytes > 0.0 ? figure(r.bytes / r.seconds * 1e-9) : "-",
                        ratio(r.ratio_to_memcpy), ratio(r.ratio_to_blas), ratio(r.ratio_to_read),
-                       ratio(r.ratio_to_parts)});
+                       ratio(r.ratio_to_attention), ratio(r.ratio_to_parts)});
     }
     out << '\n' << legend << '\n';
     print_table(out, lines);
@@ -151,6 +158,7 @@ void report::write_json(std::ostream& out) const {
                            {"ratio_to_memcpy", or_null(r.ratio_to_memcpy)},
                            {"ratio_to_blas", or_null(r.ratio_to_blas)},
                            {"ratio_to_read", or_null(r.ratio_to_read)},
+                           {"ratio_to_attention", or_null(r.ratio_to_attention)},
                            {"ratio_to_parts", or_null(r.ratio_to_parts)}});
   }
   for (memory_row const& m : memory)

@@ -156,7 +156,7 @@ private:
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
           [&] {
-            return references{similarity_reference(), {}, {}};
+            return references{similarity_reference(), {}, {}, {}};
           });
     }
     s_.measure(
