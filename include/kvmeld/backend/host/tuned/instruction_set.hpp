@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 
 #include <cstdint>
+#include <initializer_list>
 
 // Tuned kernels are written with the vector extensions of g++ and clang++; other compilers keep the generic forms.
 #if !defined(__CUDACC__) &&                                                                                  \
