@@ -52,7 +52,8 @@ struct nearest_center {
     std::size_t const channels = s.key_dim + (needs_values ? s.value_dim : 0u);
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
            2 * scratch_size(std::size_t{tile_rows} * (channels - s.key_dim) * sizeof(float)) +
-           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) + scratch_size(tile_rows * sizeof(slot_t));
+           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) + scratch_size(tile_rows * sizeof(slot_t)) +
+           (needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
   }
 
   template <class Team, class Rows>
@@ -153,6 +154,9 @@ private:
     float* const bv = team.template scratch<float>(tile_rows * dv);
     row_match const by_key(team, tile_rows);
     row_match const by_value(team, tile_rows);
+    float* products = nullptr;
+    if constexpr (has_kernels<Team>::value)
+      products = team.template scratch<float>(2 * tile_rows * tile_rows);
     row_block const source_keys = load(team, x.keys, t, sources, rows, ak);
     row_block const source_values = load(team, x.values, t, sources, rows, av);
     team.sync();
@@ -163,7 +167,7 @@ private:
       row_block const target_values = load(team, x.values, t, targets, columns, bv);
       team.sync();
       tile_redundancy(team, source_keys, source_values, rows, target_keys, target_values, columns, targets,
-                      By == resemblance::signed_product, by_key, by_value);
+                      By == resemblance::signed_product, by_key, by_value, products);
     });
     team.for_each(rows, [&](std::uint32_t i) {
       bool const matched = by_key.best_key[i] != 0;

@@ -25,10 +25,36 @@ struct row_block {
 /// is set, both have to be above 0. `keys` holds the best columns so far, `values` only inverse norms.
 /// The value product is taken only where the key cosine alone could beat the best so far: values' cosines are at most
 /// 1 up to rounding. Cooperative; barrier at the end; fixed summation order, one lane per row.
+/// The host's tuned form takes all products of both first, in the same order of summation (see tile_similarity), into
+/// `products`, room for 2 * rows * columns floats that the generic form does not need.
 template <class Team>
 KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
                                row_block bv, std::uint32_t columns, slot_t const* column_slots,
-                               bool signed_product, row_match const& keys, row_match const& values) {
+                               bool signed_product, row_match const& keys, row_match const& values,
+                               [[maybe_unused]] float* products) {
+  if constexpr (has_kernels<Team>::value) {
+    if (auto const* const tuned = team.kernels()) {
+      float* const more = products + std::size_t{rows} * columns;
+      tuned->inverse_norms(bk.rows, columns, bk.channels, keys.inverse_column);
+      tuned->inverse_norms(bv.rows, columns, bv.channels, values.inverse_column);
+      tuned->products(ak.rows, rows, ak.channels, bk.rows, columns, bk.channels, ak.channels, products,
+                      columns);
+      tuned->products(av.rows, rows, av.channels, bv.rows, columns, bv.channels, av.channels, more, columns);
+      for (std::uint32_t i = 0; i < rows; ++i) {
+        for (std::uint32_t j = 0; j < columns; ++j) {
+          std::size_t const n = std::size_t{i} * columns + j;
+          float const ck = cosine(products[n], keys.inverse_row[i], keys.inverse_column[j]);
+          float const cv = cosine(more[n], values.inverse_row[i], values.inverse_column[j]);
+          if (!signed_product && !(ck > 0.0f && cv > 0.0f)) continue;
+          std::uint32_t const k = order_key(ck * cv);
+          if (k <= keys.best_key[i]) continue;
+          keys.best_key[i] = k;
+          keys.best_column[i] = column_slots[j];
+        }
+      }
+      return;
+    }
+  }
   team.for_each(columns, [&](std::uint32_t j) {
     keys.inverse_column[j] = inverse_norm(bk[j], bk.channels);
     values.inverse_column[j] = inverse_norm(bv[j], bv.channels);
