@@ -151,7 +151,10 @@ int main(int argc, char** argv) {
     options const& chosen = parsed.chosen;
     bool const composes =
         std::find(chosen.methods.begin(), chosen.methods.end(), "composed") != chosen.methods.end();
-    if (composes) std::cout << "composed: " << kvmeld::name_of_policy(demo::composition(chosen)) << "\n";
+    if (composes) {
+      std::string const name = kvmeld::name_of_policy(demo::composition(chosen));  // refuses before it prints
+      std::cout << "composed: " << name << "\n";
+    }
     tiny_llama::report const results = run(chosen);
     tiny_llama::print_table(results, std::cout);
     if (!parsed.chosen.json.empty()) {

@@ -34,7 +34,9 @@ std::vector<series> collect(report const& results) {
     auto found =
         std::find_if(out.begin(), out.end(), [&](series const& s) { return s.method == row.method; });
     if (found == out.end()) {
-      out.push_back({row.method, row.kind == "merge", palette[out.size() % palette.size()], out.size(), {}});
+      // Colours come round again after six methods: with another marker.
+      std::size_t const marker = out.size() + out.size() / palette.size();
+      out.push_back({row.method, row.kind == "merge", palette[out.size() % palette.size()], marker, {}});
       found = out.end() - 1;
     }
     found->rows.push_back(&row);
