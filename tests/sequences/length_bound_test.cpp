@@ -1,6 +1,11 @@
 // What the host knows of lengths without looking: never too little, and for exact policies the lengths themselves.
 #include "life.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
 using namespace sequences_test;
 
 namespace {
@@ -57,10 +62,12 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
         check();
         score(cache, d, q);
       }
+      // sinks, frozen and new ones, and the share a paper's own setting pins whatever the budget
+      std::uint32_t const least = std::max(18u, cache.longest(q) * 3 / 10 + 6);
       std::vector<std::uint32_t> table(extent.tracks());
-      for (std::uint32_t& n : table) n = d.between(18, 40);
+      for (std::uint32_t& n : table) n = d.between(least, 40);
       auto const allowed =
-          d.chance(0.4) ? budget::per_track(table.data()) : budget::entries(d.between(18, 40));
+          d.chance(0.4) ? budget::per_track(table.data()) : budget::entries(d.between(least, 40));
       std::uint32_t const after = cache.length_after(q, allowed, fallback);
       tighter += after < cache.length_bound(q) ? 1u : 0u;
       if (d.chance(0.3)) {
