@@ -31,22 +31,11 @@ struct merge_ledger_phase {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
     if (begin >= n) return;
-    member_list const spreads = spreads_of(wave, t.item);
-    span_segment flow;
-    float inflow = 0.0f;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
-      slot_t const p = begin + i;
-      member_list const m = members_of(wave, t.item, p);
-      if (m.count > 1) {
-        merge_set(t, p, m);
-      } else if (spreads.count != 0 && map.what[map.at(t.item, p)] == fate::keep) {
-        if (!flow.holds(p)) {
-          flow = segment_from(map, t.item, spreads, p, n);
-          inflow = flow.reached ? sum_of_degrees(t, p, spreads) : 0.0f;
-        }
-        if (flow.reached) receive(t, p, inflow);
-      }
+      member_list const m = members_of(wave, t.item, begin + i);
+      if (m.count > 1) merge_set(t, begin + i, m);
     });
+    if (t.index == 0) receive_spreads(team, t, n);
   }
 
 private:
@@ -98,10 +87,24 @@ private:
   }
 
   /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
-  KVMELD_HD void receive(tile const& t, slot_t p, float inflow) const {
-    float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
-    degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
-    look_again(t, p, entry_flag::value_checked);
+  template <class Team>
+  KVMELD_HD void receive_spreads(Team const& team, tile const& t, std::uint32_t n) const {
+    member_list const spreads = spreads_of(wave, t.item);
+    if (spreads.count == 0) return;
+    for (span_segment flow = segment_from(map, t.item, spreads, 0, n);;
+         flow = segment_from(map, t.item, spreads, flow.until, n)) {
+      if (flow.reached) {
+        float const inflow = sum_of_degrees(t, flow.from, spreads);
+        team.for_each(flow.until - flow.from, [&](std::uint32_t i) {
+          slot_t const p = flow.from + i;
+          if (map.what[map.at(t.item, p)] != fate::keep || members_of(wave, t.item, p).count > 1) return;
+          float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
+          degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
+          look_again(t, p, entry_flag::value_checked);
+        });
+      }
+      if (flow.until == n) return;
+    }
   }
   /// What flows into slot p and the rest of its segment.
   KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {
@@ -109,7 +112,7 @@ private:
     float sum = 0.0f;
     for (std::uint32_t i = 0; i < spreads.count; ++i) {
       slot_t const s = spreads.slots[i];
-      if (!spread_reaches(map, t.item, s, p)) continue;
+      if (!map.reaches(t.item, s, p)) continue;
       sum += map.degree_weight[map.at(t.item, s)] * l.degree[l.at(t.where, s)];
     }
     return sum;

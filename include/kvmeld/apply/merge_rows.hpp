@@ -52,13 +52,13 @@ template <class Layout> struct merge_rows_phase {
 private:
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
-  /// A kept entry that values may be spread over. Keys are never spread.
-  KVMELD_HD bool may_receive(std::uint32_t item, member_list const& spreads, slot_t p) const {
-    return which == side::value && spreads.count != 0 && map.what[map.at(item, p)] == fate::keep;
+  /// A kept entry that is not a pivot: what values may be spread over. Keys are never spread.
+  KVMELD_HD bool may_receive(std::uint32_t item, slot_t p) const {
+    return map.what[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
   }
   /// What source i of a segment counts with.
   KVMELD_HD float spread_weight(std::uint32_t item, slot_t source, slot_t p) const {
-    return spread_reaches(map, item, source, p) ? weights()[map.at(item, source)] : 0.0f;
+    return map.reaches(item, source, p) ? weights()[map.at(item, source)] : 0.0f;
   }
 
   template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
@@ -67,32 +67,40 @@ private:
     if (begin >= n) return;
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
-    member_list const spreads = spreads_of(wave, t.item);
     blend_buffers const b(team, layout.channels());
-    span_segment flow;  // while it holds, b.total is what its sources sum up to
     for (slot_t p = begin; p < end; ++p) {
       member_list const m = members_of(wave, t.item, p);
-      if (m.count > 1) {
-        blend_into(
-            team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
-            [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
-        flow = {};
-      } else if (may_receive(t.item, spreads, p)) {
-        if (!flow.holds(p)) {
-          flow = segment_from(map, t.item, spreads, p, n);
-          if (flow.reached) {
-            blend_rows(
-                team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
-                [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], p); }, b);
-          }
+      if (m.count < 2) continue;
+      blend_into(
+          team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
+          [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
+    }
+    // What is spread flows into long stretches of slots alike, and is summed up once for all of them.
+    if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
+  }
+
+  template <class Team>
+  KVMELD_HD void spread_rows(Team const& team, tile const& t, std::uint32_t n, float const* weight,
+                             blend_buffers const& b) const {
+    member_list const spreads = spreads_of(wave, t.item);
+    if (spreads.count == 0) return;
+    std::uint32_t const d = layout.channels();
+    for (span_segment flow = segment_from(map, t.item, spreads, 0, n);;
+         flow = segment_from(map, t.item, spreads, flow.until, n)) {
+      if (flow.reached) {
+        blend_rows(
+            team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
+            [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], flow.from); }, b);
+        for (slot_t p = flow.from; p < flow.until; ++p) {
+          if (!may_receive(t.item, p)) continue;
+          layout.load_tile(team, t.where, p, 1, 0, d, b.rows, d);
+          team.sync();
+          layout.encode_row(team, t.where, p,
+                            [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
+          team.sync();
         }
-        if (!flow.reached) continue;
-        layout.load_tile(team, t.where, p, 1, 0, layout.channels(), b.rows, layout.channels());
-        team.sync();
-        layout.encode_row(team, t.where, p,
-                          [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
-        team.sync();
       }
+      if (flow.until == n) return;
     }
   }
 
@@ -135,6 +143,7 @@ private:
     segment<T> const s = layout.locate(t.where, 0);
     auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
     float* const sums = team.template scratch<float>(channel_slice);  // of the segment's sources, by channel
+    bool const spread = which == side::value && spreads.count != 0;
     span_segment flow;
     if constexpr (has_kernels<Team>::value) {
       if (team.kernels() != nullptr && spreads.count == 0) {
@@ -148,7 +157,7 @@ private:
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
         team.for_each(channels, [&](std::uint32_t i) { merge_slot(column(i), p, m, weight); });
-      } else if (may_receive(t.item, spreads, p)) {
+      } else if (spread && may_receive(t.item, p)) {
         bool const fresh = !flow.holds(p);
         if (fresh) flow = segment_from(map, t.item, spreads, p, n);
         if (!flow.reached) continue;

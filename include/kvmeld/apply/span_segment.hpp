@@ -12,12 +12,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// True if the spread source reaches slot p.
-KVMELD_HD inline bool spread_reaches(plan_ref const& map, std::uint32_t item, slot_t source, slot_t p) {
-  std::size_t const i = map.at(item, source);
-  return p >= map.target[i] && p - map.target[i] < map.span[i];
-}
-
 /// The slots [from, until) are reached by the same spread sources, by some or by none.
 struct span_segment {
   slot_t from = 0, until = 0;

@@ -39,6 +39,11 @@ struct plan_ref {
   std::uint32_t member_stride = 0;  ///< members per track
 
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
+  /// True if what is spread from slot `source` reaches slot p.
+  KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
+    std::size_t const e = at(item, source);
+    return p >= target[e] && p - target[e] < span[e];
+  }
   KVMELD_HD bool keeps_member(std::uint32_t item, std::uint32_t m) const {
     return member_kept == nullptr || member_kept[std::size_t{item} * member_stride + m] != 0;
   }

@@ -29,7 +29,8 @@ enum class additive_variant : std::uint8_t {
 /// very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead would conserve tokens, but be lossless for
 /// A_i / d_i = mean(A_k / d_k), which is not what the rate compares, and pile the whole past onto a window of constant
 /// size, with degrees that grow for ever. Here an entry's degree ends at (1 + 1/m)^m < e at most where every step
-/// evicts one, and at (1 + g/m)^ceil(m/g) where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not renormalise.
+/// evicts one, and at (1 + g/m)^ceil(m/g) where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless
+/// case: the theorems do not renormalise.
 struct additive {
   additive_variant variant = additive_variant::mass_corrected;
 
@@ -59,10 +60,11 @@ struct additive {
     if (variant == additive_variant::paper) return;
     slot_t const sample = step.target[first];
     float const common =
-        differ == 0 ? grown_mass(step, base, sample, sources) : 0.0f;  // on every lane the same
+        differ == 0 ? grown_mass(step, t.item, sample, sources) : 0.0f;  // on every lane the same
     team.for_each(wave.state[t.item].length, [&](slot_t k) {
-      if (step.what[base + k] != fate::keep || (differ == 0 && !reaches(step, first, k))) return;
-      float const grown = differ == 0 ? common : grown_mass(step, base, k, sources);
+      if (step.what[base + k] != fate::keep || (differ == 0 && !step.reaches(t.item, sources.slots[0], k)))
+        return;
+      float const grown = differ == 0 ? common : grown_mass(step, t.item, k, sources);
       weight[k] = 1.0f / grown;
       step.degree_weight[base + k] = grown;
     });
@@ -70,16 +72,13 @@ struct additive {
   }
 
 private:
-  KVMELD_HD static bool reaches(plan_ref const& step, std::size_t source, slot_t k) {
-    return k >= step.target[source] && k - step.target[source] < step.span[source];
-  }
   /// 1 + r for slot k; 1 where nothing reaches it.
-  KVMELD_HD static float grown_mass(plan_ref const& step, std::size_t base, slot_t k,
+  KVMELD_HD static float grown_mass(plan_ref const& step, std::uint32_t item, slot_t k,
                                     member_list const& sources) {
     float grown = 1.0f;
     for (std::uint32_t i = 0; i < sources.count; ++i) {
-      std::size_t const e = base + sources.slots[i];
-      if (reaches(step, e, k)) grown += step.value_weight[e];
+      slot_t const source = sources.slots[i];
+      if (step.reaches(item, source, k)) grown += step.value_weight[step.at(item, source)];
     }
     return grown;
   }
