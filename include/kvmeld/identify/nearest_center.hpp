@@ -11,6 +11,7 @@
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/tile_redundancy.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
+#include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -92,20 +93,9 @@ struct nearest_center {
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
-    track_state const s = wave.state[item];
-    admit_best(team, wave, item, s.field, allowed_by(team, admission, wave, item, s.field, round));
-    role const* const roles = wave.roles + wave.at(item, 0);
-    std::uint32_t dropped = 0;
-    team.for_each(s.length, [&](std::uint32_t i) {
-      std::size_t const e = wave.step.at(item, i);
-      if (roles[i] != role::mergeable || wave.step.what[e] != fate::keep) return;
-      if (wave.plan.what[wave.plan.at(item, i)] != fate::keep) return;
-      wave.step.what[e] = fate::drop;
-      ++dropped;
-    });
-    dropped = team.reduce(dropped, op_sum{});
-    if (team.lane() == 0) wave.state[item].merged += dropped;
-    team.sync();
+    std::uint32_t const field = wave.state[item].field;
+    admit_best(team, wave, item, field, allowed_by(team, admission, wave, item, field, round));
+    zero_class{}.admit(team, wave, item, round);
   }
 
   std::string problem() const { return admission.problem(); }

@@ -14,9 +14,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Drops every mergeable entry. The selector decides how many that are, so the budget is met exactly when the
-/// selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is computed from
-/// them.
+/// Drops every mergeable entry that has no other fate yet. The selector decides how many that are, so the budget is met
+/// exactly when the selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is
+/// computed from them.
 struct zero_class {
   static constexpr char const* name = "zero_class";
   static constexpr bool repeats = false;
@@ -36,9 +36,10 @@ struct zero_class {
     role const* const roles = wave.roles + wave.at(item, 0);
     std::uint32_t dropped = 0;
     team.for_each(wave.state[item].length, [&](std::uint32_t s) {
-      std::size_t const e = wave.plan.at(item, s);
-      if (roles[s] != role::mergeable || wave.plan.what[e] != fate::keep) return;
-      wave.step.what[wave.step.at(item, s)] = fate::drop;
+      fate& now = wave.step.what[wave.step.at(item, s)];
+      if (roles[s] != role::mergeable || now != fate::keep) return;
+      if (wave.plan.what[wave.plan.at(item, s)] != fate::keep) return;
+      now = fate::drop;
       ++dropped;
     });
     dropped = team.reduce(dropped, op_sum{});
