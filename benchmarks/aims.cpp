@@ -44,7 +44,7 @@ std::vector<aim> judge(report const& figures) {
         &row::ratio_to_parts, 2.0);
     add(out, figures, "decode attention, merged, x read", "attend/merged", dtype, &row::ratio_to_read,
         1 / 0.7);
-    for (char const* method : {"decode_step/ems", "decode_step/cam"}) {
+    for (char const* method : {"decode_step/ems/256", "decode_step/cam/256"}) {
       add(out, figures, std::string(method) + ", x attention of its steps, 4096 entries", method, dtype,
           &row::ratio_to_attention, 0.02);
     }

@@ -56,6 +56,8 @@ template <class Policy> kvmeld::limits sizes_for(kvmeld::shape const& extent) {
   return sizes;
 }
 
+constexpr std::uint8_t looked_at = kvmeld::entry_flag::key_checked | kvmeld::entry_flag::value_checked;
+
 /// A cache of the tensors' entries with scores as attention leaves them.
 template <class T, class Policy> cache_of<T, Policy> filled(session& s, tensors<T>& x, Policy const& policy) {
   metering_executor executor(s.threads());
@@ -139,27 +141,36 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
               static_cast<double>(cache.executor().most_scratch())});
 }
 
-/// While generating, compressed every 64 tokens: the time of one compression, against 64 decode steps' attention over the
-/// same entries before they merged.
+/// While generating, compressed every `interval` tokens: the time of one compression, against the attention of as many
+/// decode steps over the same entries before they merged.
 template <class T, class Policy>
-void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Policy const& policy) {
-  constexpr std::uint32_t interval = 64;
-  std::string const name = "decode_step/" + preset;
+void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
+                     std::uint32_t interval) {
+  std::string const name = "decode_step/" + preset + "/" + std::to_string(interval);
   if (x.of().n != 4096 || !s.wants(name, x.of())) return;
   x.restore();
   cache_of<T, Policy> const original = filled(s, x, policy);
   cache_of<T, Policy> cache = original;
   std::array<std::uint32_t, 1> const slots{0};
+  std::uint32_t const budget = x.of().n - interval;
   s.measure(
       name, x.of(),
       [&] {
         x.restore();
         cache = original;
+        // As at any time but the first: what is new are the last tokens.
+        std::fill_n(cache.ledger().flags, x.extent().slots(), looked_at);
+        for (std::uint32_t head = 0; head < heads_of(x.of().n); ++head)
+          std::fill_n(cache.ledger().flags + std::size_t{head} * x.of().n + budget, interval,
+                      std::uint8_t{0});
       },
-      [&] { cache.compress(slots, kvmeld::budget::entries(x.of().n - interval)); },
+      [&] { cache.compress(slots, kvmeld::budget::entries(budget)); },
       [&] { return 2.0 * head_dim * sizeof(T) * static_cast<double>(cache.entries(0)); },
       [&] {
         references r;
+        // Every demoted centre with every centre that stays, keys and values.
+        if (preset == "ems")
+          r.blas = s.reference().product_seconds(2 * heads_of(x.of().n), interval, budget, head_dim);
         for (row const& a : s.rows()) {
           bool const same = a.of.n == x.of().n && a.of.dtype == x.of().dtype;
           if (a.name == "attend/unmerged" && same) r.attention = interval * a.seconds;
@@ -179,8 +190,10 @@ template <class T> void run_presets(session& s, tensors<T>& x) {
   run_preset(s, x, "keepkv", kvmeld::preset::keepkv::for_budget());
   run_preset(s, x, "ems", kvmeld::preset::ems::shared(), false, fixed);
   run_preset(s, x, "chelsea", kvmeld::preset::chelsea::llama3(), true);
-  run_decode_step(s, x, "ems", kvmeld::preset::ems::shared());
-  run_decode_step(s, x, "cam", kvmeld::preset::cam::over_streaming_llm());
+  for (std::uint32_t interval : {64, 256}) {
+    run_decode_step(s, x, "ems", kvmeld::preset::ems::shared(), interval);
+    run_decode_step(s, x, "cam", kvmeld::preset::cam::over_streaming_llm(), interval);
+  }
 }
 
 }  // namespace kvmeld_bench

@@ -104,12 +104,34 @@ std::optional<double> yardstick::similarity_seconds(std::uint32_t tracks, std::u
       });
 }
 
+std::optional<double> yardstick::product_seconds(std::uint32_t count, std::uint32_t m, std::uint32_t n,
+                                                 std::uint32_t dim) const {
+  std::vector<float> const a(std::size_t{m} * dim, 0.5f);
+  std::vector<float> const b(std::size_t{n} * dim, 0.25f);
+  std::vector<float> products(std::size_t{count} * m * n);
+  return median_seconds(
+      0.2, [] {},
+      [&] {
+        parallel_for(threads_, count, [&](std::int64_t i) {
+          cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
+                      static_cast<int>(dim), 1.0f, a.data(), static_cast<int>(dim), b.data(),
+                      static_cast<int>(dim), 0.0f, products.data() + static_cast<std::size_t>(i) * m * n,
+                      static_cast<int>(n));
+        });
+      });
+}
+
 std::string yardstick::blas_name() { return openblas_get_config(); }
 
 #else
 
 std::optional<double> yardstick::similarity_seconds(std::uint32_t, std::uint32_t, std::uint32_t,
                                                     std::uint32_t) const {
+  return {};
+}
+
+std::optional<double> yardstick::product_seconds(std::uint32_t, std::uint32_t, std::uint32_t,
+                                                 std::uint32_t) const {
   return {};
 }
 

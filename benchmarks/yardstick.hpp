@@ -44,6 +44,11 @@ public:
   std::optional<double> similarity_seconds(std::uint32_t tracks, std::uint32_t rows_per_track,
                                            std::uint32_t chunk, std::uint32_t dim) const;
 
+  /// Seconds of `count` products of m x dim with n x dim transposed, in float, over rows that stay in the cache; shared
+  /// out over the threads. Empty without a BLAS.
+  std::optional<double> product_seconds(std::uint32_t count, std::uint32_t m, std::uint32_t n,
+                                        std::uint32_t dim) const;
+
   /// Name of the BLAS, empty without one.
   static std::string blas_name();
 
