@@ -41,10 +41,37 @@ template <class T> void check_decode(kvmeld::host_kernels const& k) {
   CHECK(wrong == 0);
 }
 
+#if !defined(__FAST_MATH__)
+// Products with rows of storage, and weighted sums of them, have the bits of those with the rows as floats.
+template <class T> void check_reading(kvmeld::host_kernels const& k, dice& d) {
+  for (int i = 0; i < 60; ++i) {
+    std::uint32_t const dim = d.between(1, 150), rows = d.between(1, 9), tokens = d.between(1, 20);
+    std::uint32_t const ld = dim + d.below(40);
+    // As long as the rows need it and no longer: AddressSanitizer sees what reads on.
+    std::vector<T> stored(std::size_t{tokens - 1} * ld + dim);
+    std::vector<float> floats(stored.size()), left(std::size_t{rows} * dim), factor(rows);
+    for (T& x : stored) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.normal()));
+    for (std::size_t j = 0; j < stored.size(); ++j)
+      floats[j] = kvmeld::element_traits<T>::to_float(stored[j]);
+    for (float& x : left) x = static_cast<float>(d.normal());
+    for (float& x : factor) x = static_cast<float>(d.normal());
+    std::vector<float> out(std::size_t{rows} * tokens), wanted(out.size());
+    k.products(left.data(), rows, dim, stored.data(), tokens, ld, dim, out.data(), tokens);
+    k.products(left.data(), rows, dim, floats.data(), tokens, ld, dim, wanted.data(), tokens);
+    CHECK(out == wanted);
+    std::vector<float> total = left, wanted_total = left;
+    k.add_weighted(out.data(), rows, tokens, factor.data(), stored.data(), ld, tokens, dim, total.data());
+    k.add_weighted(out.data(), rows, tokens, factor.data(), floats.data(), ld, tokens, dim,
+                   wanted_total.data());
+    CHECK(total == wanted_total);
+  }
+}
+#endif
+
 // Sums of up to 20 rows in storage type T, one of which they replace.
 template <class T> void check_blend(kvmeld::host_kernels const& k, dice& d) {
   for (int i = 0; i < 60; ++i) {
-    std::uint32_t const n = d.between(1, 70), count = d.between(1, 20), target = d.below(count);
+    std::uint32_t const n = d.between(1, 150), count = d.between(1, 20), target = d.below(count);
     std::vector<std::vector<T>> rows(count, std::vector<T>(n));
     std::vector<float> weight(count);
     std::vector<T const*> at;
@@ -87,6 +114,18 @@ TEST_CASE("blends have the bits of the generic loop, in place too") {
   }
 }
 
+#if !defined(__FAST_MATH__)  // which may sum in another order
+TEST_CASE("rows read from storage give the bits of the same rows as floats") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(22);
+    check_reading<float>(*kvmeld::kernels_of(set), d);
+    check_reading<kvmeld::half>(*kvmeld::kernels_of(set), d);
+    check_reading<kvmeld::bfloat16>(*kvmeld::kernels_of(set), d);
+  }
+}
+#endif
+
 TEST_CASE("packing moves what is kept and touches nothing behind it") {
   for (auto set : instruction_sets()) {
     CAPTURE(kvmeld::name_of(set));
@@ -117,14 +156,29 @@ TEST_CASE("packing moves what is kept and touches nothing behind it") {
 
 TEST_CASE("finiteness looks at every element") {
   for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
     kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
-    for (std::uint32_t n : {1u, 4u, 15u, 16u, 17u, 40u}) {
-      std::vector<float> row(n, -3e38f);
+    for (std::uint32_t n : {1u, 4u, 15u, 16u, 17u, 33u, 40u, 70u}) {
+      std::vector<float> const row(n, -3e38f);
+      std::vector<kvmeld::half> const halves(n, element<kvmeld::half>(0xfbff));  // the largest magnitude
+      std::vector<kvmeld::bfloat16> const brains(n, element<kvmeld::bfloat16>(0xff7f));
       CHECK(k.all_finite(row.data(), n));
+      CHECK(k.all_finite(halves.data(), n));
+      CHECK(k.all_finite(brains.data(), n));
       for (std::uint32_t i = 0; i < n; ++i) {
         for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xff800001u}) {
           std::vector<float> bad = row;
           std::memcpy(&bad[i], &bits, sizeof bits);
+          CHECK_FALSE(k.all_finite(bad.data(), n));
+        }
+        for (std::uint32_t bits : {0x7c00u, 0xfc00u, 0x7e00u, 0xfc01u}) {
+          std::vector<kvmeld::half> bad = halves;
+          bad[i] = element<kvmeld::half>(bits);
+          CHECK_FALSE(k.all_finite(bad.data(), n));
+        }
+        for (std::uint32_t bits : {0x7f80u, 0xff80u, 0x7fc0u, 0xff81u}) {
+          std::vector<kvmeld::bfloat16> bad = brains;
+          bad[i] = element<kvmeld::bfloat16>(bits);
           CHECK_FALSE(k.all_finite(bad.data(), n));
         }
       }
@@ -201,7 +255,7 @@ TEST_CASE("a softmax in tiles is the softmax") {
           factor[r] = k.soften(logits.data() + std::size_t{r} * tokens, bias.data(), tokens, &highest[r],
                                &sum[r], t != 0);
         }
-        k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), tokens, dim, total.data());
+        k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), dim, tokens, dim, total.data());
       }
       for (std::size_t j = 0; j < total.size(); ++j) {
         CHECK(std::fabs(double{total[j]} / sum[j / dim] - wanted[j] / weights[j / dim]) < 2e-5);

@@ -63,7 +63,7 @@ KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, s
     using T = typename Layout::element_type;
     constexpr std::uint32_t most = 64;
     using kernels_type = std::remove_pointer_t<decltype(team.kernels())>;
-    if constexpr (kernels_type::template blends<T>) {
+    if constexpr (kernels_type::template reads<T>) {
       auto const* const tuned = team.kernels();
       segment<T> const to = layout.locate(where, p);
       bool plain = tuned != nullptr && count <= most && to.channel_stride == 1;

@@ -13,20 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
-
-/// The query rows of one tile. Row r is query first + r / group of query head kv_head * group + r % group.
-struct block_of_rows {
-  std::uint32_t member, queries, first, group, kv_head;
-  std::uint32_t rows;  ///< 0: the tile has nothing to do
-
-  KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + r / group; }
-  KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
-};
 
 template <class Q, class Out> struct attend_rows {
   static constexpr std::uint32_t query_block = 8;
@@ -36,9 +26,8 @@ template <class Q, class Out> struct attend_rows {
   head_rows<Q> query;
   head_rows<Out> out;
   head_rows<float> lse;  ///< data null: not wanted
-  std::uint32_t most_queries;
 
-  std::uint32_t tiles(shape const&) const { return ceil_div(most_queries, query_block); }
+  std::uint32_t tiles(shape const&) const { return ceil_div(source.batch.most_queries(), query_block); }
 
   KVMELD_HD block_of_rows rows_of(shape const& s, tile const& t) const {
     std::uint32_t const member = source.row_of(t.item);
@@ -52,13 +41,7 @@ template <class Q, class Out> struct attend_rows {
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t key_dim,
                               float* q) const {
-    using traits = element_traits<std::remove_const_t<Q>>;
-    float const scale = params.scale_for(key_dim);
-    for (std::uint32_t r = 0; r < b.rows; ++r) {
-      Q const* const from = query.row(b.member, b.head_of(r), b.query_of(r));
-      float* const to = q + std::size_t{r} * key_dim;
-      team.for_each(key_dim, [&](std::uint32_t c) { to[c] = scale * traits::to_float(from[c]); });
-    }
+    load_scaled(team, query, b, params.scale_for(key_dim), key_dim, q);
     team.sync();
   }
 

@@ -5,6 +5,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/tile_view.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -45,15 +46,16 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 
 namespace detail {
 
-/// Keys first, then `values()` gives the tile of values: each is used while it is near. Logits are logit(r, t, product),
-/// or product + bias[t] where `bias` is not null. Rows that see the same tokens are weighted together: what a row does
-/// not see must not even be multiplied by 0.
-template <class Kernels, class Values, class Logit, class Visible>
-void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, float const* k,
-                       Values values, std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim,
-                       float* logits, float const* bias, Logit logit, Visible visible,
-                       softmax_state const& state) {
-  tuned.products(q, rows, key_dim, k, tokens, key_dim, key_dim, logits, tokens);
+/// keys(use) calls use with the tile of keys, then values(use) with that of values: each is used while it is near.
+/// Logits are logit(r, t, product), or product + bias[t] where `bias` is not null. Rows that see the same tokens are
+/// weighted together: what a row does not see must not even be multiplied by 0.
+template <class Kernels, class Keys, class Values, class Logit, class Visible>
+void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, Keys keys, Values values,
+                       std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim, float* logits,
+                       float const* bias, Logit logit, Visible visible, softmax_state const& state) {
+  keys([&](auto const& k) {
+    tuned.products(q, rows, key_dim, k.rows, tokens, k.ld, key_dim, logits, tokens);
+  });
   for (std::uint32_t r = 0; r < rows; ++r) {
     std::uint32_t const seen = min_of(tokens, visible(r));
     if (seen == 0) continue;
@@ -62,14 +64,15 @@ void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows,
     state.factor[r] = tuned.soften(l, bias, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
     state.seen[r] = 1;
   }
-  float const* const v = values();
-  for (std::uint32_t first = 0, end = 0; first < rows; first = end) {
-    std::uint32_t const seen = min_of(tokens, visible(first));
-    for (end = first + 1; end < rows && min_of(tokens, visible(end)) == seen;) ++end;
-    if (seen == 0) continue;
-    tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first, v,
-                       seen, value_dim, state.total + std::size_t{first} * value_dim);
-  }
+  values([&](auto const& v) {
+    for (std::uint32_t first = 0, end = 0; first < rows; first = end) {
+      std::uint32_t const seen = min_of(tokens, visible(first));
+      for (end = first + 1; end < rows && min_of(tokens, visible(end)) == seen;) ++end;
+      if (seen == 0) continue;
+      tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first,
+                         v.rows, v.ld, seen, value_dim, state.total + std::size_t{first} * value_dim);
+    }
+  });
 }
 
 }  // namespace detail
@@ -86,8 +89,14 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
   if constexpr (has_kernels<Team>::value) {
     if (auto const* const tuned = team.kernels()) {
       return detail::attend_tile_tuned(
-          *tuned, q, rows, k, [&] { return v; }, tokens, key_dim, value_dim, logits, nullptr, logit, visible,
-          state);
+          *tuned, q, rows,
+          [&](auto use) {
+            use(tile_view<float>{k, key_dim});
+          },
+          [&](auto use) {
+            use(tile_view<float>{v, value_dim});
+          },
+          tokens, key_dim, value_dim, logits, nullptr, logit, visible, state);
     }
   }
   team.for_each(rows * tokens, [&](std::uint32_t i) {

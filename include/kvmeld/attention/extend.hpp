@@ -67,11 +67,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
     for (std::uint32_t begin = 0; begin < end; begin += token_block) {
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
-      cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
       load_bias(team, cache.ledger, t.where, begin, tokens, bias);
-      team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
-      team.sync();
-      rotate_tile(team, params.rope, turns, k, tokens, dk, begin, position);
       auto const logit = [&](std::uint32_t, std::uint32_t i, float product) {
         return params.logit(product, bias[i]);
       };
@@ -81,18 +77,24 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       };
       if constexpr (has_kernels<Team>::value) {
         auto const* const tuned = team.kernels();
-        if (tuned != nullptr && params.window == 0) {
-          float* const near = dv <= dk ? k : v;  // the keys are done with
-          auto const values = [&] {
-            cache.values.load_tile(team, t.where, begin, tokens, 0, dv, near, dv);
-            return static_cast<float const*>(near);
+        if (tuned != nullptr && params.window == 0 && !params.rope.active()) {
+          auto const keys = [&](auto use) {
+            with_tile(*tuned, team, cache.keys, t.where, begin, tokens, k, use);
+          };
+          auto const values = [&](auto use) {
+            float* const near = dv <= dk ? k : v;  // the keys are done with
+            with_tile(*tuned, team, cache.values, t.where, begin, tokens, near, use);
           };
           bool const plain = params.softcap == 0.0f && params.use_degree;
-          ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, k, values, tokens, dk, dv, logits,
+          ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, keys, values, tokens, dk, dv, logits,
                                               plain ? bias : nullptr, logit, visible, state);
           continue;
         }
       }
+      cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
+      team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
+      team.sync();
+      rotate_tile(team, params.rope, turns, k, tokens, dk, begin, position);
       cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
       team.sync();
       if (params.window == 0) {
@@ -132,7 +134,7 @@ status extend(Executor& executor, attention_params const& params, query_batch co
   std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch};
-  attend_rows<Q, Out> const rows{params, source, query, out, lse, batch.most_queries()};
+  attend_rows<Q, Out> const rows{params, source, query, out, lse};
   executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(), source);
   return {};
 }

@@ -7,6 +7,7 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/tile_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -41,26 +42,31 @@ template <class Layout> struct inspect_phase {
       std::uint32_t fresh = 0;
       for (std::uint32_t i = 0; i < count; ++i) fresh += (flags[s + i] & checked) == 0 ? 1u : 0u;
       if (fresh == 0) continue;  // the same for every lane: flags change only behind the barrier below
+      auto const note = [&](std::uint32_t i, bool good) {
+        flags[s + i] = static_cast<std::uint8_t>(flags[s + i] | checked | (good ? 0 : entry_flag::nonfinite));
+      };
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels()) {
+          with_tile(*tuned, team, layout, t.where, s, count, rows, [&](auto const& x) {
+            // Nearly always all of them are.
+            bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
+            for (std::uint32_t i = 0; i < count; ++i) {
+              if ((flags[s + i] & checked) == 0) note(i, all || tuned->all_finite(x.rows + i * x.ld, d));
+            }
+          });
+          continue;
+        }
+      }
       layout.load_tile(team, t.where, s, count, 0, d, rows, d);
       team.sync();
       team.for_each(count, [&](std::uint32_t i) {
         if ((flags[s + i] & checked) != 0) return;
-        bool const good = all_finite(team, rows + std::size_t{i} * d, d);
-        flags[s + i] = static_cast<std::uint8_t>(flags[s + i] | checked | (good ? 0 : entry_flag::nonfinite));
+        std::uint32_t bad = 0;
+        for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(rows[std::size_t{i} * d + c]) ? 0u : 1u;
+        note(i, bad == 0);
       });
       team.sync();
     }
-  }
-
-private:
-  template <class Team>
-  KVMELD_HD static bool all_finite(Team const& team, float const* row, std::uint32_t d) {
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team.kernels()) return tuned->all_finite(row, d);
-    }
-    std::uint32_t bad = 0;
-    for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(row[c]) ? 0u : 1u;
-    return bad == 0;
   }
 };
 

@@ -221,9 +221,8 @@ public:
     if constexpr (score_type::needs_attention) {
       if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch};
-      using phase_type = std::conditional_t<shares, observe_shared_rows_phase<score_type, T>,
-                                            observe_rows_phase<score_type, T>>;
-      observe_with(phase_type{{policy_.score, ledger_, source}, params, rows}, source);
+      observe_with(observe_rows_phase<score_type, T, shares>{{policy_.score, ledger_, source}, params, rows},
+                   source);
     }
     return {};
   }

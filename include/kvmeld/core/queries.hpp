@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -82,6 +84,27 @@ struct batch_source {
     return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
 };
+
+/// The query rows that one tile works on. Row r is query first + r / group of query head kv_head * group + r % group.
+struct block_of_rows {
+  std::uint32_t member, queries, first, group, kv_head;
+  std::uint32_t rows;  ///< 0: the tile has nothing to do
+
+  KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + r / group; }
+  KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
+};
+
+/// to[row][channels] = scale * query, in float. Cooperative; no barrier at the end.
+template <class Team, class Q>
+KVMELD_HD void load_scaled(Team const& team, head_rows<Q> query, block_of_rows const& b, float scale,
+                           std::uint32_t channels, float* to) {
+  using traits = element_traits<std::remove_const_t<Q>>;
+  for (std::uint32_t r = 0; r < b.rows; ++r) {
+    Q const* const from = query.row(b.member, b.head_of(r), b.query_of(r));
+    float* const row = to + std::size_t{r} * channels;
+    team.for_each(channels, [&](std::uint32_t c) { row[c] = scale * traits::to_float(from[c]); });
+  }
+}
 
 /// Why a batch does not fit a cache; empty if it does.
 inline std::string batch_problem(char const* call, shape const& s, query_batch const& b) {

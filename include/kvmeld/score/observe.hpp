@@ -121,14 +121,10 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      for (std::uint32_t r = 0; r < block * group; ++r) {
-        using traits = element_traits<std::remove_const_t<Q>>;
-        Q const* const from = query.row(member, t.where.kv_head * group + r % group, r0 + r / group);
-        float* const to = q + std::size_t{r} * d;
-        team.for_each(d, [&](std::uint32_t c) { to[c] = scale * traits::to_float(from[c]); });
-      }
-      team.for_each(block * group, [&](std::uint32_t r) {
-        norm[r] = *lse.row(member, t.where.kv_head * group + r % group, r0 + r / group);
+      block_of_rows const block_rows{member, rows, r0, group, t.where.kv_head, block * group};
+      load_scaled(team, query, block_rows, scale, d, q);
+      team.for_each(block_rows.rows, [&](std::uint32_t r) {
+        norm[r] = *lse.row(member, block_rows.head_of(r), block_rows.query_of(r));
       });
       team.sync();
       if constexpr (has_kernels<Team>::value) {
@@ -193,46 +189,55 @@ private:
   }
 };
 
-/// Sums probabilities that the engine has: rows[sequence][query head][query][slot]; entries that `params` hides (causal,
-/// window) are not read.
-template <class Score, class T> struct observe_rows_phase : observe_base<Score> {
+/// Sums probabilities that the engine has: rows[sequence][query head][query][token]. A token is a slot; if the policy
+/// shares entries (`Members`), the members follow the slots in ledger order, as shared_ref numbers them. What `params`
+/// hides (causal, window) is not read.
+template <class Score, class T, bool Members = false> struct observe_rows_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
   using base::token_block;
   attention_params params;
   head_rows<T> rows_view;
 
+  std::uint32_t tiles(shape const& s) const {
+    return base::tiles(s) + (Members ? ceil_div(this->ledger.members.capacity, token_block) : 0);
+  }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = this->ledger;
     std::uint32_t const length = l.length[t.where.index];
+    std::uint32_t const tokens = length + (Members ? l.members.count[t.where.index] : 0);
     std::uint32_t const begin = t.index * token_block;
-    if (begin >= length) return;
+    if (begin >= tokens) return;
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const rows = this->source.batch.queries(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
-    position_t const* const position = l.position + l.at(t.where, begin);
-    team.for_each(min_of(token_block, length - begin), [&](std::uint32_t j) {
+    team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
+      std::uint32_t const i = begin + n;
+      bool const own = !Members || i < length;
+      std::size_t const e = own ? l.at(t.where, i) : l.member_at(t.where, i - length);
+      slot_t const slot = own ? i : l.members.owner[e];
+      position_t const position = own ? l.position[e] : l.members.position[e];
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
         std::uint32_t const visible = params.visible(length, rows, r);
-        if (begin + j >= visible) continue;
-        if (!params.in_window(position[j], params.position_of(known, rows, r))) continue;
+        if (slot >= visible) continue;
+        if (!params.in_window(position, params.position_of(known, rows, r))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
           using traits = element_traits<std::remove_const_t<T>>;
-          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[begin + j]);
+          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[i]);
         }
         p /= static_cast<float>(group);
         for (std::uint32_t c = 0; c < used; ++c) {
           if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
         }
       }
-      this->add(t.where, begin + j, u, sums);
+      base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);
     });
   }
 };

@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -88,14 +87,10 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
       if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      team.for_each(block * group * d, [&](std::uint32_t i) {
-        using traits = element_traits<std::remove_const_t<Q>>;
-        std::uint32_t const r = i / d;
-        q[i] = scale * traits::to_float(
-                           query.row(member, t.where.kv_head * group + r % group, r0 + r / group)[i % d]);
-      });
-      team.for_each(block * group, [&](std::uint32_t r) {
-        norm[r] = *lse.row(member, t.where.kv_head * group + r % group, r0 + r / group);
+      block_of_rows const block_rows{member, rows, r0, group, t.where.kv_head, block * group};
+      load_scaled(team, query, block_rows, scale, d, q);
+      team.for_each(block_rows.rows, [&](std::uint32_t r) {
+        norm[r] = *lse.row(member, block_rows.head_of(r), block_rows.query_of(r));
       });
       team.sync();
       // Without rotation one block of products, of the slots; else a block for every 64 tokens.
@@ -165,61 +160,6 @@ private:
     });
     rotate_tile(team, by_position, turns, rotated, count, d, 0, position);
     team.sync();
-  }
-};
-
-/// Sums probabilities that the engine has of every token: rows[sequence][query head][query][token], the slots first and
-/// the members behind them in ledger order, as shared_ref numbers them.
-template <class Score, class T> struct observe_shared_rows_phase : observe_base<Score> {
-  using base = observe_base<Score>;
-  using base::channels;
-  using base::token_block;
-  attention_params params;
-  head_rows<T> rows_view;
-
-  std::uint32_t tiles(shape const& s) const {
-    return ceil_div(s.capacity, token_block) + ceil_div(this->ledger.members.capacity, token_block);
-  }
-  std::size_t scratch_bytes(int) const { return 0; }
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    ledger_ref const& l = this->ledger;
-    std::uint32_t const length = l.length[t.where.index];
-    std::uint32_t const tokens = length + l.members.count[t.where.index];
-    std::uint32_t const begin = t.index * token_block;
-    if (begin >= tokens) return;
-    std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries(member);
-    typename base::updates const u = this->updates_of(t.where, rows);
-    std::uint32_t const used = u.used;
-    std::uint32_t const group = l.extent.group;
-    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
-    team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
-      std::uint32_t const i = begin + n;
-      std::size_t const m = i < length ? 0 : l.member_at(t.where, i - length);
-      slot_t const slot = i < length ? i : l.members.owner[m];
-      position_t const position = i < length ? l.position[l.at(t.where, i)] : l.members.position[m];
-      float sums[channels] = {};
-      for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        std::uint32_t const visible = params.visible(length, rows, r);
-        if (slot >= visible) continue;
-        if (!params.in_window(position, params.position_of(known, rows, r))) continue;
-        float p = 0.0f;
-        for (std::uint32_t h = 0; h < group; ++h) {
-          using traits = element_traits<std::remove_const_t<T>>;
-          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[i]);
-        }
-        p /= static_cast<float>(group);
-        for (std::uint32_t c = 0; c < used; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
-        }
-      }
-      if (i < length) {
-        this->add(t.where, i, u, sums);
-      } else {
-        base::add_to(l.members.channel_data, m, u, sums);
-      }
-    });
   }
 };
 

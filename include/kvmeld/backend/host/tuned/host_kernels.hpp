@@ -24,10 +24,14 @@ inline float float_of_key(std::uint32_t key) { return bits_float(score_bits_of_k
 
 /// What a vector unit does faster than the generic loops. Rows are floats in scratch unless said otherwise.
 struct host_kernels {
-  /// out[i * out_ld + j] = dot(a row i, b row j).
-  void (*products)(float const* a, std::uint32_t rows, std::uint32_t a_ld, float const* b,
-                   std::uint32_t columns, std::uint32_t b_ld, std::uint32_t d, float* out,
-                   std::uint32_t out_ld);
+  /// out[i * out_ld + j] = dot(a row i, b row j); rows of b in storage, b_ld elements apart.
+  template <class T>
+  using products_of = void (*)(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
+                               std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
+                               std::uint32_t out_ld);
+  products_of<float> products_float;
+  products_of<half> products_half;
+  products_of<bfloat16> products_bfloat16;
   /// out[i] = dot(row, row at[i] of pool).
   void (*dots)(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
                std::uint32_t d, float* out);
@@ -48,8 +52,9 @@ struct host_kernels {
                      half* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
-  /// Whether no float is NaN or infinite.
-  bool (*all_finite)(float const* x, std::uint32_t n);
+  bool (*finite_float)(float const* x, std::uint32_t n);
+  bool (*finite_half)(half const* x, std::uint32_t n);
+  bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
   /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as long as
   /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
   key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
@@ -67,9 +72,15 @@ struct host_kernels {
   /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
   /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
   float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
-  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], rows of d channels.
-  void (*add_weighted)(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
-                       float const* v, std::uint32_t tokens, std::uint32_t d, float* total);
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], d channels; rows of v in
+  /// storage, v_ld elements apart.
+  template <class T>
+  using add_weighted_of = void (*)(float const* p, std::uint32_t rows, std::uint32_t p_ld,
+                                   float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
+                                   std::uint32_t d, float* total);
+  add_weighted_of<float> add_weighted_float;
+  add_weighted_of<half> add_weighted_half;
+  add_weighted_of<bfloat16> add_weighted_bfloat16;
   /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
   void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
   /// out[i] = log_of_degree(degree[i]).
@@ -94,18 +105,40 @@ struct host_kernels {
       for (std::uint32_t i = 0; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
     }
   }
+  /// Types of storage that the kernels read and write themselves.
   template <class T>
-  static constexpr bool blends =
+  static constexpr bool reads =
       std::is_same_v<T, float> || std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
+  /// The one of three kernels that is for T.
+  template <class T, class F, class H, class B> static constexpr auto of_type(F f, H h, B b) {
+    static_assert(reads<T>, "kvmeld: no kernel reads this element type");
+    if constexpr (std::is_same_v<T, float>) {
+      return f;
+    } else if constexpr (std::is_same_v<T, half>) {
+      return h;
+    } else {
+      return b;
+    }
+  }
+  template <class T>
+  void products(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b, std::uint32_t columns,
+                std::size_t b_ld, std::uint32_t d, float* out, std::uint32_t out_ld) const {
+    of_type<T>(products_float, products_half, products_bfloat16)(a, rows, a_ld, b, columns, b_ld, d, out,
+                                                                 out_ld);
+  }
+  template <class T>
+  void add_weighted(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor, T const* v,
+                    std::size_t v_ld, std::uint32_t tokens, std::uint32_t d, float* total) const {
+    of_type<T>(add_weighted_float, add_weighted_half, add_weighted_bfloat16)(p, rows, p_ld, factor, v, v_ld,
+                                                                             tokens, d, total);
+  }
   template <class T>
   void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {
-    if constexpr (std::is_same_v<T, float>) {
-      blend_float(row, weight, count, n, to);
-    } else if constexpr (std::is_same_v<T, half>) {
-      blend_half(row, weight, count, n, to);
-    } else {
-      blend_bfloat16(row, weight, count, n, to);
-    }
+    of_type<T>(blend_float, blend_half, blend_bfloat16)(row, weight, count, n, to);
+  }
+  /// Whether no element is NaN or infinite.
+  template <class T> bool all_finite(T const* x, std::uint32_t n) const {
+    return of_type<T>(finite_float, finite_half, finite_bfloat16)(x, n);
   }
 };
 

@@ -10,9 +10,10 @@ constexpr std::uint32_t block_vectors = block_pairs / width;
 constexpr std::uint32_t quarters = 16 / width;
 
 /// out[v], v < block_vectors: lane r * block_columns + c of the whole is dot(row r of a, row c of b); rows lie a_ld and
-/// b_ld floats apart, 0 where one row is wanted several times.
-KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, float const* b, std::size_t b_ld,
-                            std::uint32_t d, floats* out) {
+/// b_ld elements apart, 0 where one row is wanted several times.
+template <class T>
+KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, T const* b, std::size_t b_ld, std::uint32_t d,
+                            floats* out) {
   floats part[quarters][block_pairs];
   std::size_t const whole = d / 16 * 16;
   for (std::uint32_t q = 0; q < quarters; ++q) {
@@ -23,7 +24,7 @@ KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, float const* b, st
     for (; k < whole; k += 16) {
       floats column[block_columns];
 #pragma GCC unroll 4
-      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = load(b + k + c * b_ld);
+      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = decode_one(b + k + c * b_ld);
 #pragma GCC unroll 4
       for (std::uint32_t r = 0; r < block_rows; ++r) {
         floats const row = load(a + k + r * a_ld);
@@ -36,7 +37,7 @@ KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, float const* b, st
     if (k < d) {
       std::uint32_t const n = d - k < width ? static_cast<std::uint32_t>(d - k) : width;
       floats column[block_columns];
-      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = load_some(b + k + c * b_ld, n);
+      for (std::uint32_t c = 0; c < block_columns; ++c) column[c] = decode_some(b + k + c * b_ld, n);
 #pragma GCC unroll 4
       for (std::uint32_t r = 0; r < block_rows; ++r) {
         floats const row = load_some(a + k + r * a_ld, n);
@@ -68,8 +69,9 @@ KVMELD_SIMD std::uint32_t next_step(std::uint32_t left, std::uint32_t block) {
 }
 
 /// out[i * out_ld + j] = dot(a row i, b row j).
-KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_ld, float const* b,
-                           std::uint32_t columns, std::uint32_t b_ld, std::uint32_t d, float* out,
+template <class T>
+KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
+                           std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
                            std::uint32_t out_ld) {
   for (std::uint32_t i = 0, high = 0; i < rows; i += high) {
     high = next_step(rows - i, block_rows);

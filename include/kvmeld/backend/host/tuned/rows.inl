@@ -1,5 +1,8 @@
 // Compiled once per instruction set: rows of storage as floats and back, and weighted sums of them.
 
+using any_word __attribute__((may_alias)) = std::uint32_t;
+using any_half __attribute__((may_alias)) = std::uint16_t;
+
 KVMELD_SIMD floats decode_one(float const* p) { return load(p); }
 KVMELD_SIMD floats decode_one(bfloat16 const* p) {
   halves const x = load_halves(reinterpret_cast<std::uint16_t const*>(p));
@@ -23,6 +26,14 @@ KVMELD_SIMD floats decode_one(half const* p) {
   return float_of(select(reinterpret_cast<words>(magnitude < 0x0400), subnormal, normal) |
                   ((x & 0x8000u) << 16));
 #endif
+}
+
+/// The first n < width elements, zeros after them; nothing behind them is read.
+KVMELD_SIMD floats decode_some(float const* p, std::uint32_t n) { return load_some(p, n); }
+template <class T> KVMELD_SIMD floats decode_some(T const* p, std::uint32_t n) {
+  T x[width] = {};
+  for (std::uint32_t i = 0; i < n; ++i) x[i] = p[i];
+  return decode_one(x);
 }
 
 KVMELD_SIMD void encode_one(float* p, floats x) { store(p, x); }
@@ -80,20 +91,35 @@ KVMELD_SIMD std::uint32_t blend_few(T const* const* row, float const* weight, st
   return c;
 }
 
+/// The whole blocks of `vectors` vectors of a blend from channel c on; returns where they end.
+template <std::uint32_t vectors, class T>
+KVMELD_SIMD std::uint32_t blend_many(T const* const* row, float const* weight, std::uint32_t count,
+                                     std::uint32_t c, std::uint32_t n, T* to) {
+  for (; c + vectors * width <= n; c += vectors * width) {
+    floats total[vectors];
+#pragma GCC unroll 4
+    for (std::uint32_t v = 0; v < vectors; ++v) total[v] = floats{};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      floats const share = all(weight[i]);
+      T const* const from = row[i] + c;
+#pragma GCC unroll 4
+      for (std::uint32_t v = 0; v < vectors; ++v)
+        total[v] = multiply_then_add(share, decode_one(from + v * width), total[v]);
+    }
+#pragma GCC unroll 4
+    for (std::uint32_t v = 0; v < vectors; ++v) encode_one(to + c + v * width, total[v]);
+  }
+  return c;
+}
+
 /// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may be a row.
 template <class T>
 KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                            T* to) {
   std::uint32_t c = count == 2   ? blend_few<2>(row, weight, n, to)
                     : count == 3 ? blend_few<3>(row, weight, n, to)
-                                 : 0;
-  for (; c + width <= n; c += width) {
-    floats total{};
-    for (std::uint32_t i = 0; i < count; ++i) {
-      total = multiply_then_add(all(weight[i]), decode_one(row[i] + c), total);
-    }
-    encode_one(to + c, total);
-  }
+                                 : blend_many<4>(row, weight, count, 0, n, to);
+  c = blend_many<1>(row, weight, count, c, n, to);
   if (c == n) return;
   floats total{};  // vectors for the rest too: a compiler would fuse its products and sums
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -118,21 +144,32 @@ KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight
   blend_any(row, weight, count, n, to);
 }
 
-/// Whether no float is NaN or infinite.
-KVMELD_ENTRY bool all_finite(float const* x, std::uint32_t n) {
-  integers bad{};
+/// Whether no element is NaN or infinite: those have all exponent bits set.
+template <class Vector, class Word>
+KVMELD_SIMD bool all_below(Word const* x, std::uint32_t n, Word exponent) {
+  using loose __attribute__((aligned(sizeof(Word)), may_alias)) = Vector;
+  constexpr std::uint32_t lanes = sizeof(Vector) / sizeof(Word);
+  Vector bad{};
   std::uint32_t i = 0;
-  for (; i + width <= n; i += width) bad |= (bits_of(load(x + i)) & 0x7f800000u) == 0x7f800000u;
-  std::int32_t flags[width];
+  for (; i + lanes <= n; i += lanes)
+    bad |= reinterpret_cast<Vector>((*reinterpret_cast<loose const*>(x + i) & exponent) == exponent);
+  Word flags[lanes];
   std::memcpy(flags, &bad, sizeof flags);
-  std::int32_t any = 0;
-  for (int j = 0; j < width; ++j) any |= flags[j];
-  for (; i < n; ++i) any |= is_finite(x[i]) ? 0 : 1;
+  std::uint32_t any = 0;
+  for (Word f : flags) any |= f;
+  for (; i < n; ++i) any |= (x[i] & exponent) == exponent ? 1u : 0u;
   return any == 0;
 }
-
-using any_word __attribute__((may_alias)) = std::uint32_t;
-using any_half __attribute__((may_alias)) = std::uint16_t;
+using all_halves = std::uint16_t __attribute__((vector_size(4 * width)));
+KVMELD_ENTRY bool finite_float(float const* x, std::uint32_t n) {
+  return all_below<words>(reinterpret_cast<any_word const*>(x), n, any_word{0x7f800000u});
+}
+KVMELD_ENTRY bool finite_half(half const* x, std::uint32_t n) {
+  return all_below<all_halves>(reinterpret_cast<any_half const*>(x), n, any_half{0x7c00u});
+}
+KVMELD_ENTRY bool finite_bfloat16(bfloat16 const* x, std::uint32_t n) {
+  return all_below<all_halves>(reinterpret_cast<any_half const*>(x), n, any_half{0x7f80u});
+}
 
 KVMELD_SIMD void store_packed(any_word* to, words x, std::uint32_t lanes) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16

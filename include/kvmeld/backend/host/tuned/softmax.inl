@@ -75,8 +75,8 @@ KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, flo
 }
 
 /// `rows` rows of `vectors` vectors of channels at once.
-template <int rows, int vectors>
-KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor, float const* v,
+template <int rows, int vectors, class T>
+KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor, T const* v,
                            std::uint32_t tokens, std::size_t v_ld, float* total, std::size_t total_ld) {
   floats sum[rows][vectors];
 #pragma GCC unroll 4
@@ -89,7 +89,7 @@ KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor
   for (std::uint32_t t = 0; t < tokens; ++t, v += v_ld) {
     floats value[vectors];
 #pragma GCC unroll 4
-    for (int c = 0; c < vectors; ++c) value[c] = load(v + c * width);
+    for (int c = 0; c < vectors; ++c) value[c] = decode_one(v + c * width);
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       floats const weight = all(p[static_cast<std::size_t>(r) * p_ld + t]);
@@ -105,33 +105,35 @@ KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor
     }
   }
 }
-template <int rows>
-KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor, float const* v,
+template <int rows, class T>
+KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor, T const* v, std::size_t v_ld,
                           std::uint32_t tokens, std::uint32_t d, float* total) {
   constexpr int vectors = width == 16 ? 4 : 2;
   std::uint32_t c = 0;
   for (; c + vectors * width <= d; c += vectors * width) {
-    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, d, total + c, d);
+    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, v_ld, total + c, d);
   }
-  for (; c + width <= d; c += width) add_block<rows, 1>(p, p_ld, factor, v + c, tokens, d, total + c, d);
+  for (; c + width <= d; c += width) add_block<rows, 1>(p, p_ld, factor, v + c, tokens, v_ld, total + c, d);
   for (; c < d; ++c) {
     for (int r = 0; r < rows; ++r) {
       float& x = total[static_cast<std::size_t>(r) * d + c];
       x *= factor[r];
       for (std::uint32_t t = 0; t < tokens; ++t)
-        x += p[static_cast<std::size_t>(r) * p_ld + t] * v[std::size_t{t} * d + c];
+        x += p[static_cast<std::size_t>(r) * p_ld + t] * element_traits<T>::to_float(v[t * v_ld + c]);
     }
   }
 }
 /// total[r][c] = factor[r] * total[r][c] + sum over t of p[r * p_ld + t] * v[t][c], in the order of t.
+template <class T>
 KVMELD_ENTRY void add_weighted(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
-                               float const* v, std::uint32_t tokens, std::uint32_t d, float* total) {
+                               T const* v, std::size_t v_ld, std::uint32_t tokens, std::uint32_t d,
+                               float* total) {
   std::uint32_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    add_rows<4>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, tokens, d, total + std::size_t{r} * d);
+    add_rows<4>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + std::size_t{r} * d);
   }
   for (; r < rows; ++r) {
-    add_rows<1>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, tokens, d, total + std::size_t{r} * d);
+    add_rows<1>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + std::size_t{r} * d);
   }
 }
 

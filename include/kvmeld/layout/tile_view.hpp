@@ -1,0 +1,36 @@
+// Rows for a kernel: where they lie, if it can read them there.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows of a tile, `ld` elements apart.
+template <class T> struct tile_view {
+  T const* rows;
+  std::size_t ld;
+};
+
+/// Calls use(tile_view) with slots first .. first + tokens - 1 where they lie, if kernels can read them there, else as
+/// floats in `scratch` [tokens][channels]. One lane.
+template <class Kernels, class Team, class Layout, class Use>
+void with_tile(Kernels const&, Team const& team, Layout const& layout, track where, slot_t first,
+               std::uint32_t tokens, float* scratch, Use use) {
+  using T = typename Layout::element_type;
+  if constexpr (has_plain_rows<Layout>::value && Kernels::template reads<T>) {
+    segment<T> const s = layout.locate(where, first);
+    if (s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
+      return use(tile_view<T>{s.base, static_cast<std::size_t>(s.token_stride)});
+  }
+  layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, layout.channels());
+  use(tile_view<float>{scratch, layout.channels()});
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
