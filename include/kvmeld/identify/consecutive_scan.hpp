@@ -109,8 +109,7 @@ public:
         }
         tuned.dots(row, anchors, list, live, d_, product);
         for (std::uint32_t l = 0; l < live; ++l) {
-          key[list[l]] = order_key(
-              cosine(product[l], bits_float(inverse_bits_[i]), bits_float(inverse_bits_[newest[list[l]]])));
+          key[list[l]] = order_key(cosine_of(product[l], i, newest[list[l]]));
         }
       }
       std::uint32_t fresh = 0;
@@ -214,17 +213,22 @@ private:
     return order_key(similarity(row, i, newer, i + 1)) > bar;
   }
 
-  KVMELD_HD float similarity(float const* a, std::uint32_t i, float const* b, std::uint32_t j) const {
-    float product;
+  // Passes that count sets and the one that marks them have to agree. -ffast-math rounds differently wherever these
+  // are inlined, so there is one copy of each.
+  [[gnu::noinline]] KVMELD_HD float cosine_of(float product, std::uint32_t i, std::uint32_t j) const {
+    return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+  }
+  [[gnu::noinline]] KVMELD_HD float similarity(float const* a, std::uint32_t i, float const* b,
+                                               std::uint32_t j) const {
     if constexpr (has_kernels<Team>::value) {
       std::uint32_t const first = 0;
+      float product;
       if (auto const* const tuned = team_.kernels()) {
         tuned->dots(a, b, &first, 1, d_, &product);
-        return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+        return cosine_of(product, i, j);
       }
     }
-    product = dot(a, b, d_);
-    return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
+    return cosine_of(dot(a, b, d_), i, j);
   }
   KVMELD_HD void load_one(std::uint32_t i, float* to) const {
     keys_.load_tile(team_, where_, field_[i], 1, 0, d_, to, d_);
