@@ -133,7 +133,7 @@ template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
   using identify_type = typename Policy::identify_type;
   wave_ref const& wave = launch.wave;
-  launch(round_phase{wave});
+  launch(round_phase{wave, traits_of_identifier(p.identify).needs_centers});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;

@@ -20,6 +20,7 @@ struct track_state {
   std::uint32_t limit;     ///< entries that may stay
   std::uint32_t alive;     ///< entries left by the rounds so far
   std::uint32_t field;     ///< entries of the live-slot list
+  std::uint32_t centers;   ///< entries of the list of centres, where the identifier merges into some
   std::uint32_t rounds;    ///< rounds done in this call
   std::uint32_t merged;    ///< entries that the last round's identifier removed
   std::uint32_t spreads;   ///< spread sources that `link` listed

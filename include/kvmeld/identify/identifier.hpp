@@ -64,6 +64,8 @@ struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std:
 /// Opens a round: an empty step, the number of live entries, the live-slot list.
 struct round_phase {
   wave_ref wave;
+  bool lists_centers =
+      false;  ///< finite centres, ascending, into set_member, which is free until sets are linked
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
@@ -92,8 +94,16 @@ struct round_phase {
           return lives(i) && roles[i] == role::mergeable && wave.ledger.usable(t.where, i);
         },
         [&](std::uint32_t rank, std::uint32_t i) { field[rank] = i; });
+    std::uint32_t const centers =
+        lists_centers
+            ? compact_indices(
+                  team, n,
+                  [&](std::uint32_t i) { return roles[i] == role::center && wave.ledger.usable(t.where, i); },
+                  [&](std::uint32_t rank, std::uint32_t i) { wave.set_member[wave.at(t.item, rank)] = i; })
+            : 0;
     if (team.lane() == 0) {
       s.field = members;
+      s.centers = centers;
       s.merged = 0;
       s.alive -= dropped;
     }

@@ -53,7 +53,7 @@ struct nearest_center {
     std::size_t const channels = s.key_dim + (needs_values ? s.value_dim : 0u);
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
            2 * scratch_size(std::size_t{tile_rows} * (channels - s.key_dim) * sizeof(float)) +
-           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) + scratch_size(tile_rows * sizeof(slot_t)) +
+           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) +
            (needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
   }
 
@@ -65,28 +65,17 @@ struct nearest_center {
     std::uint32_t const rows = min_of(tile_rows, s.field - first);
     slot_t const* const sources = wave.field + wave.at(t.item, first);
     candidate* const out = wave.candidates + wave.at(t.item, first);
-    slot_t* const targets = team.template scratch<slot_t>(tile_rows);
+    slot_t const* const listed = wave.set_member + wave.at(t.item, 0);
     auto const centers = [&](auto match_block) {
-      for (slot_t from = 0; from < s.length;) {
-        std::uint32_t found = 0;
-        slot_t last = from;
-        // Every lane walks the roles; one of them writes what it finds.
-        for (; last < s.length && found < tile_rows; ++last) {
-          if (wave.roles[wave.at(t.item, last)] != role::center || !wave.ledger.usable(t.where, last))
-            continue;
-          if (team.lane() == 0) targets[found] = last;
-          ++found;
-        }
+      for (std::uint32_t from = 0; from < s.centers; from += tile_rows) {
+        match_block(listed + from, min_of(tile_rows, s.centers - from));
         team.sync();
-        if (found != 0) match_block(found);
-        team.sync();
-        from = last;
       }
     };
     if constexpr (needs_values) {
-      both(team, t, x, sources, rows, targets, centers, out);
+      both(team, t, x, sources, rows, centers, out);
     } else {
-      keys_only(team, t, x, sources, rows, targets, centers, out);
+      keys_only(team, t, x, sources, rows, centers, out);
     }
   }
 
@@ -110,7 +99,7 @@ private:
 
   template <class Team, class Keys, class Centers>
   KVMELD_HD void keys_only(Team const& team, tile const& t, Keys const& keys, slot_t const* sources,
-                           std::uint32_t rows, slot_t const* targets, Centers centers, candidate* out) const {
+                           std::uint32_t rows, Centers centers, candidate* out) const {
     std::uint32_t const d = keys.channels();
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
     float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
@@ -119,7 +108,7 @@ private:
     team.sync();
     match.begin(team, a, rows, d);
     team.for_each(rows, [&](std::uint32_t i) { out[i] = {0, sources[i], sources[i]}; });
-    centers([&](std::uint32_t columns) {
+    centers([&](slot_t const* targets, std::uint32_t columns) {
       load(team, keys, t, targets, columns, b);
       team.sync();
       // Columns of a block are numbered from 0; a better match than before gets its slot here.
@@ -135,7 +124,7 @@ private:
 
   template <class Team, class Keys, class Values, class Centers>
   KVMELD_HD void both(Team const& team, tile const& t, kv<Keys, Values> const& x, slot_t const* sources,
-                      std::uint32_t rows, slot_t const* targets, Centers centers, candidate* out) const {
+                      std::uint32_t rows, Centers centers, candidate* out) const {
     std::size_t const dk = x.keys.channels();
     std::size_t const dv = x.values.channels();
     float* const ak = team.template scratch<float>(tile_rows * dk);
@@ -152,7 +141,7 @@ private:
     team.sync();
     by_key.begin(team, ak, rows, x.keys.channels());
     by_value.begin(team, av, rows, x.values.channels());
-    centers([&](std::uint32_t columns) {
+    centers([&](slot_t const* targets, std::uint32_t columns) {
       row_block const target_keys = load(team, x.keys, t, targets, columns, bk);
       row_block const target_values = load(team, x.values, t, targets, columns, bv);
       team.sync();
