@@ -146,6 +146,7 @@ enum class tile_order { ascending, descending };
 class lane_executor {
 public:
   using memory = kvmeld::host_memory;
+  static constexpr bool immediate = true;
 
   explicit lane_executor(std::uint32_t lanes, std::uint32_t teams = 1,
                          tile_order order = tile_order::ascending)
@@ -154,6 +155,10 @@ public:
   }
 
   memory allocate(std::size_t bytes) const { return memory(bytes); }
+  void clear(void* to, std::size_t bytes) const { std::memset(to, 0, bytes); }
+  void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
+  void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
+  std::uint32_t const* stage(kvmeld::index_list list) const { return list.data(); }
   std::uint32_t workers() const { return teams_; }
   int lanes() const { return static_cast<int>(lanes_); }
   void reserve(std::size_t) {}
@@ -178,13 +183,6 @@ public:
         team.end_tile();
       }
     });
-  }
-
-  template <class Predicate> bool any(std::uint32_t items, Predicate holds) const {
-    for (std::uint32_t i = 0; i < items; ++i) {
-      if (holds(i)) return true;
-    }
-    return false;
   }
 
 private:

@@ -133,7 +133,7 @@ status extend(Executor& executor, attention_params const& params, query_batch co
               head_rows<float> lse = {}) {
   std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (!problem.empty()) return report(problem);
-  batch_source const source{cache.extent(), batch};
+  batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
   executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(), source);
   return {};

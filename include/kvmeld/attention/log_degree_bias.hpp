@@ -71,7 +71,7 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                           "; allowed are 1 (a row per KV head) and the group of ", s.group,
                           " (a row per query head)"));
   }
-  work_list const work{sequences.data(), static_cast<std::uint32_t>(sequences.size())};
+  work_list const work{executor.stage(sequences), static_cast<std::uint32_t>(sequences.size())};
   log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
   executor.run(phase, s, work.sequence_count * s.kv_heads, phase);
   return {};

@@ -104,7 +104,7 @@ public:
                              shortfall fallback = shortfall::report) const {
     return held_->length_after(slot, allowed, fallback);
   }
-  void report_lengths(std::uint32_t slot) { held_->readings().report_lengths(slot); }
+  void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
   std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
   std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
   std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
@@ -112,12 +112,10 @@ public:
   bool due(std::uint32_t slot, trigger t) const { return held_->readings().due(slot, t); }
   ledger_ref const& ledger() const { return held_->readings().ledger(); }
 
-  std::size_t saved_bytes(std::uint32_t slot) const { return held_->readings().saved_bytes(slot); }
-  status save(std::uint32_t slot, span<std::byte> out) const { return held_->readings().save(slot, out); }
-  std::vector<std::byte> save(std::uint32_t slot) const { return held_->readings().save(slot); }
-  status resume(std::uint32_t slot, span<std::byte const> from) {
-    return held_->readings().resume(slot, from);
-  }
+  std::size_t saved_bytes(std::uint32_t slot) const { return held_->saved_bytes(slot); }
+  status save(std::uint32_t slot, span<std::byte> out) const { return held_->save(slot, out); }
+  std::vector<std::byte> save(std::uint32_t slot) const { return held_->save(slot); }
+  status resume(std::uint32_t slot, span<std::byte const> from) { return held_->resume(slot, from); }
 
   /// The cache itself where its type is Cache; null otherwise.
   template <class Cache> Cache* get() {
@@ -135,7 +133,12 @@ private:
     virtual bool needs_attention() const = 0;
     virtual bool exact(shortfall) const = 0;
     virtual limits const& sizes() const = 0;
-    virtual saved_sequences& readings() = 0;
+    virtual ledger_readings& readings() = 0;
+    virtual void report_lengths(std::uint32_t) = 0;
+    virtual std::size_t saved_bytes(std::uint32_t) const = 0;
+    virtual status save(std::uint32_t, span<std::byte>) const = 0;
+    virtual std::vector<std::byte> save(std::uint32_t) const = 0;
+    virtual status resume(std::uint32_t, span<std::byte const>) = 0;
     virtual void* as(char const* mark) = 0;
     virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t) = 0;
     virtual status close(std::uint32_t) = 0;
@@ -164,7 +167,14 @@ private:
     bool needs_attention() const override { return traits_of_score(cache.policy().score).needs_attention; }
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
     limits const& sizes() const override { return cache.sizes(); }
-    saved_sequences& readings() override { return cache; }
+    ledger_readings& readings() override { return cache; }
+    void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
+    std::size_t saved_bytes(std::uint32_t slot) const override { return cache.saved_bytes(slot); }
+    status save(std::uint32_t slot, span<std::byte> out) const override { return cache.save(slot, out); }
+    std::vector<std::byte> save(std::uint32_t slot) const override { return cache.save(slot); }
+    status resume(std::uint32_t slot, span<std::byte const> from) override {
+      return cache.resume(slot, from);
+    }
     void* as(char const* mark) override { return mark == &type_mark<Cache> ? &cache : nullptr; }
     status open(std::uint32_t slot, std::uint32_t tokens, std::uint32_t frozen, std::uint32_t id) override {
       return cache.open(slot, tokens, frozen, id);

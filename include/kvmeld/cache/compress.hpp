@@ -14,6 +14,7 @@
 #include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -179,8 +180,16 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
   launch(compact_ledger_phase{wave});
 }
 
-template <class Executor> bool any_active(Executor& executor, wave_ref const& wave) {
-  return executor.any(wave.tracks, [&](std::uint32_t item) { return wave.state[item].active != 0; });
+/// Whether another round may find something to do: what the host cannot see, it has to believe.
+template <class Executor> bool any_active(wave_ref const& wave) {
+  if constexpr (is_immediate<Executor>::value) {
+    for (std::uint32_t item = 0; item < wave.tracks; ++item) {
+      if (wave.state[item].active != 0) return true;
+    }
+    return false;
+  } else {
+    return true;
+  }
 }
 
 }  // namespace detail
@@ -194,8 +203,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed);
     detail::plan_round(launch, p, x);
-    if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave});
-    launch(end_phase{wave});
+    if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave, false});
+    launch(end_phase{wave, false});
     launch(renumber_phase{wave});
   });
 }
@@ -219,25 +228,29 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
 /// plan, compaction once. Equals plan + apply for policies of one round; for several rounds it equals repeating them
 /// in keys, degrees, positions and lengths where the selector pins fixed numbers of first and last entries (Chelsea),
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
-/// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched.
+/// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
+/// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
+/// nothing.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
-              work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
+              work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
+              std::uint32_t most_rounds = 0xffffffffu) {
+  std::uint32_t const rounds =
+      traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed);
-    for (bool more = detail::any_active(executor, wave); more;) {
+    for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
       if (detail::dissolves_sets(p)) launch(link_phase{wave, wave.step});
       detail::merge_keys(launch, x.keys, wave.step);
-      more = traits_of_identifier(p.identify).repeats && detail::any_active(executor, wave);
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
-      launch(fallback_phase{wave});
+      launch(fallback_phase{wave, true});
     }
-    launch(end_phase{wave});
+    launch(end_phase{wave, true});
     detail::finish(launch, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

@@ -1,7 +1,7 @@
 // What a cache says about its sequences: lengths, tokens, findings, rounds.
 #pragma once
 
-#include <kvmeld/cache/length_bounds.hpp>
+#include <kvmeld/cache/known_state.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -18,6 +18,9 @@ inline namespace KVMELD_ABI {
 /// The part of merged_cache that does not depend on types. Every argument is checked: a layer, sequence slot or head
 /// out of range is refused by kvmeld::invalid_argument, or where exceptions are off answered with 0. A closed slot tells
 /// what it held last.
+/// On executors whose launches are immediate (the host) these are the ledger's own figures. On others they are what the
+/// host knows without waiting, see known_state: lengths are bounds, findings and rounds those of the last
+/// report_lengths.
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
@@ -25,13 +28,13 @@ public:
 
   std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
     if (!within("length", slot, layer, kv_head)) return 0;
-    return ledger_.length[make_track(ledger_.extent, layer, slot, kv_head).index];
+    return facts_.length[make_track(ledger_.extent, layer, slot, kv_head).index];
   }
   /// Length of the longest track of a sequence.
   std::uint32_t longest(std::uint32_t slot) const {
     std::uint32_t most = 0;
     if (within("longest", slot)) {
-      for_tracks(slot, [&](track t) { most = max_of(most, ledger_.length[t.index]); });
+      for_tracks(slot, [&](track t) { most = max_of(most, facts_.length[t.index]); });
     }
     return most;
   }
@@ -39,43 +42,37 @@ public:
   /// nothing but exact calls came since the sequence was opened or report_lengths was called. For schedulers.
   std::uint32_t length_bound(std::uint32_t slot) const {
     std::uint32_t most = 0;
-    if (within("length_bound", slot)) for_tracks(slot, [&](track t) { most = max_of(most, bounds_.at(t)); });
+    if (within("length_bound", slot)) for_tracks(slot, [&](track t) { most = max_of(most, known_.at(t)); });
     return most;
-  }
-  /// Lowers the bound to the real lengths. Executors whose launches are immediate (the host) do it in every compress.
-  void report_lengths(std::uint32_t slot) {
-    if (within("report_lengths", slot)) bounds_.read(ledger_, slot);
   }
   /// Tokens the sequence has been given, pending ones included: the position of the next one.
   std::uint32_t tokens(std::uint32_t slot) const {
-    return within("tokens", slot) ? ledger_.seen[slot] + ledger_.pending[slot] : 0;
+    return within("tokens", slot) ? facts_.seen[slot] + facts_.pending[slot] : 0;
   }
   /// Entries held by all tracks of a sequence.
   std::size_t entries(std::uint32_t slot) const {
     std::size_t sum = 0;
-    if (within("entries", slot)) for_tracks(slot, [&](track t) { sum += ledger_.length[t.index]; });
+    if (within("entries", slot)) for_tracks(slot, [&](track t) { sum += facts_.length[t.index]; });
     return sum;
   }
   /// Bits of `finding` that the last compression left for a sequence.
   std::uint32_t findings(std::uint32_t slot) const {
     std::uint32_t bits = 0;
-    if (within("findings", slot)) for_tracks(slot, [&](track t) { bits |= ledger_.findings[t.index]; });
+    if (within("findings", slot)) for_tracks(slot, [&](track t) { bits |= facts_.findings[t.index]; });
     return bits;
   }
   /// True when the bound on the sequence's longest track has reached the trigger.
   bool due(std::uint32_t slot, trigger t) const { return t.due(length_bound(slot)); }
   /// Chelsea's step counter (Chelsea section 4: i in r_i); `reset_rounds` starts its schedule again.
   std::uint32_t rounds(std::uint32_t slot) const {
-    return within("rounds", slot) ? ledger_.sequence_state(slot, sequence_word::rounds) : 0;
-  }
-  void reset_rounds(std::uint32_t slot) {
-    if (within("reset_rounds", slot)) ledger_.sequence_state(slot, sequence_word::rounds) = 0;
+    return within("rounds", slot) ? facts_.sequence_state(slot, sequence_word::rounds) : 0;
   }
   /// Fewest tokens that `truncate` can go back to, frozen beginnings aside: earlier ones have been compressed.
   std::uint32_t compressed_at(std::uint32_t slot) const {
-    return within("compressed_at", slot) ? ledger_.sequence_state(slot, sequence_word::compressed_at) : 0;
+    return within("compressed_at", slot) ? facts_.sequence_state(slot, sequence_word::compressed_at) : 0;
   }
 
+  /// As phases see it: in memory of the executor.
   ledger_ref const& ledger() const { return ledger_; }
 
 protected:
@@ -108,8 +105,9 @@ protected:
   }
 
   status construction_;
-  ledger_ref ledger_;
-  length_bounds bounds_;
+  ledger_ref ledger_;  ///< for phases
+  ledger_ref facts_;   ///< for the host: the same where it may look, else known_'s words
+  known_state known_;
 };
 
 }  // namespace KVMELD_ABI

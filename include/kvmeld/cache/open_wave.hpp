@@ -75,6 +75,7 @@ template <class Layout> struct shield_phase {
 /// Evicts the lowest scores (ties to the lower slot) of a track that no merge brought to its budget.
 struct fallback_phase {
   wave_ref wave;
+  bool last;  ///< no further rounds follow
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_k_scratch(); }
@@ -82,7 +83,7 @@ struct fallback_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     std::uint32_t const excess = s.excess();
-    if (excess == 0 || s.active != 0) return;  // active: further rounds may still get there
+    if (excess == 0 || (s.active != 0 && !last)) return;  // further rounds may still get there
     std::size_t const base = wave.plan.at(t.item, 0);
     role const* const roles = wave.roles + wave.at(t.item, 0);
     float const* const score = wave.score + wave.at(t.item, 0);
@@ -112,6 +113,7 @@ struct fallback_phase {
 /// Notes what a track ends with.
 struct end_phase {
   wave_ref wave;
+  bool last;  ///< no further rounds follow
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
@@ -119,7 +121,8 @@ struct end_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
     track_state const& s = wave.state[t.item];
-    if (s.excess() != 0 && s.active == 0) wave.ledger.findings[t.where.index] |= finding::budget_unreached;
+    if (s.excess() != 0 && (s.active == 0 || last))
+      wave.ledger.findings[t.where.index] |= finding::budget_unreached;
     wave.ledger.word(t.where, track_word::last_rounds) = s.rounds;
   }
 };

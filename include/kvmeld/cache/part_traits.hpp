@@ -164,5 +164,19 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
                              traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
 }
 
+/// Rounds after which `compress` is done with a track of `length` entries, as far as the identifier knows: one, or as
+/// many as entries have to go, or what its own most_rounds(length, limit) says.
+template <class Identify, class = void> struct knows_rounds : std::false_type {};
+template <class Identify>
+struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().most_rounds(0u, 0u))>>
+    : std::true_type {};
+template <class Identify>
+std::uint32_t most_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
+  if (length <= limit) return 0;
+  if (!traits_of_identifier(identify).repeats) return 1;
+  if constexpr (knows_rounds<Identify>::value) return identify.most_rounds(length, limit);
+  return length - limit;
+}
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -83,6 +83,18 @@ inline void write(ledger_ref const& l, std::uint32_t slot, std::string const& po
   std::memcpy(out, &h, sizeof h);
 }
 
+/// Fills the first bytes of `out`; says why if there are too few.
+inline std::string save(ledger_ref const& l, std::uint32_t slot, std::string const& policy,
+                        span<std::byte> out) {
+  std::size_t const bytes = bytes_of(l, slot, policy);
+  if (out.size() < bytes) {
+    return message("save: there is room for ", out.size(), " bytes; allowed are saved_bytes = ", bytes,
+                   " and more");
+  }
+  write(l, slot, policy, out.data());
+  return {};
+}
+
 /// Why the first bytes cannot begin a saved ledger of this version; empty if they can.
 inline std::string header_problem(span<std::byte const> from) {
   header h{};

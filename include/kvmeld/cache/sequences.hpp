@@ -123,5 +123,24 @@ struct truncate_settle_phase : sequence_phase {
   }
 };
 
+/// The first `count` entries of every track are frozen from now on.
+struct freeze_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t) && team.lane() == 0) ledger.frozen[t.where.sequence] = count_of(t);
+  }
+};
+
+struct close_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t) && team.lane() == 0) ledger.is_open[t.where.sequence] = 0;
+  }
+};
+
+struct reset_rounds_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (leads(t) && team.lane() == 0) ledger.sequence_state(t.where.sequence, sequence_word::rounds) = 0;
+  }
+};
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -82,6 +82,9 @@ public:
                        std::uint32_t round) const {
     of_.visit([&](auto const& i) { i.admit(team, wave, item, round); });
   }
+  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+    return of_.visit([&](auto const& i) { return kvmeld::most_rounds(i, length, limit); });
+  }
   std::string problem() const {
     return of_.visit([](auto const& i) { return problem_of(i); });
   }

@@ -31,6 +31,12 @@ public:
     if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
     return per_track_[t.index];
   }
+  /// The same with its table where phases of `executor` can read it.
+  template <class Executor> budget staged(Executor& executor, shape const& extent) const {
+    budget b = *this;
+    if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()});
+    return b;
+  }
   bool is_ratio() const { return kind_ == kind::ratio; }
   bool is_per_track() const { return kind_ == kind::per_track; }
   double ratio_value() const { return ratio_; }

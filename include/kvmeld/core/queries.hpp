@@ -49,26 +49,35 @@ class query_batch {
 public:
   /// `queries` of one sequence; holds the numbers themselves.
   KVMELD_HD query_batch(std::uint32_t layer, std::uint32_t sequence, std::uint32_t queries)
-      : layer_(layer), sequence_(sequence), count_(queries) {}
-  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays, which outlive the batch.
+      : layer_(layer), sequence_(sequence), count_(queries), most_(queries) {}
+  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays in host memory, which outlive the call that
+  /// the batch is given to.
   query_batch(std::uint32_t layer, index_list sequences, index_list queries)
-      : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {}
+      : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {
+    for (std::uint32_t n : queries) most_ = max_of(most_, n);
+  }
 
   KVMELD_HD std::uint32_t layer() const { return layer_; }
   KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
-  KVMELD_HD std::uint32_t most_queries() const {
-    std::uint32_t most = 0;
-    for (std::uint32_t i = 0; i < size(); ++i) most = max_of(most, queries(i));
-    return most;
-  }
+  KVMELD_HD std::uint32_t most_queries() const { return most_; }
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
+
+  /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse the room.
+  template <class Executor> query_batch staged(Executor& executor) const {
+    query_batch b = *this;
+    if (!listed_) return b;
+    b.sequences_ = {executor.stage(sequences_), sequences_.size()};
+    b.counts_ = {executor.stage(counts_), counts_.size()};
+    return b;
+  }
 
 private:
   std::uint32_t layer_;
   std::uint32_t sequence_ = 0, count_ = 0;
+  std::uint32_t most_ = 0;
   index_list sequences_, counts_;
   bool listed_ = false;
 };

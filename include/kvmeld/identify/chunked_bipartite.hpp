@@ -108,6 +108,24 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
   }
 
+  /// Rounds until a track of `length` entries with finite rows is down to `limit`, at most: of the entries that have to
+  /// go at least those draw edges, and a schedule gives at least its floor.
+  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+    if constexpr (!Admit::repeats) return length > limit ? 1 : 0;
+    if constexpr (Admit::repeats) {
+      constexpr std::uint32_t late = 1u << 30;
+      std::uint32_t rounds = 0;
+      for (track_state s{}; length > limit; ++rounds) {
+        s.alive = length;
+        s.limit = limit;
+        std::uint32_t const field = s.excess();
+        std::uint32_t const drawn = edges(field) - (field % chunk % 2);  // a lone entry at the end draws none
+        length -= max_of(1u, min_of(drawn, admission.allow(s, field, late).quota));
+      }
+      return rounds;
+    }
+  }
+
   std::string problem() const {
     if (chunk < 2) {
       return "identify::chunked_bipartite.chunk is " + std::to_string(chunk) +

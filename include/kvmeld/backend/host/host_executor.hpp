@@ -6,6 +6,7 @@
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -87,6 +88,12 @@ public:
   }
 
   memory allocate(std::size_t bytes) const { return memory(bytes); }
+  /// Zeroes memory of the executor, copies to it and from it; all in order with launches.
+  void clear(void* to, std::size_t bytes) const { std::memset(to, 0, bytes); }
+  void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
+  void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
+  /// The list where phases can read it: here, as it is.
+  std::uint32_t const* stage(index_list list) const { return list.data(); }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
   tuning tuning_mode() const { return tuning_; }
@@ -128,14 +135,6 @@ public:
 #else
     for (std::int64_t n = 0; n < total; ++n) body(n, 0);
 #endif
-  }
-
-  /// Whether holds(item) for any item. The host may look at once; a device backend answers from its bound instead.
-  template <class Predicate> bool any(std::uint32_t items, Predicate holds) const {
-    for (std::uint32_t i = 0; i < items; ++i) {
-      if (holds(i)) return true;
-    }
-    return false;
   }
 
 private:

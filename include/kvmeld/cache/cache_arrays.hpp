@@ -1,0 +1,68 @@
+// The memory of a cache: one block that holds ledger, workspace and the plan's list of sequences.
+#pragma once
+
+#include <kvmeld/cache/compress.hpp>
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/workspace.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+struct cache_arrays {
+  ledger_ref ledger;  ///< at the beginning of the block
+  std::size_t ledger_bytes = 0;
+  std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
+  workspace_ref workspace{};
+};
+
+inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const& channels) {
+  ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members);
+  l.first_layer = sizes.first_layer;
+  l.first_kv_head = sizes.first_kv_head;
+  l.ignore_degree = sizes.ignore_degree;
+  return l;
+}
+
+/// Sizes (arena without memory) or carves.
+inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list const& channels) {
+  cache_arrays c;
+  c.ledger = carve_ledger(a, sizes, channels);
+  c.ledger_bytes = a.bytes();
+  c.planned = a.take<std::uint32_t>(sizes.extent.sequences);
+  std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;
+  c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members);
+  c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
+  return c;
+}
+
+/// The ledger where the host can read it: itself, or a copy in `memory`.
+struct readable_ledger {
+  std::vector<std::byte> memory;
+  ledger_ref ledger;
+};
+
+/// Waits where launches are not immediate.
+template <class Executor>
+readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void const* block,
+                            limits const& sizes) {
+  if constexpr (is_immediate<Executor>::value) {
+    return {{}, arrays.ledger};
+  } else {
+    readable_ledger copy{std::vector<std::byte>(arrays.ledger_bytes), {}};
+    executor.download(copy.memory.data(), block, arrays.ledger_bytes);
+    arena a(copy.memory.data(), copy.memory.size());
+    copy.ledger = carve_ledger(a, sizes, arrays.ledger.channels);
+    return copy;
+  }
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

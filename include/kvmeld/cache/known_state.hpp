@@ -1,0 +1,164 @@
+// What a host knows of a ledger that it may not look into.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The ledger's words of sequences and tracks in host memory, kept up by what each call does to them. Tokens seen and
+/// pending, frozen beginnings and what is open follow from the calls alone. Lengths are bounds, often the numbers
+/// themselves; `compressed_at` is where a compression may have changed something; findings and rounds are those of the
+/// last report.
+class known_state {
+public:
+  known_state() = default;
+  explicit known_state(shape const& s)
+      : extent_(s),
+        length_(s.tracks(), 0),
+        findings_(s.tracks(), 0),
+        track_words_(std::size_t{s.tracks()} * track_word::count, 0),
+        seen_(s.sequences, 0),
+        pending_(s.sequences, 0),
+        frozen_(s.sequences, 0),
+        id_(s.sequences, 0),
+        is_open_(s.sequences, 0),
+        sequence_words_(std::size_t{s.sequences} * sequence_word::count, 0),
+        known_(s.sequences, 1) {}
+
+  /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this moves.
+  ledger_ref view(ledger_ref l) {
+    l.length = length_.data();
+    l.findings = findings_.data();
+    l.track_words = track_words_.data();
+    l.seen = seen_.data();
+    l.pending = pending_.data();
+    l.frozen = frozen_.data();
+    l.id = id_.data();
+    l.is_open = is_open_.data();
+    l.sequence_words = sequence_words_.data();
+    l.degree = nullptr;
+    l.position = nullptr;
+    l.flags = nullptr;
+    for (float*& channel : l.channel_data) channel = nullptr;
+    std::uint32_t const members = l.members.capacity;
+    l.members = {};
+    l.members.capacity = members;
+    return l;
+  }
+
+  /// Bound on the entries of a track.
+  std::uint32_t at(track t) const { return length_[t.index]; }
+  /// True where the bounds of a sequence are its lengths.
+  bool known(std::uint32_t sequence) const { return known_[sequence] != 0; }
+  void lower(track t, std::uint32_t n) { length_[t.index] = n; }
+  /// Lengths of a sequence follow from data from now on.
+  void lose(std::uint32_t sequence) { known_[sequence] = 0; }
+  /// A compression may change the entries of all tokens seen so far.
+  void compressed(std::uint32_t sequence) {
+    sequence_words_[std::size_t{sequence} * sequence_word::count + sequence_word::compressed_at] =
+        seen_[sequence];
+  }
+
+  void open(std::uint32_t sequence, std::uint32_t n, std::uint32_t frozen, std::uint32_t id) {
+    each(sequence, [&](track t) {
+      length_[t.index] = n;
+      findings_[t.index] = 0;
+      std::fill_n(words(t), std::uint32_t{track_word::count}, 0u);
+    });
+    seen_[sequence] = n;
+    pending_[sequence] = 0;
+    frozen_[sequence] = frozen;
+    id_[sequence] = id;
+    is_open_[sequence] = known_[sequence] = 1;
+    for (std::uint32_t w = 0; w < sequence_word::count; ++w)
+      sequence_words_[std::size_t{sequence} * sequence_word::count + w] = 0;
+  }
+  void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
+  void freeze(std::uint32_t sequence, std::uint32_t n) { frozen_[sequence] = n; }
+  void append(std::uint32_t sequence, std::uint32_t n) {
+    each(sequence, [&](track t) { length_[t.index] += n; });
+    pending_[sequence] += n;
+  }
+  void commit(std::uint32_t sequence, std::uint32_t accepted) {
+    shorten(sequence, pending_[sequence] - accepted);
+    seen_[sequence] += accepted;
+    pending_[sequence] = 0;
+  }
+  void truncate(std::uint32_t sequence, std::uint32_t tokens) {
+    shorten(sequence, seen_[sequence] - tokens);
+    seen_[sequence] = tokens;
+  }
+  void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
+    each(sequence, [&](track t) {
+      if (t.layer == layer) words(t)[track_word::observed_rows] += rows;
+    });
+  }
+  void fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen, std::uint32_t id) {
+    each(into, [&](track t) {
+      track const other = make_track(extent_, t.layer, from, t.kv_head);
+      length_[t.index] = length_[other.index];
+      findings_[t.index] = findings_[other.index];
+      std::copy_n(words(other), std::uint32_t{track_word::count}, words(t));
+    });
+    seen_[into] = seen_[from];
+    pending_[into] = pending_[from];
+    for (std::uint32_t w = 0; w < sequence_word::count; ++w) {
+      sequence_words_[std::size_t{into} * sequence_word::count + w] =
+          sequence_words_[std::size_t{from} * sequence_word::count + w];
+    }
+    frozen_[into] = frozen;
+    frozen_[from] = std::max(frozen_[from], frozen);
+    id_[into] = id;
+    is_open_[into] = 1;
+    known_[into] = known_[from];
+  }
+  void reset_rounds(std::uint32_t sequence) {
+    sequence_words_[std::size_t{sequence} * sequence_word::count + sequence_word::rounds] = 0;
+  }
+
+  /// Takes over what the ledger itself says about a sequence; `l` is readable.
+  void read(ledger_ref const& l, std::uint32_t sequence) {
+    each(sequence, [&](track t) {
+      length_[t.index] = l.length[t.index];
+      findings_[t.index] = l.findings[t.index];
+      for (std::uint32_t w = 0; w < track_word::count; ++w) words(t)[w] = l.word(t, w);
+    });
+    seen_[sequence] = l.seen[sequence];
+    pending_[sequence] = l.pending[sequence];
+    frozen_[sequence] = l.frozen[sequence];
+    id_[sequence] = l.id[sequence];
+    is_open_[sequence] = l.is_open[sequence];
+    for (std::uint32_t w = 0; w < sequence_word::count; ++w)
+      sequence_words_[std::size_t{sequence} * sequence_word::count + w] = l.sequence_state(sequence, w);
+    known_[sequence] = 1;
+  }
+
+private:
+  std::uint32_t* words(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
+  void shorten(std::uint32_t sequence, std::uint32_t n) {
+    each(sequence, [&](track t) { length_[t.index] -= n; });
+  }
+  template <class F> void each(std::uint32_t sequence, F f) {
+    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
+      for (std::uint32_t head = 0; head < extent_.kv_heads; ++head) {
+        f(make_track(extent_, layer, sequence, head));
+      }
+    }
+  }
+
+  shape extent_{};
+  std::vector<std::uint32_t> length_, findings_, track_words_;
+  std::vector<std::uint32_t> seen_, pending_, frozen_, id_, is_open_, sequence_words_;
+  std::vector<std::uint8_t> known_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,26 @@
+// What a backend's executor is asked for.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+// An executor is a value with
+//   memory                             what allocate gives: data(), size(); deep copies
+//   allocate(bytes), clear(p, bytes)   at construction of a cache; never on the run path
+//   upload(p, host, bytes)             in order with launches; `host` may change when the call returns
+//   download(host, p, bytes)           waits until the bytes are there
+//   stage(list)                        a list of numbers where phases of the same call can read it
+//   run(phase, extent, items, source)  one launch: phase(team, tile) for every tile of every item
+//   workers(), immediate
+// `immediate` says that launches have happened when they return and that its memory is the host's: the host may then
+// look at any array at any time. Where it is not, caches go by what the host knows (known_state).
+template <class Executor, class = void> struct is_immediate : std::false_type {};
+template <class Executor>
+struct is_immediate<Executor, std::enable_if_t<Executor::immediate>> : std::true_type {};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

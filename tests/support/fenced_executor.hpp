@@ -1,0 +1,154 @@
+// Stands in for a device: its memory can be read and written by launches and copies alone. Whatever else touches it dies.
+#pragma once
+
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace support {
+
+// All memory behind one fence opens and closes together.
+class fence {
+public:
+  void* take(std::size_t bytes) {
+    std::size_t const page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::size_t const size = (bytes + page - 1) / page * page + page;
+    void* const p = mmap(nullptr, size, open_ == 0 ? PROT_NONE : PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    regions_.emplace_back(p, size);
+    return p;
+  }
+  void give_back(void* p) {
+    for (auto& r : regions_) {
+      if (r.first != p) continue;
+      munmap(r.first, r.second);
+      r = regions_.back();
+      return regions_.pop_back();
+    }
+  }
+  void open() {
+    if (open_++ == 0) set(PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    if (--open_ == 0) set(PROT_NONE);
+  }
+
+private:
+  void set(int protection) {
+    for (auto const& r : regions_) {
+      if (mprotect(r.first, r.second, protection) != 0) throw std::bad_alloc();
+    }
+  }
+  std::vector<std::pair<void*, std::size_t>> regions_;
+  int open_ = 0;
+};
+
+class gate {
+public:
+  explicit gate(std::shared_ptr<fence> const& f) : fence_(*f) { fence_.open(); }
+  gate(gate const&) = delete;
+  gate& operator=(gate const&) = delete;
+  ~gate() { fence_.close(); }
+
+private:
+  fence& fence_;
+};
+
+class fenced_memory {
+public:
+  fenced_memory() = default;
+  fenced_memory(std::shared_ptr<fence> f, std::size_t bytes)
+      : fence_(std::move(f)), data_(fence_->take(bytes)), bytes_(bytes) {}
+  fenced_memory(fenced_memory const& other) {
+    if (other.data_ == nullptr) return;
+    *this = fenced_memory(other.fence_, other.bytes_);
+    gate const g(fence_);
+    std::memcpy(data_, other.data_, bytes_);
+  }
+  fenced_memory(fenced_memory&& other) noexcept
+      : fence_(std::move(other.fence_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  fenced_memory& operator=(fenced_memory other) noexcept {
+    std::swap(fence_, other.fence_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~fenced_memory() {
+    if (data_ != nullptr) fence_->give_back(data_);
+  }
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+private:
+  std::shared_ptr<fence> fence_;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class fenced_executor {
+public:
+  using memory = fenced_memory;
+  static constexpr bool immediate = false;
+
+  fenced_executor() : fence_(std::make_shared<fence>()), host_(1), staging_(fence_, staged_bytes) {}
+  fenced_executor(fenced_executor const& other)
+      : fence_(other.fence_), host_(1), staging_(fence_, staged_bytes) {}
+  fenced_executor(fenced_executor&&) = default;
+  fenced_executor& operator=(fenced_executor&&) = default;
+
+  memory allocate(std::size_t bytes) const { return memory(fence_, bytes); }
+  std::uint32_t workers() const { return 1; }
+  int lanes() const { return 1; }
+  void clear(void* to, std::size_t bytes) const {
+    gate const g(fence_);
+    std::memset(to, 0, bytes);
+  }
+  void upload(void* to, void const* host, std::size_t bytes) const {
+    gate const g(fence_);
+    std::memcpy(to, host, bytes);
+  }
+  void download(void* host, void const* from, std::size_t bytes) const {
+    gate const g(fence_);
+    std::memcpy(host, from, bytes);
+  }
+  std::uint32_t const* stage(kvmeld::index_list list) {
+    std::size_t const bytes = list.size() * sizeof(std::uint32_t);
+    if (next_ + bytes > staged_bytes) next_ = 0;
+    auto* const to = static_cast<std::byte*>(staging_.data()) + next_;
+    upload(to, list.data(), bytes);
+    next_ += bytes;
+    return reinterpret_cast<std::uint32_t const*>(to);
+  }
+  template <class Phase, class Source>
+  void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    gate const g(fence_);
+    ++launches_;
+    host_.run(phase, extent, items, source);
+  }
+  std::size_t launches() const { return launches_; }
+
+private:
+  static constexpr std::size_t staged_bytes = 1 << 16;
+  std::shared_ptr<fence> fence_;
+  kvmeld::host_executor host_;
+  fenced_memory staging_;
+  std::size_t next_ = 0;
+  std::size_t launches_ = 0;
+};
+
+}  // namespace support
