@@ -1,9 +1,12 @@
 #include "aims.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace kvmeld_bench {
 
@@ -25,6 +28,24 @@ void add(std::vector<aim>& out, report const& figures, std::string const& what, 
   if (worst) out.push_back({what + ", " + dtype, *worst, limit});
 }
 
+/// Keys and values of one policy merged and compacted, together, over the memcpys of what each must move.
+void add_moves(std::vector<aim>& out, report const& figures, std::string const& policy,
+               std::string const& dtype) {
+  std::map<std::uint32_t, std::pair<double, double>> by_length;
+  for (row const& r : figures.rows) {
+    if (r.of.dtype != dtype || r.of.n < 65536 || !r.ratio_to_memcpy) continue;
+    for (char const* stage : {"merge_keys/", "merge_values/", "compact_keys/", "compact_values/"}) {
+      if (r.name != stage + policy) continue;
+      by_length[r.of.n].first += r.seconds;
+      by_length[r.of.n].second += r.seconds / *r.ratio_to_memcpy;
+    }
+  }
+  for (auto const& [n, seconds] : by_length) {
+    out.push_back({"merge and compact, " + policy + ", " + std::to_string(n) + ", x memcpy, " + dtype,
+                   seconds.first / seconds.second, 2.0});
+  }
+}
+
 }  // namespace
 
 std::vector<aim> judge(report const& figures) {
@@ -32,8 +53,8 @@ std::vector<aim> judge(report const& figures) {
   for (std::string const dtype : {"f32", "bf16"}) {
     add(out, figures, "chunk similarity, x BLAS", "propose/chelsea", dtype, &row::ratio_to_blas,
         dtype == "f32" ? 1 / 0.6 : 1 / 0.4);
-    for (char const* stage : {"merge_keys/", "merge_values/", "merge_values_transposed/", "compact_keys/",
-                              "compact_values/", "compact_values_transposed/"}) {
+    for (char const* policy : {"chelsea", "kvmerger"}) add_moves(out, figures, policy, dtype);
+    for (char const* stage : {"merge_values_transposed/", "compact_values_transposed/"}) {
       add(out, figures, std::string(stage) + "*, x memcpy", stage, dtype, &row::ratio_to_memcpy, 2.0);
     }
     add(out, figures, "selection by score, x a pass over the scores", "select/h2o", dtype,

@@ -184,7 +184,7 @@ template <class T> void run_presets(session& s, tensors<T>& x) {
   run_preset(s, x, "h2o", kvmeld::preset::h2o::halves());
   run_preset(s, x, "snapkv", kvmeld::preset::snapkv::with_window());
   run_preset(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
-  constexpr std::uint32_t fixed = 1024;
+  constexpr std::uint32_t fixed = 768;  // at every length
   run_preset(s, x, "d2o", kvmeld::preset::d2o::halves(), false, fixed);
   run_preset(s, x, "cam", kvmeld::preset::cam::over_streaming_llm());
   run_preset(s, x, "keepkv", kvmeld::preset::keepkv::for_budget());

@@ -31,7 +31,7 @@ char const* const legend =
     "  compress                   K and V read once, what stays written once, emptied rows of V zeroed; to a "
     "fifth "
     "of the\n"
-    "                             entries, ems and d2o to at most 1024\n"
+    "                             entries, ems and d2o to 768\n"
     "  decode_step                K and V of the entries held; one compression every 64 or 256 tokens, x "
     "attend over the\n"
     "                             attention of as many decode steps before they merged; x BLAS (ems) over "
