@@ -129,6 +129,12 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
 /// merge::drop turns the sources of sets and spans into evictions.
 template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
+/// Whether rows take in others; else the policy only evicts.
+template <class Policy> bool merges_rows(Policy const& p) {
+  identify_traits const i = traits_of_identifier(p.identify);
+  return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
+}
+
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
@@ -168,12 +174,14 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   launch(merge_ledger_phase{wave, map});
 }
 
-/// Values take in the whole plan at once, then everything moves together once.
+/// Values take in the whole plan at once, if it merges any, then everything moves together once.
 template <class Executor, class Keys, class Values>
-void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
+void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool merges) {
   wave_ref const& wave = launch.wave;
-  launch(link_phase{wave, wave.plan});
-  launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
+  if (merges) {
+    launch(link_phase{wave, wave.plan});
+    launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
+  }
   launch(renumber_phase{wave});
   launch(compact_rows_phase<Keys>{x.keys, wave, false});
   launch(compact_rows_phase<Values>{x.values, wave, true});
@@ -218,7 +226,7 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
     detail::merge_keys(launch, x.keys, wave.plan);
-    detail::finish(launch, x);
+    detail::finish(launch, x, true);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
@@ -235,6 +243,7 @@ template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t most_rounds = 0xffffffffu) {
+  bool const merges = detail::merges_rows(p);
   std::uint32_t const rounds =
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
@@ -242,16 +251,14 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::open_wave(launch, p, x, allowed);
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
-      // Sets and spans were listed to weigh them; merge::drop has dissolved them since.
-      if (detail::dissolves_sets(p)) launch(link_phase{wave, wave.step});
-      detail::merge_keys(launch, x.keys, wave.step);
+      if (merges) detail::merge_keys(launch, x.keys, wave.step);
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
       launch(fallback_phase{wave, true});
     }
     launch(end_phase{wave, true});
-    detail::finish(launch, x);
+    detail::finish(launch, x, merges);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
