@@ -39,10 +39,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
-/// Construction allocates the ledger and the workspace; compress, append, commit and observe allocate nothing besides
-/// the host executor's scratch, which grows to the largest phase once. `apply` validates the plan on the host, with a
-/// few bytes per entry of one track. Copies are deep in the ledger and share K and V: `rebind` the copy to a copy of
-/// the tensors.
+/// Construction allocates ledger and workspace; later calls nothing besides the host executor's scratch, which grows to
+/// the largest phase once. `apply` validates the plan on the host, with a few bytes per entry of one track. Copies are
+/// deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
@@ -68,6 +67,10 @@ public:
     arena sizing;
     carve_cache(sizing, sizes_, policy_.score.channels());
     memory_ = executor_.allocate(sizing.bytes());
+    if (memory_.data() == nullptr) {
+      construction_ = report(message("merged_cache: the executor has no ", sizing.bytes(), " bytes"));
+      return;
+    }
     executor_.clear(memory_.data(), memory_.size());
     known_ = known_state(sizes_.extent);
     planned_.reserve(sizes_.extent.sequences);

@@ -1,0 +1,179 @@
+// The CUDA backend: phases as kernels on a stream, one block per tile.
+#pragma once
+
+#include <kvmeld/backend/cuda/block_team.cuh>
+#include <kvmeld/backend/cuda/device_memory.cuh>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace detail {
+
+/// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones included.
+struct number_packet {
+  static constexpr std::uint32_t most = 512;
+  std::uint32_t count;
+  std::uint32_t numbers[most];
+};
+template <class = void>
+__global__ void write_numbers(__grid_constant__ number_packet const packet, std::uint32_t* to) {
+  for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
+}
+
+/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase. `scratch` null: the block's scratch is shared memory.
+template <class Phase, class Source>
+__global__ void __launch_bounds__(block_team::block_size)
+    run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
+              std::uint32_t per_item, std::uint64_t total, std::byte* scratch, std::size_t scratch_bytes) {
+  extern __shared__ __align__(64) std::byte shared[];
+  __shared__ block_team::storage collective;
+  std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
+  for (std::uint64_t n = blockIdx.x; n < total; n += gridDim.x) {
+    block_team const team(own, collective);
+    auto const item = static_cast<std::uint32_t>(n / per_item);
+    phase(team, tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
+    __syncthreads();
+  }
+}
+
+}  // namespace detail
+
+/// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists; and when
+/// a phase wants more scratch than shared memory has, once, unless `reserve` was called before. Errors of the runtime
+/// are kept: `error()` is the first one. Copies are independent and use the same stream.
+template <class Resource = async_resource> class cuda_executor {
+public:
+  using memory = device_memory<Resource>;
+  static constexpr bool immediate = false;
+  static constexpr std::uint32_t staged_numbers = 1u << 16;
+
+  explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {})
+      : stream_(stream), resource_(std::move(resource)) {
+    int device = 0, processors = 0, shared = 0;
+    note(cudaGetDevice(&device));
+    note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    processors_ = static_cast<std::uint32_t>(processors);
+    // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
+    most_shared_ = shared > 4096 ? static_cast<std::size_t>(shared) - 4096 : 0;
+    if (error_ == cudaSuccess) staging_ = allocate(staged_numbers * sizeof(std::uint32_t));
+  }
+  cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_) {}
+  cuda_executor(cuda_executor&&) = default;
+  cuda_executor& operator=(cuda_executor other) noexcept {
+    std::swap(stream_, other.stream_);
+    std::swap(resource_, other.resource_);
+    std::swap(staging_, other.staging_);
+    std::swap(scratch_, other.scratch_);
+    std::swap(processors_, other.processors_);
+    std::swap(most_shared_, other.most_shared_);
+    std::swap(next_, other.next_);
+    std::swap(launches_, other.launches_);
+    std::swap(error_, other.error_);
+    return *this;
+  }
+
+  cudaStream_t stream() const { return stream_; }
+  cudaError_t error() const { return error_; }
+  std::size_t launches() const { return launches_; }
+  /// Tracks of a default wave: as many as multiprocessors.
+  std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }
+  int lanes() const { return block_team::block_size; }
+
+  memory allocate(std::size_t bytes) const { return memory(resource_, bytes, stream_); }
+  void clear(void* to, std::size_t bytes) const { note(cudaMemsetAsync(to, 0, bytes, stream_)); }
+  /// Small pieces travel as arguments of launches, so that nothing waits and a graph can capture them.
+  void upload(void* to, void const* host, std::size_t bytes) const {
+    if (bytes % sizeof(std::uint32_t) == 0 && bytes <= 16 * sizeof(detail::number_packet)) {
+      write(static_cast<std::uint32_t*>(to),
+            {static_cast<std::uint32_t const*>(host), bytes / sizeof(std::uint32_t)});
+    } else {
+      note(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_));
+      note(cudaStreamSynchronize(stream_));
+    }
+  }
+  void download(void* host, void const* from, std::size_t bytes) const {
+    note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
+    note(cudaStreamSynchronize(stream_));
+  }
+  /// A device copy of up to staged_numbers numbers, valid until as many more have been staged.
+  std::uint32_t const* stage(index_list list) {
+    if (list.size() > staged_numbers) {
+      note(cudaErrorInvalidValue);
+      return nullptr;
+    }
+    if (next_ + list.size() > staged_numbers) next_ = 0;
+    std::uint32_t* const to = static_cast<std::uint32_t*>(staging_.data()) + next_;
+    write(to, list);
+    next_ += static_cast<std::uint32_t>(list.size());
+    return to;
+  }
+
+  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has.
+  void reserve(std::size_t bytes) {
+    std::size_t const wanted = bytes * blocks();
+    if (bytes > most_shared_ && wanted > scratch_.size()) scratch_ = allocate(wanted);
+  }
+
+  template <class Phase, class Source>
+  void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
+    std::uint32_t const per_item = phase.tiles(extent);
+    std::uint64_t const total = std::uint64_t{per_item} * items;
+    if (total == 0) return;
+    std::size_t const bytes = phase.scratch_bytes(lanes());
+    auto* const kernel = detail::run_tiles<Phase, Source>;
+    ++launches_;
+    if (bytes <= most_shared_) {
+      if (bytes > 40 * 1024) {
+        note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+      }
+      auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
+      kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, total, nullptr, 0);
+    } else {
+      reserve(bytes);
+      auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
+      kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, total,
+                                                           static_cast<std::byte*>(scratch_.data()), bytes);
+    }
+    note(cudaGetLastError());
+  }
+
+private:
+  std::uint32_t blocks() const { return 2 * processors_; }
+  void note(cudaError_t e) const {
+    if (error_ == cudaSuccess) error_ = e;
+  }
+  void write(std::uint32_t* to, index_list list) const {
+    for (std::size_t i = 0; i < list.size(); i += detail::number_packet::most) {
+      detail::number_packet packet;
+      packet.count =
+          static_cast<std::uint32_t>(min_of<std::size_t>(detail::number_packet::most, list.size() - i));
+      for (std::uint32_t j = 0; j < packet.count; ++j) packet.numbers[j] = list[i + j];
+      detail::write_numbers<><<<1, 128, 0, stream_>>>(packet, to + i);
+      ++launches_;
+      note(cudaGetLastError());
+    }
+  }
+
+  cudaStream_t stream_;
+  Resource resource_;
+  memory staging_;
+  memory scratch_;
+  std::uint32_t processors_ = 1;
+  std::size_t most_shared_ = 0;
+  std::uint32_t next_ = 0;
+  mutable std::size_t launches_ = 0;
+  mutable cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,92 @@
+// Device memory in stream order, from the driver's pool or an engine's own.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <new>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The default resource: cudaMallocAsync. A resource is a copyable value with
+///   void* allocate(std::size_t bytes, cudaStream_t)             256-byte aligned; null where there is none
+///   void deallocate(void*, std::size_t bytes, cudaStream_t)
+/// and usable in stream order. An engine gives its own pool so.
+struct async_resource {
+  void* allocate(std::size_t bytes, cudaStream_t stream) const {
+    void* p = nullptr;
+    return cudaMallocAsync(&p, bytes, stream) == cudaSuccess ? p : nullptr;
+  }
+  void deallocate(void* p, std::size_t, cudaStream_t stream) const { cudaFreeAsync(p, stream); }
+};
+
+/// A resource over memory that the engine has set aside: pieces are handed out once and never come back.
+/// `cache.ledger_bytes() + cache.workspace_bytes()`, the executor's staging and scratch have to fit. Copies share it.
+class workspace_resource {
+public:
+  workspace_resource(void* memory, std::size_t bytes, std::size_t* used)
+      : memory_(static_cast<std::byte*>(memory)), bytes_(bytes), used_(used) {}
+  void* allocate(std::size_t bytes, cudaStream_t) const {
+    std::size_t const begin = (*used_ + 255) / 256 * 256;
+    if (begin + bytes > bytes_) return nullptr;
+    *used_ = begin + bytes;
+    return memory_ + begin;
+  }
+  void deallocate(void*, std::size_t, cudaStream_t) const {}
+
+private:
+  std::byte* memory_;
+  std::size_t bytes_;
+  std::size_t* used_;  ///< the engine's counter, from 0 on
+};
+
+/// Owns a piece of a resource; copies are deep, in stream order. Throws std::bad_alloc where there is no memory, or
+/// where exceptions are off is left empty.
+template <class Resource> class device_memory {
+public:
+  device_memory() = default;
+  device_memory(Resource resource, std::size_t bytes, cudaStream_t stream)
+      : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
+    if (bytes_ == 0) return;
+    data_ = resource_.allocate(bytes_, stream_);
+    if (data_ != nullptr) return;
+    bytes_ = 0;
+#if KVMELD_EXCEPTIONS
+    throw std::bad_alloc();
+#endif
+  }
+  device_memory(device_memory const& other) : device_memory(other.resource_, other.bytes_, other.stream_) {
+    if (data_ != nullptr) cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice, stream_);
+  }
+  device_memory(device_memory&& other) noexcept
+      : resource_(std::move(other.resource_)),
+        stream_(other.stream_),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  device_memory& operator=(device_memory other) noexcept {
+    std::swap(resource_, other.resource_);
+    std::swap(stream_, other.stream_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~device_memory() {
+    if (data_ != nullptr) resource_.deallocate(data_, bytes_, stream_);
+  }
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+private:
+  Resource resource_{};
+  cudaStream_t stream_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,26 @@
+// The toolkit's own 16-bit types as storage.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+template <> struct element_traits<__half> {
+  static constexpr float lowest = -65504.0f;
+  KVMELD_HD static float to_float(__half x) { return __half2float(x); }
+  KVMELD_HD static __half from_float(float x) { return __float2half_rn(x); }
+};
+
+template <> struct element_traits<__nv_bfloat16> {
+  static constexpr float lowest = -3.38953139e+38f;
+  KVMELD_HD static float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+  KVMELD_HD static __nv_bfloat16 from_float(float x) { return __float2bfloat16_rn(x); }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,14 @@
+// Policies that merge: the host's plans; rows to the last bit but where exponentials weigh them.
+#include "twins.cuh"
+
+TEST_CASE("merges on a device are the host's") {
+  using kvmeld::quantity;
+  cuda_test::same_life<__nv_bfloat16>(
+      "chelsea", kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
+                                                        quantity::entries(6)));
+  cuda_test::same_life<__half>("kvmerger", kvmeld::preset::kvmerger::for_budget(), 1);
+}
+
+TEST_CASE("shared entries on a device are the host's") {
+  cuda_test::same_life<__nv_bfloat16>("ems", kvmeld::preset::ems::shared(), 1);
+}

@@ -1,0 +1,196 @@
+// The same sequence on a device and on the host's generic loops.
+#pragma once
+
+#include <kvmeld/cuda.cuh>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace cuda_test {
+
+// Device memory with a host side; freed at the end.
+template <class T> class device_array {
+public:
+  explicit device_array(std::size_t n) : size_(n) {
+    REQUIRE(cudaMalloc(&data_, n * sizeof(T)) == cudaSuccess);
+  }
+  explicit device_array(std::vector<T> const& from) : device_array(from.size()) { put(from); }
+  device_array(device_array const&) = delete;
+  device_array& operator=(device_array const&) = delete;
+  ~device_array() { cudaFree(data_); }
+
+  T* data() const { return data_; }
+  void put(std::vector<T> const& from) {
+    REQUIRE(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  std::vector<T> get() const {
+    std::vector<T> out(size_);
+    REQUIRE(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
+    return out;
+  }
+
+private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+// Uniform numbers in [-1, 1), the same everywhere.
+class noise {
+public:
+  explicit noise(std::uint32_t seed) : state_(seed) {}
+  std::uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
+  float uniform() { return static_cast<float>(next() >> 8) * (1.0f / 8388608.0f) - 1.0f; }
+
+private:
+  std::uint32_t state_;
+};
+
+constexpr kvmeld::shape extent{2, 3, 2, 2, 64, 48, 320};
+constexpr std::uint32_t members = 700;
+
+template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, float walk) {
+  std::vector<T> out(extent.slots() * channels);
+  std::vector<float> row(channels, 0.0f);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    float& x = row[i % channels];
+    x = walk * x + n.uniform();
+    out[i] = kvmeld::element_traits<T>::from_float(x);
+  }
+  return out;
+}
+
+// Every call goes to both caches. T is a 16-bit type, for which plans agree bit for bit.
+template <class T, class Policy> class twins {
+public:
+  twins(Policy const& policy, std::uint32_t seed)
+      : noise_(seed),
+        keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
+        values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
+        device_keys_(keys_),
+        device_values_(values_),
+        host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
+              sizes()),
+        device_(kvmeld::cuda_executor<>(), policy, tensors(device_keys_.data(), device_values_.data()),
+                sizes()) {}
+
+  template <class F> void both(F f) {
+    f(host_);
+    f(device_);
+  }
+  void observe(std::uint32_t slot, std::uint32_t rows) {
+    std::uint32_t const tokens = extent.capacity + members;
+    std::vector<float> p(std::size_t{extent.query_heads()} * rows * tokens);
+    for (float& x : p) x = 0.01f * (1.0f + noise_.uniform());
+    device_array<float> const far(p);
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      host_.observe_rows({layer, slot, rows},
+                         kvmeld::rows_by_head<float const>(p.data(), rows, extent.query_heads(), tokens));
+      device_.observe_rows({layer, slot, rows},
+                           kvmeld::rows_by_head<float const>(far.data(), rows, extent.query_heads(), tokens));
+    }
+  }
+
+  // The ledgers' bytes, and rows within `units` of the last place of T.
+  void check(std::uint32_t slot, int units = 0) {
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(device_.executor().error() == cudaSuccess);
+    device_.report_lengths(slot);
+    CHECK(device_.longest(slot) == host_.longest(slot));
+    CHECK(device_.findings(slot) == host_.findings(slot));
+    if (units == 0) CHECK(device_.save(slot) == host_.save(slot));
+    CHECK(farthest(keys_, device_keys_.get()) <= units);
+    CHECK(farthest(values_, device_values_.get()) <= units);
+  }
+  void check_attention(std::uint32_t slot) {
+    std::uint32_t const heads = extent.query_heads();
+    std::vector<float> q(std::size_t{3} * heads * extent.key_dim);
+    for (float& x : q) x = noise_.uniform();
+    std::vector<float> out(std::size_t{3} * heads * extent.value_dim), lse(std::size_t{3} * heads);
+    device_array<float> const far_q(q);
+    device_array<float> far_out(out), far_lse(lse);
+    auto const attend = [&](auto& cache, float const* from, float* to, float* sums) {
+      kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
+                                kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+                                kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
+                                kvmeld::rows_by_head(sums, 3, heads, 1));
+    };
+    attend(host_, q.data(), out.data(), lse.data());
+    attend(device_, far_q.data(), far_out.data(), far_lse.data());
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    std::vector<float> const got = far_out.get(), got_lse = far_lse.get();
+    for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
+    for (std::size_t i = 0; i < lse.size(); ++i) CHECK(got_lse[i] == doctest::Approx(lse[i]).epsilon(2e-5));
+  }
+
+private:
+  static kvmeld::kv<kvmeld::strided<T>, kvmeld::strided<T>> tensors(T* keys, T* values) {
+    return {kvmeld::strided<T>(keys, "LSTHC", extent, extent.key_dim),
+            kvmeld::strided<T>(values, "LSTHC", extent, extent.value_dim)};
+  }
+  static kvmeld::limits sizes() {
+    kvmeld::limits s{extent};
+    s.whole_plan = true;
+    s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
+    return s;
+  }
+  static int farthest(std::vector<T> const& a, std::vector<T> const& b) {
+    int most = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      std::int16_t x, y;
+      std::memcpy(&x, &a[i], sizeof x);
+      std::memcpy(&y, &b[i], sizeof y);
+      int const far = x < y ? y - x : x - y;
+      most = most < far ? far : most;
+    }
+    return most;
+  }
+
+  noise noise_;
+  std::vector<T> keys_, values_;
+  device_array<T> device_keys_, device_values_;
+  using layout = kvmeld::strided<T>;
+  kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> host_;
+  kvmeld::merged_cache<kvmeld::cuda_executor<>, Policy, layout, layout> device_;
+};
+
+// Two compressions with tokens in between, a plan of its own, a fork and a cut.
+template <class T, class Policy> void same_life(char const* name, Policy const& policy, int units = 0) {
+  CAPTURE(std::string(name));
+  twins<T, Policy> pair(policy, 17);
+  std::uint32_t const slots[] = {0, 1}, counts[] = {8, 5}, accepted[] = {8, 2};
+  pair.both([](auto& c) {
+    c.open(0, 300, 2, 7);
+    c.open(1, 200);
+  });
+  for (std::uint32_t slot : slots) pair.observe(slot, 16);
+  for (std::uint32_t budget : {120u, 90u}) {
+    pair.both([&](auto& c) { c.compress({slots, 2}, kvmeld::budget::entries(budget)); });
+    for (std::uint32_t slot : slots) pair.check(slot, units);
+    pair.both([&](auto& c) {
+      c.append({slots, 2}, {counts, 2});
+      c.commit({slots, 2}, {accepted, 2});
+    });
+    for (std::uint32_t slot : slots) pair.observe(slot, 2);
+    for (std::uint32_t slot : slots) pair.check(slot, units);
+  }
+  pair.both([&](auto& c) {
+    c.plan({slots, 2}, kvmeld::budget::entries(70));
+    c.apply();
+  });
+  pair.check(0, units);
+  pair.both([](auto& c) {
+    c.fork(0, 2);
+    c.append({2}, {3});
+    c.commit({2}, {3});
+    c.truncate(2, c.tokens(2) - 2);
+  });
+  pair.check(2, units);
+  pair.check_attention(0);
+}
+
+}  // namespace cuda_test
