@@ -210,3 +210,28 @@ TEST_CASE("attention over memory of a device") {
   };
   CHECK(attend(near) == attend(far));
 }
+
+TEST_CASE("an identifier never needs more rounds than it says") {
+  support::dice d(9);
+  std::uint32_t most = 0;
+  for (int run = 0; run < 60; ++run) {
+    kvmeld::shape const s{1, 1, 1, 1, 12, 8, 400};
+    support::engine_memory<float> memory(s);
+    std::uint32_t const n = d.between(40, 400), limit = d.between(20, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::walk);
+    double const floor = 0.02 * d.between(1, 10);
+    auto policy = kvmeld::preset::chelsea::with_schedule({0.45, 0.1, d.below(5), floor},
+                                                         kvmeld::quantity::entries(d.below(9)),
+                                                         kvmeld::quantity::entries(d.below(9)));
+    policy.identify.chunk = d.between(2, 90);
+    auto cache = cache_for(memory, policy);
+    cache.open(0, n);
+    cache.compress({0}, budget::entries(limit));
+    CHECK(cache.longest(0) == limit);
+    CHECK(cache.rounds(0) <= kvmeld::most_rounds(policy.identify, n, limit));
+    most = std::max(most, cache.rounds(0));
+  }
+  CHECK(most > 5);  // some took several
+  CHECK(kvmeld::most_rounds(kvmeld::preset::kvmerger::for_budget().identify, 100, 20) == 1);
+  CHECK(kvmeld::most_rounds(kvmeld::preset::chelsea::llama3().identify, 20, 20) == 0);
+}

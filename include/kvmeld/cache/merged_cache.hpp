@@ -271,7 +271,7 @@ public:
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
     planned_.clear();
-    std::uint32_t rounds = 0;
+    std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
     for (std::uint32_t slot : slots) {
       bool changes = false;
       for_tracks(slot, [&](track t) {
