@@ -7,7 +7,7 @@ using kvmeld::policy;
 
 TEST_CASE("StreamingLLM: the ends fill the budget") {
   dice d(121);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     policy const p{kvmeld::score::none{}, filling_ends(d), kvmeld::identify::zero_class{},
                    kvmeld::merge::drop{}};
     run_case<float>(d, p);
@@ -17,7 +17,7 @@ TEST_CASE("StreamingLLM: the ends fill the budget") {
 
 TEST_CASE("H2O and SnapKV: the best scores fill the budget") {
   dice d(122);
-  for (int i = 0; i < 700; ++i) {
+  for (int i = 0; i < cases(700); ++i) {
     run_case<float>(d, policy{kvmeld::score::global{}, filling_top(d), kvmeld::identify::zero_class{},
                               kvmeld::merge::drop{}});
     run_case<float>(
@@ -27,7 +27,7 @@ TEST_CASE("H2O and SnapKV: the best scores fill the budget") {
 
 TEST_CASE("no sets at all: the fallback evicts, or the shortfall is reported") {
   dice d(123);
-  for (int i = 0; i < 700; ++i) {
+  for (int i = 0; i < cases(700); ++i) {
     run_case<float>(
         d, policy{kvmeld::score::global{}, some_top(d), kvmeld::identify::none{}, kvmeld::merge::drop{}});
   }

@@ -7,7 +7,7 @@ using kvmeld::policy;
 
 TEST_CASE("Chelsea: rounds over degree-weighted stars") {
   dice d(101);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     policy const p{kvmeld::score::none{}, fixed_ends(d), some_matching(d, some_share(d)),
                    kvmeld::merge::degree_weighted{}};
     run_case<float>(d, p);
@@ -17,7 +17,7 @@ TEST_CASE("Chelsea: rounds over degree-weighted stars") {
 
 TEST_CASE("matching to a budget, weighed by score, with heavy hitters kept") {
   dice d(102);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     run_case<float>(d,
                     policy{kvmeld::score::global{}, some_top(d),
                            some_matching(d, kvmeld::admit::exact_budget{}), kvmeld::merge::score_weighted{}},
@@ -27,7 +27,7 @@ TEST_CASE("matching to a budget, weighed by score, with heavy hitters kept") {
 
 TEST_CASE("matching above a threshold, averaged") {
   dice d(103);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     run_case<float>(
         d, policy{some_local(d), some_top(d), some_matching(d, some_threshold(d)), kvmeld::merge::average{}});
   }
@@ -35,7 +35,7 @@ TEST_CASE("matching above a threshold, averaged") {
 
 TEST_CASE("matching in rounds whose sources are dropped") {
   dice d(104);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     run_case<float>(d, policy{kvmeld::score::none{}, fixed_ends(d), some_matching(d, some_share(d)),
                               kvmeld::merge::drop{}});
   }
@@ -43,7 +43,7 @@ TEST_CASE("matching in rounds whose sources are dropped") {
 
 TEST_CASE("matching beside a selector that drops by itself") {
   dice d(105);
-  for (int i = 0; i < 900; ++i) {
+  for (int i = 0; i < cases(900); ++i) {
     with_irrelevant const select{{few(d), few(d)}, static_cast<float>(d.uniform())};
     run_case<float>(d,
                     policy{kvmeld::score::global{}, select, some_matching(d, some_share(d)),

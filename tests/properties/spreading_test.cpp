@@ -22,7 +22,7 @@ kvmeld::merge::additive some_additive(dice& d) {
 
 TEST_CASE("CaM over selectors that fill the budget") {
   dice d(131);
-  for (int i = 0; i < 700; ++i) {
+  for (int i = 0; i < cases(700); ++i) {
     policy const p{kvmeld::score::global{}, filling_top(d), some_span(d), some_additive(d)};
     run_case<float>(d, p);
     run_case<float>(d, policy{some_local(d), filling_ends(d), some_span(d), some_additive(d)});
@@ -32,14 +32,14 @@ TEST_CASE("CaM over selectors that fill the budget") {
 
 TEST_CASE("spans whose sources are dropped") {
   dice d(132);
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < cases(400); ++i) {
     run_case<float>(d, policy{kvmeld::score::global{}, filling_ends(d), some_span(d), kvmeld::merge::drop{}});
   }
 }
 
 TEST_CASE("sets that keep their members' attention") {
   dice d(133);
-  for (int i = 0; i < 700; ++i) {
+  for (int i = 0; i < cases(700); ++i) {
     kvmeld::merge::mass_preserving const mass{};
     run_case<float>(
         d,
