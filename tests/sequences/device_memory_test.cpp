@@ -124,7 +124,6 @@ public:
       CHECK(far_.rounds(q) == near_.rounds(q));
     }
   }
-  std::size_t launches() { return far_.executor().launches(); }
 
 private:
   static kvmeld::limits sizes() {

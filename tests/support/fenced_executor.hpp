@@ -137,10 +137,8 @@ public:
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     gate const g(fence_);
-    ++launches_;
     host_.run(phase, extent, items, source);
   }
-  std::size_t launches() const { return launches_; }
 
 private:
   static constexpr std::size_t staged_bytes = 1 << 16;
@@ -148,7 +146,6 @@ private:
   kvmeld::host_executor host_;
   fenced_memory staging_;
   std::size_t next_ = 0;
-  std::size_t launches_ = 0;
 };
 
 }  // namespace support

@@ -90,21 +90,16 @@ private:
   template <class Team>
   KVMELD_HD void receive_spreads(Team const& team, tile const& t, std::uint32_t n) const {
     member_list const spreads = spreads_of(wave, t.item);
-    if (spreads.count == 0) return;
-    for (span_segment flow = segment_from(map, t.item, spreads, 0, n);;
-         flow = segment_from(map, t.item, spreads, flow.until, n)) {
-      if (flow.reached) {
-        float const inflow = sum_of_degrees(t, flow.from, spreads);
-        team.for_each(flow.until - flow.from, [&](std::uint32_t i) {
-          slot_t const p = flow.from + i;
-          if (map.what[map.at(t.item, p)] != fate::keep || members_of(wave, t.item, p).count > 1) return;
-          float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
-          degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
-          look_again(t, p, entry_flag::value_checked);
-        });
-      }
-      if (flow.until == n) return;
-    }
+    for_each_reached(map, t.item, spreads, n, [&](span_segment const& flow) {
+      float const inflow = sum_of_degrees(t, flow.from, spreads);
+      team.for_each(flow.until - flow.from, [&](std::uint32_t i) {
+        slot_t const p = flow.from + i;
+        if (!may_receive(wave, map, t.item, p)) return;
+        float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
+        degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
+        look_again(t, p, entry_flag::value_checked);
+      });
+    });
   }
   /// What flows into slot p and the rest of its segment.
   KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {

@@ -52,10 +52,6 @@ template <class Layout> struct merge_rows_phase {
 private:
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
-  /// A kept entry that is not a pivot: what values may be spread over. Keys are never spread.
-  KVMELD_HD bool may_receive(std::uint32_t item, slot_t p) const {
-    return map.what[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
-  }
   /// What source i of a segment counts with.
   KVMELD_HD float spread_weight(std::uint32_t item, slot_t source, slot_t p) const {
     return map.reaches(item, source, p) ? weights()[map.at(item, source)] : 0.0f;
@@ -83,25 +79,20 @@ private:
   KVMELD_HD void spread_rows(Team const& team, tile const& t, std::uint32_t n, float const* weight,
                              blend_buffers const& b) const {
     member_list const spreads = spreads_of(wave, t.item);
-    if (spreads.count == 0) return;
     std::uint32_t const d = layout.channels();
-    for (span_segment flow = segment_from(map, t.item, spreads, 0, n);;
-         flow = segment_from(map, t.item, spreads, flow.until, n)) {
-      if (flow.reached) {
-        blend_rows(
-            team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
-            [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], flow.from); }, b);
-        for (slot_t p = flow.from; p < flow.until; ++p) {
-          if (!may_receive(t.item, p)) continue;
-          layout.load_tile(team, t.where, p, 1, 0, d, b.rows, d);
-          team.sync();
-          layout.encode_row(team, t.where, p,
-                            [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
-          team.sync();
-        }
+    for_each_reached(map, t.item, spreads, n, [&](span_segment const& flow) {
+      blend_rows(
+          team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
+          [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], flow.from); }, b);
+      for (slot_t p = flow.from; p < flow.until; ++p) {
+        if (!may_receive(wave, map, t.item, p)) continue;
+        layout.load_tile(team, t.where, p, 1, 0, d, b.rows, d);
+        team.sync();
+        layout.encode_row(team, t.where, p,
+                          [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
+        team.sync();
       }
-      if (flow.until == n) return;
-    }
+    });
   }
 
   /// Column by column in batches of sets. One lane.
@@ -157,7 +148,7 @@ private:
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {
         team.for_each(channels, [&](std::uint32_t i) { merge_slot(column(i), p, m, weight); });
-      } else if (spread && may_receive(t.item, p)) {
+      } else if (spread && may_receive(wave, map, t.item, p)) {
         bool const fresh = !flow.holds(p);
         if (fresh) flow = segment_from(map, t.item, spreads, p, n);
         if (!flow.reached) continue;

@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -33,6 +34,23 @@ KVMELD_HD inline span_segment segment_from(plan_ref const& map, std::uint32_t it
     s.reached = true;
   }
   return s;
+}
+
+/// Calls body(segment) for the segments of a track of n entries that spread sources reach, in order.
+template <class Body>
+KVMELD_HD void for_each_reached(plan_ref const& map, std::uint32_t item, member_list const& spreads,
+                                std::uint32_t n, Body body) {
+  if (spreads.count == 0) return;
+  for (slot_t p = 0; p < n;) {
+    span_segment const s = segment_from(map, item, spreads, p, n);
+    if (s.reached) body(s);
+    p = s.until;
+  }
+}
+
+/// A kept entry that is not a pivot: what may be spread over.
+KVMELD_HD inline bool may_receive(wave_ref const& wave, plan_ref const& map, std::uint32_t item, slot_t p) {
+  return map.what[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
 }
 
 }  // namespace KVMELD_ABI

@@ -63,23 +63,21 @@ public:
   void lose(std::uint32_t sequence) { known_[sequence] = 0; }
   /// A compression may change the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
-    sequence_words_[std::size_t{sequence} * sequence_word::count + sequence_word::compressed_at] =
-        seen_[sequence];
+    words_of(sequence)[sequence_word::compressed_at] = seen_[sequence];
   }
 
   void open(std::uint32_t sequence, std::uint32_t n, std::uint32_t frozen, std::uint32_t id) {
     each(sequence, [&](track t) {
       length_[t.index] = n;
       findings_[t.index] = 0;
-      std::fill_n(words(t), std::uint32_t{track_word::count}, 0u);
+      std::fill_n(words_of(t), std::uint32_t{track_word::count}, 0u);
     });
     seen_[sequence] = n;
     pending_[sequence] = 0;
     frozen_[sequence] = frozen;
     id_[sequence] = id;
     is_open_[sequence] = known_[sequence] = 1;
-    for (std::uint32_t w = 0; w < sequence_word::count; ++w)
-      sequence_words_[std::size_t{sequence} * sequence_word::count + w] = 0;
+    std::fill_n(words_of(sequence), std::uint32_t{sequence_word::count}, 0u);
   }
   void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
   void freeze(std::uint32_t sequence, std::uint32_t n) { frozen_[sequence] = n; }
@@ -98,7 +96,7 @@ public:
   }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {
-      if (t.layer == layer) words(t)[track_word::observed_rows] += rows;
+      if (t.layer == layer) words_of(t)[track_word::observed_rows] += rows;
     });
   }
   void fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen, std::uint32_t id) {
@@ -106,43 +104,40 @@ public:
       track const other = make_track(extent_, t.layer, from, t.kv_head);
       length_[t.index] = length_[other.index];
       findings_[t.index] = findings_[other.index];
-      std::copy_n(words(other), std::uint32_t{track_word::count}, words(t));
+      std::copy_n(words_of(other), std::uint32_t{track_word::count}, words_of(t));
     });
     seen_[into] = seen_[from];
     pending_[into] = pending_[from];
-    for (std::uint32_t w = 0; w < sequence_word::count; ++w) {
-      sequence_words_[std::size_t{into} * sequence_word::count + w] =
-          sequence_words_[std::size_t{from} * sequence_word::count + w];
-    }
+    std::copy_n(words_of(from), std::uint32_t{sequence_word::count}, words_of(into));
     frozen_[into] = frozen;
     frozen_[from] = std::max(frozen_[from], frozen);
     id_[into] = id;
     is_open_[into] = 1;
     known_[into] = known_[from];
   }
-  void reset_rounds(std::uint32_t sequence) {
-    sequence_words_[std::size_t{sequence} * sequence_word::count + sequence_word::rounds] = 0;
-  }
+  void reset_rounds(std::uint32_t sequence) { words_of(sequence)[sequence_word::rounds] = 0; }
 
   /// Takes over what the ledger itself says about a sequence; `l` is readable.
   void read(ledger_ref const& l, std::uint32_t sequence) {
     each(sequence, [&](track t) {
       length_[t.index] = l.length[t.index];
       findings_[t.index] = l.findings[t.index];
-      for (std::uint32_t w = 0; w < track_word::count; ++w) words(t)[w] = l.word(t, w);
+      std::copy_n(&l.word(t, 0), std::uint32_t{track_word::count}, words_of(t));
     });
     seen_[sequence] = l.seen[sequence];
     pending_[sequence] = l.pending[sequence];
     frozen_[sequence] = l.frozen[sequence];
     id_[sequence] = l.id[sequence];
     is_open_[sequence] = l.is_open[sequence];
-    for (std::uint32_t w = 0; w < sequence_word::count; ++w)
-      sequence_words_[std::size_t{sequence} * sequence_word::count + w] = l.sequence_state(sequence, w);
+    std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
     known_[sequence] = 1;
   }
 
 private:
-  std::uint32_t* words(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
+  std::uint32_t* words_of(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
+  std::uint32_t* words_of(std::uint32_t sequence) {
+    return sequence_words_.data() + std::size_t{sequence} * sequence_word::count;
+  }
   void shorten(std::uint32_t sequence, std::uint32_t n) {
     each(sequence, [&](track t) { length_[t.index] -= n; });
   }

@@ -320,9 +320,8 @@ public:
     return report(saved::save(readable().ledger, slot, policy_name_, out));
   }
   std::vector<std::byte> save(std::uint32_t slot) const {
-    std::vector<std::byte> out(saved_bytes(slot));
-    if (!out.empty()) save(slot, {out.data(), out.size()});
-    return out;
+    if (!refuse([&] { return check_calls::is_open("save", facts_, {slot}); }).ok()) return {};
+    return saved::save(readable().ledger, slot, policy_name_);
   }
   /// Opens `slot` as the sequence that was saved, in this or another cache of the same policy, channels and shape; its
   /// capacity and number of sequences may differ. The engine restores K and V rows. Allocates a ledger of one sequence

@@ -95,6 +95,13 @@ inline std::string save(ledger_ref const& l, std::uint32_t slot, std::string con
   return {};
 }
 
+/// The same in memory of its own.
+inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
+  std::vector<std::byte> out(bytes_of(l, slot, policy));
+  write(l, slot, policy, out.data());
+  return out;
+}
+
 /// Why the first bytes cannot begin a saved ledger of this version; empty if they can.
 inline std::string header_problem(span<std::byte const> from) {
   header h{};

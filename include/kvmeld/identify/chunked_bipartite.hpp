@@ -111,7 +111,6 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// Rounds until a track of `length` entries with finite rows is down to `limit`, at most: of the entries that have to
   /// go at least those draw edges, and a schedule gives at least its floor.
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
-    if constexpr (!Admit::repeats) return length > limit ? 1 : 0;
     if constexpr (Admit::repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;
@@ -123,6 +122,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
         length -= max_of(1u, min_of(drawn, admission.allow(s, field, late).quota));
       }
       return rounds;
+    } else {
+      return length > limit ? 1 : 0;
     }
   }
 
