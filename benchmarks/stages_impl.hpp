@@ -58,9 +58,14 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   s.measure(
       "launch", of, none, [&] { b.launch(empty_phase{}); }, [] { return 0.0; });
   s.measure(
-      "inspect", of, [&] { b.forget_checks(); },
+      "inspect", of,
       [&] {
-        b.launch(kvmeld::inspect_phase<keys_type>{x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked});
+        b.launch(kvmeld::begin_phase{b.wave(), kvmeld::budget::entries(1)});
+        b.forget_checks();
+      },
+      [&] {
+        b.launch(kvmeld::inspect_phase<keys_type>{x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked,
+                                                  kvmeld::looked_at::everything});
       },
       [&] { return entries * (key_bytes + 2); });
 

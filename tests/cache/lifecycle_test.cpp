@@ -184,7 +184,12 @@ TEST_CASE("findings tell about rows that are not numbers and budgets out of reac
   support::engine_memory<float> memory(extent);
   support::dice d(4);
   for (std::uint32_t s : {0u, 1u}) memory.fill_sequence(d, s, 0, 40, support::texture::walk);
-  memory.values[3] = kvmeld::bits_float(0x7f800000u);  // sequence 0, slot 0
+  auto const spoil = [&](std::uint32_t sequence, kvmeld::slot_t slot) {
+    support::put_row(memory.tensors().values, kvmeld::make_track(extent, 0, sequence, 0), slot,
+                     std::vector<float>(extent.value_dim, kvmeld::bits_float(0x7f800000u)));
+  };
+  spoil(0, 20);
+  spoil(1, 0);  // pinned: it stays, whatever it holds
   auto cache = support::make_cache(memory, chelsea());
   cache.open(0, 40);
   cache.open(1, 40);

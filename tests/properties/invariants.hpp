@@ -88,10 +88,12 @@ std::uint32_t least_budget(Policy const& p, std::uint32_t n, std::uint32_t limit
   return std::max(1u, pinned + (Policy::identify_type::makes_sets && pinned < n ? 1 : 0));
 }
 
-// Everything an engine can see of one sequence, in bits; every NaN counts as the same.
+// Everything an engine can see of one sequence, in bits; every NaN counts as the same. Which rows were looked at, and
+// found to be bad, may be left out.
 template <class Cache>
-std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint32_t n) {
-  std::vector<std::uint32_t> out{cache.rounds(q), cache.findings(q)};
+std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint32_t n, bool looks = true) {
+  std::uint32_t const told = looks ? ~0u : ~std::uint32_t{kvmeld::finding::nonfinite_rows};
+  std::vector<std::uint32_t> out{cache.rounds(q), cache.findings(q) & told};
   auto const ref = cache.ref();
   auto const add = [&](double x) {
     std::uint32_t const u = kvmeld::float_bits(static_cast<float>(x));
@@ -99,12 +101,12 @@ std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint3
   };
   support::for_tracks(ref.extent(), q, [&](kvmeld::track t) {
     out.push_back(ref.length(t));
-    out.push_back(ref.ledger.findings[t.index]);
+    out.push_back(ref.ledger.findings[t.index] & told);
     for (std::uint32_t i = 0; i < n; ++i) {
       if (i < ref.length(t)) {
         for (double x : support::read_row(ref.keys, t, i)) add(x);
         out.push_back(static_cast<std::uint32_t>(ref.position(t, i)));
-        out.push_back(ref.ledger.flags[ref.ledger.at(t, i)]);
+        if (looks) out.push_back(ref.ledger.flags[ref.ledger.at(t, i)]);
         for (std::uint32_t c = 0; c < ref.ledger.channels.count; ++c)
           add(static_cast<double>(ref.ledger.channel_data[c][ref.ledger.at(t, i)]));
       }
@@ -165,7 +167,8 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   auto const require = [&](bool holds, std::uint32_t bit) { broken |= holds ? 0 : bit; };
   using kvmeld::finding::budget_unreached;
   using kvmeld::finding::evicted_fallback;
-  require(((found_bits & kvmeld::finding::nonfinite_rows) != 0) == (bad != 0), found);
+  bool const tells_of_bad = (found_bits & kvmeld::finding::nonfinite_rows) != 0;
+  require(!tells_of_bad || bad != 0, found);
   if (n <= limit) {
     require(held == n && (found_bits & ~kvmeld::finding::nonfinite_rows) == 0, length);
     for (std::uint32_t i = 0; i < held && i < n; ++i) {
@@ -197,6 +200,11 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   if (!falls_back) require((found_bits & evicted_fallback) == 0, found);
   std::uint32_t loose_bad = 0;  // bad entries that may not be pinned
   for (std::uint32_t i = pins.sinks; i < n - pins.recents; ++i) loose_bad += before.bad[i] ? 1 : 0;
+  // Of the rows that might have merged none is overlooked; rows that stay or go are not looked at.
+  bool const some_may_merge = !evicts && !Policy::select_type::drops && loose_bad > pins.heavy;
+  bool const hands_off = pins.total() > limit;  // the frozen beginning fills the budget
+  if (!sets && !spans) require(!tells_of_bad, found);
+  if (!hands_off && ((sets && some_may_merge) || (spans && bad != 0))) require(tells_of_bad, found);
   bool const room = !sets || (limit > pins.total() + loose_bad && !s.squares_overflow);
   if (meets && room) require(held == limit && (found_bits & evicted_fallback) == 0, shorter);
 

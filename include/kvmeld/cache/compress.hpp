@@ -108,13 +108,14 @@ template <class Executor> struct launcher {
   }
 };
 
+/// merge::drop turns the sources of sets and spans into evictions.
+template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
+
 template <class Executor, class Policy, class Keys, class Values>
-void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed) {
+void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed,
+               looked_at rows) {
   wave_ref const& wave = launch.wave;
-  launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked});
-  launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked});
   bool const shared = wave.scope > 1;
-  if (shared) launch(unite_flags_phase{{wave}});
   launch(begin_phase{wave, allowed});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
@@ -124,10 +125,16 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   }
   if (shared) launch(unite_scores_phase{{wave}});
   launch(select_phase<typename Policy::select_type>{p.select, wave});
+  if (rows != looked_at::everything) {
+    identify_traits const made = traits_of_identifier(p.identify);
+    bool const spreads = made.makes_spans && !dissolves_sets(p);
+    if (!made.makes_sets && !spreads) return;  // no row is read, so none has to be a number
+    rows = spreads ? looked_at::any_role : looked_at::mergeable;
+  }
+  launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, rows});
+  launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked, rows});
+  if (shared) launch(unite_flags_phase{{wave}});
 }
-
-/// merge::drop turns the sources of sets and spans into evictions.
-template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
 /// Whether rows take in others; else the policy only evicts.
 template <class Policy> bool merges_rows(Policy const& p) {
@@ -209,7 +216,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
-    detail::open_wave(launch, p, x, allowed);
+    detail::open_wave(launch, p, x, allowed, looked_at::everything);
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave, false});
     launch(end_phase{wave, false});
@@ -248,7 +255,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
-    detail::open_wave(launch, p, x, allowed);
+    detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       if (merges) detail::merge_keys(launch, x.keys, wave.step);

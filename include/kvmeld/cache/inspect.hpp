@@ -1,4 +1,4 @@
-// Finiteness of rows, checked once per new entry and kept as a flag.
+// Finiteness of rows, checked once per entry before it may merge and kept as a flag.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -15,13 +15,19 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Looks at rows of K or V that were not looked at before and flags those with NaN or infinity.
+/// Which rows need to be looked at. A compression moves or forgets others unread: what is evicted costs no pass over its
+/// rows. Whoever gets a plan may write into it, so that it needs all.
+enum class looked_at : std::uint8_t { mergeable, any_role, everything };
+
+/// Looks at rows of K or V that none looked at before and flags those with NaN or infinity: centres and mergeable ones
+/// of tracks above their budget, pinned ones too (spans spread over them), or all there are.
 template <class Layout> struct inspect_phase {
   static constexpr std::uint32_t block = 16;
   static constexpr std::uint32_t rows_per_tile = 1024;
   Layout layout;
   wave_ref wave;
   std::uint8_t checked;  ///< entry_flag::key_checked or value_checked
+  looked_at which;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, rows_per_tile); }
   std::size_t scratch_bytes(int) const {
@@ -29,44 +35,60 @@ template <class Layout> struct inspect_phase {
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (wave.state[t.item].active == 0 && which != looked_at::everything) return;
     ledger_ref const& l = wave.ledger;
-    std::uint32_t const n = l.length[t.where.index];
+    std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const first = t.index * rows_per_tile;
     if (first >= n) return;
     std::uint32_t const last = min_of(n, first + rows_per_tile);
     std::uint32_t const d = layout.channels();
     float* const rows = team.template scratch<float>(std::size_t{block} * d);
     std::uint8_t* const flags = l.flags + l.at(t.where, 0);
-    for (std::uint32_t s = first; s < last; s += block) {
-      std::uint32_t const count = min_of(block, last - s);
-      std::uint32_t fresh = 0;
-      for (std::uint32_t i = 0; i < count; ++i) fresh += (flags[s + i] & checked) == 0 ? 1u : 0u;
-      if (fresh == 0) continue;  // the same for every lane: flags change only behind the barrier below
-      auto const note = [&](std::uint32_t i, bool good) {
-        flags[s + i] = static_cast<std::uint8_t>(flags[s + i] | checked | (good ? 0 : entry_flag::nonfinite));
-      };
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels()) {
-          with_tile(*tuned, team, layout, t.where, s, count, rows, [&](auto const& x) {
-            // Nearly always all of them are.
-            bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
-            for (std::uint32_t i = 0; i < count; ++i) {
-              if ((flags[s + i] & checked) == 0) note(i, all || tuned->all_finite(x.rows + i * x.ld, d));
-            }
-          });
-          continue;
-        }
+    role const* const roles = wave.roles + wave.at(t.item, 0);
+    auto const fresh = [&](slot_t s) {
+      return (flags[s] & checked) == 0 &&
+             (which != looked_at::mergeable || roles[s] == role::mergeable || roles[s] == role::center);
+    };
+    auto const note = [&](slot_t s, bool good) {
+      flags[s] = static_cast<std::uint8_t>(flags[s] | checked | (good ? 0 : entry_flag::nonfinite));
+    };
+    // Every lane finds the same runs: flags change only behind the slots that are still to be looked at.
+    for (slot_t s = first; s < last;) {
+      if (!fresh(s)) {
+        ++s;
+        continue;
       }
-      layout.load_tile(team, t.where, s, count, 0, d, rows, d);
-      team.sync();
-      team.for_each(count, [&](std::uint32_t i) {
-        if ((flags[s + i] & checked) != 0) return;
-        std::uint32_t bad = 0;
-        for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(rows[std::size_t{i} * d + c]) ? 0u : 1u;
-        note(i, bad == 0);
-      });
-      team.sync();
+      std::uint32_t count = 1;
+      while (count < min_of(block, last - s) && fresh(s + count)) ++count;
+      look(team, t, s, count, rows, note);
+      s += count;
     }
+  }
+
+private:
+  template <class Team, class Note>
+  KVMELD_HD void look(Team const& team, tile const& t, slot_t s, std::uint32_t count, float* rows,
+                      Note const& note) const {
+    std::uint32_t const d = layout.channels();
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team.kernels()) {
+        with_tile(*tuned, team, layout, t.where, s, count, rows, [&](auto const& x) {
+          // Nearly always all of them are.
+          bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
+          for (std::uint32_t i = 0; i < count; ++i)
+            note(s + i, all || tuned->all_finite(x.rows + i * x.ld, d));
+        });
+        return;
+      }
+    }
+    layout.load_tile(team, t.where, s, count, 0, d, rows, d);
+    team.sync();
+    team.for_each(count, [&](std::uint32_t i) {
+      std::uint32_t bad = 0;
+      for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(rows[std::size_t{i} * d + c]) ? 0u : 1u;
+      note(s + i, bad == 0);
+    });
+    team.sync();
   }
 };
 

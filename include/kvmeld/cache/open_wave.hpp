@@ -29,16 +29,11 @@ struct begin_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = l.length[t.where.index];
-    std::uint32_t bad = 0;
-    team.for_each(n, [&](std::uint32_t s) {
-      keep_entry(wave.plan, t.item, s);
-      bad |= l.usable(t.where, s) ? 0u : 1u;
-    });
+    team.for_each(n, [&](std::uint32_t s) { keep_entry(wave.plan, t.item, s); });
     if (l.members.capacity != 0) {
       std::uint8_t* const kept = wave.plan.member_kept + std::size_t{t.item} * wave.plan.member_stride;
       team.for_each(l.members.count[t.where.index], [&](std::uint32_t m) { kept[m] = 1; });
     }
-    bad = team.reduce(bad, op_max{});
     if (team.lane() == 0) {
       track_state s{};
       s.length = s.alive = n;
@@ -46,7 +41,7 @@ struct begin_phase {
       s.active = n > s.limit ? 1 : 0;
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
-      l.findings[t.where.index] = bad ? finding::nonfinite_rows : finding::none;
+      l.findings[t.where.index] = finding::none;
       l.word(t.where, track_word::next_threshold) = 0;
     }
   }
@@ -119,11 +114,15 @@ struct end_phase {
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() != 0) return;
+    ledger_ref const& l = wave.ledger;
     track_state const& s = wave.state[t.item];
-    if (s.excess() != 0 && (s.active == 0 || last))
-      wave.ledger.findings[t.where.index] |= finding::budget_unreached;
-    wave.ledger.word(t.where, track_word::last_rounds) = s.rounds;
+    std::uint32_t bad = 0;
+    team.for_each(s.length, [&](std::uint32_t i) { bad |= l.usable(t.where, i) ? 0u : 1u; });
+    bad = team.reduce(bad, op_max{});
+    if (team.lane() != 0) return;
+    if (bad != 0) l.findings[t.where.index] |= finding::nonfinite_rows;
+    if (s.excess() != 0 && (s.active == 0 || last)) l.findings[t.where.index] |= finding::budget_unreached;
+    l.word(t.where, track_word::last_rounds) = s.rounds;
   }
 };
 

@@ -55,7 +55,9 @@ inline status report(std::string problem) {
 namespace finding {
 enum : std::uint32_t {
   none = 0,
-  nonfinite_rows = 1,    ///< rows with NaN or infinity were found; they never merge and are never a target
+  nonfinite_rows =
+      1,  ///< rows with NaN or infinity, among those looked at because they might have merged: they
+          ///< never merge and are never a target. Policies that only evict look at no row
   budget_unreached = 2,  ///< nothing mergeable was left above the budget
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
 };

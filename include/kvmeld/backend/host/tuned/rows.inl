@@ -6,7 +6,7 @@ using any_half __attribute__((may_alias)) = std::uint16_t;
 KVMELD_SIMD floats decode_one(float const* p) { return load(p); }
 KVMELD_SIMD floats decode_one(bfloat16 const* p) {
   halves const x = load_halves(reinterpret_cast<std::uint16_t const*>(p));
-  return float_of(__builtin_convertvector(x, words) << 16);
+  return float_of(widen(x) << 16);
 }
 KVMELD_SIMD floats decode_one(half const* p) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
@@ -18,7 +18,7 @@ KVMELD_SIMD floats decode_one(half const* p) {
   return __builtin_ia32_vcvtph2ps256(
       reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p))));
 #else  // element_traits<half>::to_float
-  words const x = __builtin_convertvector(load_halves(reinterpret_cast<std::uint16_t const*>(p)), words);
+  words const x = widen(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
   integers const magnitude = reinterpret_cast<integers>(x & 0x7fffu);
   words const subnormal = bits_of(__builtin_convertvector(magnitude, floats) * 5.9604644775390625e-8f);
   words const high = reinterpret_cast<words>(magnitude >= 0x7c00) & 0x38000000u;
@@ -42,8 +42,7 @@ KVMELD_SIMD void encode_one(bfloat16* p, floats x) {
   words const rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   words const quiet = (u >> 16) | 0x40u;
   words const nan = reinterpret_cast<words>(reinterpret_cast<integers>(u & 0x7fffffffu) > 0x7f800000);
-  store_halves(reinterpret_cast<std::uint16_t*>(p),
-               __builtin_convertvector(select(nan, quiet, rounded), halves));
+  store_halves(reinterpret_cast<std::uint16_t*>(p), narrow(select(nan, quiet, rounded)));
 }
 KVMELD_SIMD void encode_one(half* p, floats x) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
@@ -194,10 +193,9 @@ KVMELD_SIMD void store_packed(any_half* to, words x, std::uint32_t lanes) {
   std::uint32_t packed[width];
   pack_lanes(lanes, x, packed);
   std::uint32_t const kept = (1u << __builtin_popcount(lanes)) - 1u;
-  __builtin_ia32_storedquhi256_mask(
-      reinterpret_cast<target*>(to),
-      reinterpret_cast<shorts>(__builtin_convertvector(load_words(packed), halves)),
-      static_cast<std::uint16_t>(kept));
+  __builtin_ia32_storedquhi256_mask(reinterpret_cast<target*>(to),
+                                    reinterpret_cast<shorts>(narrow(load_words(packed))),
+                                    static_cast<std::uint16_t>(kept));
 #else
   std::uint32_t word[width];
   store_words(word, x);
@@ -208,7 +206,7 @@ KVMELD_SIMD words words_at(any_word const* p) {
   return load_words(reinterpret_cast<std::uint32_t const*>(p));
 }
 KVMELD_SIMD words words_at(any_half const* p) {
-  return __builtin_convertvector(load_halves(reinterpret_cast<std::uint16_t const*>(p)), words);
+  return widen(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
 }
 
 /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`.

@@ -25,6 +25,28 @@ KVMELD_SIMD floats select(words mask, floats a, floats b) {
   return float_of(select(mask, bits_of(a), bits_of(b)));
 }
 
+/// Each half as a word, and the lower half of each word. g++ would convert 512 bits in two pieces.
+KVMELD_SIMD words widen(halves x) {
+#if KVMELD_SIMD_WIDTH == 16 && !defined(__clang__)
+  using shorts = short __attribute__((vector_size(32)));
+  using ints = int __attribute__((vector_size(64)));
+  return reinterpret_cast<words>(__builtin_ia32_pmovzxwd512_mask(reinterpret_cast<shorts>(x), ints{},
+                                                                 static_cast<std::uint16_t>(0xffff)));
+#else
+  return __builtin_convertvector(x, words);
+#endif
+}
+KVMELD_SIMD halves narrow(words x) {
+#if KVMELD_SIMD_WIDTH == 16 && !defined(__clang__)
+  using shorts = short __attribute__((vector_size(32)));
+  using ints = int __attribute__((vector_size(64)));
+  return reinterpret_cast<halves>(
+      __builtin_ia32_pmovdw512_mask(reinterpret_cast<ints>(x), shorts{}, static_cast<std::uint16_t>(0xffff)));
+#else
+  return __builtin_convertvector(x, halves);
+#endif
+}
+
 /// The first n < width floats, zeros after them; nothing behind them is read.
 KVMELD_SIMD floats load_some(float const* p, std::uint32_t n) {
 #if KVMELD_SIMD_WIDTH == 16
