@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/backend/cuda/block_team.cuh>
+#include <kvmeld/backend/cuda/call_graph.cuh>
 #include <kvmeld/backend/cuda/cuda_executor.cuh>
 #include <kvmeld/backend/cuda/device_memory.cuh>
 #include <kvmeld/backend/cuda/element_types.cuh>

@@ -8,6 +8,7 @@
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/identify/none.hpp>
+#include <kvmeld/layout/relocatable.hpp>
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/merge/average.hpp>

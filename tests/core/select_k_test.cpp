@@ -62,6 +62,7 @@ struct compact_phase {
 constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
 struct any_track {
   kvmeld::track where(std::uint32_t) const { return {}; }
+  bool idle(std::uint32_t) const { return false; }
 };
 
 template <class Executor> void check(Executor& executor, list const& keys, std::uint32_t k) {

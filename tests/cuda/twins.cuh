@@ -67,7 +67,7 @@ template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, 
 // Every call goes to both caches. T is a 16-bit type, for which plans agree bit for bit.
 template <class T, class Policy> class twins {
 public:
-  twins(Policy const& policy, std::uint32_t seed)
+  twins(Policy const& policy, std::uint32_t seed, cudaStream_t stream = nullptr)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
         values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
@@ -75,13 +75,15 @@ public:
         device_values_(values_),
         host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
               sizes()),
-        device_(kvmeld::cuda_executor<>(), policy, tensors(device_keys_.data(), device_values_.data()),
+        device_(kvmeld::cuda_executor<>(stream), policy, tensors(device_keys_.data(), device_values_.data()),
                 sizes()) {}
 
   template <class F> void both(F f) {
     f(host_);
     f(device_);
   }
+  auto& host() { return host_; }
+  auto& device() { return device_; }
   void observe(std::uint32_t slot, std::uint32_t rows) {
     std::uint32_t const tokens = extent.capacity + members;
     std::vector<float> p(std::size_t{extent.query_heads()} * rows * tokens);

@@ -21,6 +21,7 @@ constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
 
 struct any_track {
   kvmeld::track where(std::uint32_t) const { return {}; }
+  bool idle(std::uint32_t) const { return false; }
 };
 
 // A phase from a function of the team.

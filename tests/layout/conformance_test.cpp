@@ -49,6 +49,7 @@ template <class Layout> struct exercise_phase {
 
 struct any_track {
   kvmeld::track where(std::uint32_t) const { return {}; }
+  bool idle(std::uint32_t) const { return false; }
 };
 
 template <class Tensor> void conforms() {
@@ -89,6 +90,7 @@ TEST_CASE("layouts load, store and move rows on any number of lanes") {
   using namespace layout_test;
   SUBCASE("strided float") { conforms<strided_tensor<float>>(); }
   SUBCASE("strided half") { conforms<strided_tensor<kvmeld::half>>(); }
+  SUBCASE("relocatable bfloat16") { conforms<relocatable_tensor<kvmeld::bfloat16>>(); }
   SUBCASE("transposed bfloat16") { conforms<transposed_tensor<kvmeld::bfloat16>>(); }
   SUBCASE("paged float, pages of 7") { conforms<paged_tensor<float, 7>>(); }
   SUBCASE("paged half, pages of 16") { conforms<paged_tensor<kvmeld::half, 16>>(); }
@@ -99,6 +101,9 @@ TEST_CASE("layouts load, store and move rows on any number of lanes") {
 TEST_CASE("what is a layout") {
   CHECK(kvmeld::is_layout<kvmeld::strided<float>>::value);
   CHECK(kvmeld::is_layout<kvmeld::transposed<kvmeld::half>>::value);
+  CHECK(kvmeld::is_layout<kvmeld::relocatable<support::paged<float>>>::value);
+  CHECK_FALSE(kvmeld::is_always_writable<kvmeld::relocatable<support::paged<float>>>::value);
+  CHECK(kvmeld::runs_along_tokens<kvmeld::relocatable<kvmeld::transposed<float>>>);
   CHECK(kvmeld::is_layout<support::int8_rows>::value);
   CHECK_FALSE(kvmeld::is_layout<no_layout>::value);
   CHECK_FALSE(kvmeld::is_layout<int>::value);

@@ -43,6 +43,14 @@ template <class T> struct token_major_tensor : strided_tensor<T> {
   auto view() { return kvmeld::strided<T>(this->memory.data(), "SLTHC", this->extent, this->width); }
 };
 
+// As strided, through a layout that lies in memory.
+template <class T> struct relocatable_tensor : strided_tensor<T> {
+  relocatable_tensor(kvmeld::shape const& s, std::uint32_t channels)
+      : strided_tensor<T>(s, channels), now(this->memory.data(), "LSHTC", s, channels) {}
+  auto view() { return kvmeld::relocatable<kvmeld::strided<T>>(&now, this->width); }
+  kvmeld::strided<T> now;
+};
+
 template <class T> struct transposed_tensor : strided_tensor<T> {
   using strided_tensor<T>::strided_tensor;
   auto view() { return kvmeld::transposed<T>(this->memory.data(), "LSHCT", this->extent, this->width); }

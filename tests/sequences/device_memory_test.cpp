@@ -1,167 +1,14 @@
 // A cache whose ledger the host cannot touch does what a cache in host memory does, call by call.
-#include "life.hpp"
-
-#include "support/fenced_executor.hpp"
+#include "twins.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 using namespace sequences_test;
-
-namespace {
-
-constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 96};
-
-template <class Policy> class twins {
-  using memory_type = support::engine_memory<float>;
-
-public:
-  twins(Policy const& policy, std::uint32_t seed)
-      : d_(seed),
-        near_memory_(extent),
-        far_memory_(extent),
-        near_(cache_for(near_memory_, policy, sizes())),
-        far_(support::fenced_executor(), policy, far_memory_.tensors(), sizes()) {}
-
-  // Tokens arrive and are observed, all at once or after drafts were rejected.
-  void open(std::uint32_t q) {
-    std::uint32_t const n = d_.between(20, 60), frozen = d_.below(3), id = d_.below(100);
-    write(q, n);
-    both([&](auto& c) { c.open(q, n, frozen, id); });
-    observe({q});
-  }
-  void append() {
-    std::vector<std::uint32_t> slots, counts, accepted;
-    for (std::uint32_t q : opened()) {
-      if (far_.length_bound(q) + 5 > extent.capacity) continue;
-      slots.push_back(q);
-      counts.push_back(d_.below(6));
-      accepted.push_back(d_.below(counts.back() + 1));
-      write(q, counts.back());
-    }
-    both([&](auto& c) {
-      c.append(slots, counts);
-      c.commit(slots, accepted);
-    });
-    observe(slots);
-  }
-  void observe(std::vector<std::uint32_t> const& slots) {
-    std::vector<std::uint32_t> const rows(slots.size(), 2);
-    std::uint32_t const tokens = extent.capacity + members;
-    std::vector<float> p(slots.size() * extent.query_heads() * 2 * tokens);
-    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-      for (float& x : p) x = static_cast<float>(d_.uniform()) * 0.1f;
-      auto const view = kvmeld::rows_by_head<float const>(p.data(), 2, extent.query_heads(), tokens);
-      both([&](auto& c) { c.observe_rows({layer, slots, rows}, view); });
-    }
-  }
-  void compress(kvmeld::shortfall fallback) {
-    std::uint32_t least = 18;
-    for (std::uint32_t q : opened()) least = std::max(least, far_.length_bound(q) * 3 / 10 + 6);
-    std::vector<std::uint32_t> table(extent.tracks());
-    for (std::uint32_t& n : table) n = d_.between(least, 45);
-    auto const allowed =
-        d_.chance(0.5) ? budget::per_track(table.data()) : budget::entries(d_.between(least, 45));
-    bool const in_two = d_.chance(0.3);
-    both([&](auto& c) {
-      if (in_two) {
-        c.plan(opened(), allowed, fallback);
-        c.apply();
-      } else {
-        c.compress(opened(), allowed, fallback);
-      }
-    });
-  }
-  void other_calls() {
-    std::uint32_t const q = opened()[d_.below(static_cast<std::uint32_t>(opened().size()))];
-    if (d_.chance(0.3) && far_.compressed_at(q) + 2 < far_.tokens(q)) {
-      std::uint32_t const tokens = far_.tokens(q) - 1;
-      far_.report_lengths(q);
-      both([&](auto& c) { c.truncate(q, tokens); });
-    }
-    if (d_.chance(0.2)) {
-      if (is_open(2)) both([&](auto& c) { c.close(2); });
-      std::uint32_t const from = d_.below(2), id = d_.below(9);
-      both([&](auto& c) { c.fork(from, 2, id); });
-    }
-    if (d_.chance(0.2)) {
-      std::uint32_t const frozen = d_.below(4);
-      both([&](auto& c) { c.freeze(q, frozen); });
-    }
-    if (d_.chance(0.2)) both([&](auto& c) { c.reset_rounds(q); });
-    if (d_.chance(0.2)) {
-      auto const bytes = near_.save(q);
-      both([&](auto& c) {
-        c.close(q);
-        c.resume(q, {bytes.data(), bytes.size()});
-      });
-    }
-    if (d_.chance(0.2)) {  // copies are deep
-      auto copy = far_;
-      far_ = copy;
-      copy.close(q);
-    }
-  }
-
-  // The same entries, bit for bit, and bounds that hold.
-  void check() {
-    CHECK(near_memory_ == far_memory_);
-    for (std::uint32_t q : opened()) {
-      CHECK(far_.length_bound(q) >= near_.longest(q));
-      CHECK(far_.tokens(q) == near_.tokens(q));
-      CHECK(far_.compressed_at(q) >= near_.compressed_at(q));
-      CHECK(far_.save(q) == near_.save(q));
-      if (!d_.chance(0.5)) continue;
-      far_.report_lengths(q);
-      CHECK(far_.length_bound(q) == near_.longest(q));
-      CHECK(far_.entries(q) == near_.entries(q));
-      CHECK(far_.findings(q) == near_.findings(q));
-      CHECK(far_.rounds(q) == near_.rounds(q));
-    }
-  }
-
-private:
-  static kvmeld::limits sizes() {
-    kvmeld::limits s{extent};
-    s.whole_plan = true;
-    s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
-    return s;
-  }
-  template <class F> void both(F f) {
-    f(near_);
-    f(far_);
-  }
-  bool is_open(std::uint32_t q) const { return near_.ledger().is_open[q] != 0; }
-  std::vector<std::uint32_t> opened() const {
-    std::vector<std::uint32_t> out;
-    for (std::uint32_t q = 0; q < extent.sequences; ++q) {
-      if (is_open(q)) out.push_back(q);
-    }
-    return out;
-  }
-  // Rows of new tokens go behind what each track really holds, which an engine's kernels ask cache_ref.
-  void write(std::uint32_t q, std::uint32_t n) {
-    support::for_tracks(extent, q, [&](kvmeld::track t) {
-      std::uint32_t const from = is_open(q) ? near_.ref().length(t) : 0;
-      auto const k = support::random_rows(d_, n, extent.key_dim, support::texture::walk);
-      auto const v = support::random_rows(d_, n, extent.value_dim, support::texture::noise);
-      near_memory_.fill(t, from, k, v);
-      far_memory_.fill(t, from, k, v);
-    });
-  }
-
-  support::dice d_;
-  memory_type near_memory_, far_memory_;
-  decltype(cache_for(std::declval<memory_type&>(), std::declval<Policy const&>())) near_;
-  kvmeld::merged_cache<support::fenced_executor, Policy, kvmeld::strided<float>, kvmeld::strided<float>> far_;
-};
-
-}  // namespace
 
 TEST_CASE("the host never looks at memory of a device, and gets the same entries") {
   each_policy([](char const* name, auto const& policy) {
@@ -208,6 +55,84 @@ TEST_CASE("attention over memory of a device") {
     return out;
   };
   CHECK(attend(near) == attend(far));
+}
+
+namespace {
+
+// Rows of which the first ones of every track may not be written, as pages shared with another sequence.
+struct guarded : kvmeld::addressed_rows<guarded, float> {
+  static constexpr int channel_run = 0, token_run = 1;
+  kvmeld::strided<float> rows;
+  kvmeld::slot_t shared;
+  guarded(kvmeld::strided<float> const& r, kvmeld::slot_t n) : rows(r), shared(n) {}
+  kvmeld::segment<float> locate(kvmeld::track t, kvmeld::slot_t s) const { return rows.locate(t, s); }
+  std::uint32_t channels() const { return rows.channels(); }
+  bool writable(kvmeld::track, kvmeld::slot_t s) const { return s >= shared; }
+};
+
+}  // namespace
+
+TEST_CASE("layouts that lie in memory of a device: tensors move, and what is recorded follows them") {
+  support::dice d(8);
+  support::engine_memory<float> memory(extent), moved(extent), expected(extent);
+  for (std::uint32_t q : {0u, 1u}) memory.fill_sequence(d, q, 0, 60, support::texture::walk);
+  expected = memory;
+  auto const policy = kvmeld::preset::chelsea::with_schedule(
+      {0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
+  constexpr kvmeld::slot_t shared = 5;
+  auto const layouts = [&](support::engine_memory<float>& m) {
+    auto const x = m.tensors();
+    return kvmeld::kv{guarded(x.keys, shared), guarded(x.values, shared)};
+  };
+  auto near =
+      kvmeld::merged_cache{kvmeld::host_executor(1), policy, layouts(expected), kvmeld::limits{extent}};
+
+  support::fenced_executor executor;
+  auto const place = executor.allocate(2 * sizeof(guarded));
+  auto* const at = static_cast<guarded*>(place.data());
+  auto const put = [&](support::engine_memory<float>& m) {
+    auto const now = layouts(m);
+    executor.upload(at, &now.keys, sizeof now.keys);
+    executor.upload(at + 1, &now.values, sizeof now.values);
+  };
+  put(memory);
+  using there = kvmeld::relocatable<guarded>;
+  kvmeld::merged_cache far{executor, policy,
+                           kvmeld::kv{there(at, extent.key_dim), there(at + 1, extent.value_dim)},
+                           kvmeld::limits{extent}};
+  auto const both = [&](auto f) {
+    f(near);
+    f(far);
+  };
+  both([](auto& c) {
+    c.open(0, 60);
+    c.open(1, 60);
+  });
+  support::fenced_graph shrink(far.executor());
+  auto const compress = [](auto& c, std::uint32_t n) { c.compress({0, 1}, budget::entries(n)); };
+  compress(near, 40);
+  CHECK(shrink.record(far.executor(), [&] { compress(far, 40); }) == "");
+  CHECK(memory == expected);
+  moved = memory;
+  put(moved);
+  support::engine_memory<float> const left = memory;
+  compress(near, 30);
+  CHECK(shrink.replay(far.executor(), [&] { compress(far, 30); }) == "");
+  CHECK(moved == expected);
+  CHECK(memory == left);
+  for (std::uint32_t q : {0u, 1u}) CHECK(far.save(q) == near.save(q));
+  // What the host cannot see it cannot refuse: phases leave alone what may not be written.
+  CHECK(cache_test::refusal_of([&] { near.fork(0, 2); }).find("fork: slot 0 of track") == 0);
+  support::engine_memory<float> before = moved;
+  far.fork(0, 2);
+  support::for_tracks(extent, 2, [&](kvmeld::track t) {
+    for (kvmeld::slot_t s = 0; s < 30; ++s) {
+      kvmeld::track const from = kvmeld::make_track(extent, t.layer, 0, t.kv_head);
+      auto const was = s < shared ? support::get_row(before.tensors().keys, t, s)
+                                  : support::get_row(moved.tensors().keys, from, s);
+      CHECK(support::get_row(moved.tensors().keys, t, s) == was);
+    }
+  });
 }
 
 TEST_CASE("an identifier never needs more rounds than it says") {

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,14 +103,14 @@ private:
   std::size_t bytes_ = 0;
 };
 
-class fenced_executor {
+class fenced_executor : public kvmeld::recordable_executor {
 public:
   using memory = fenced_memory;
   static constexpr bool immediate = false;
 
   fenced_executor() : fence_(std::make_shared<fence>()), host_(1), staging_(fence_, staged_bytes) {}
   fenced_executor(fenced_executor const& other)
-      : fence_(other.fence_), host_(1), staging_(fence_, staged_bytes) {}
+      : recordable_executor(other), fence_(other.fence_), host_(1), staging_(fence_, staged_bytes) {}
   fenced_executor(fenced_executor&&) = default;
   fenced_executor& operator=(fenced_executor&&) = default;
 
@@ -126,19 +129,27 @@ public:
     gate const g(fence_);
     std::memcpy(host, from, bytes);
   }
-  std::uint32_t const* stage(kvmeld::index_list list) {
+  kvmeld::index_list stage(kvmeld::index_list list) {
+    if (record() != nullptr) return record()->stage(list);
     std::size_t const bytes = list.size() * sizeof(std::uint32_t);
     if (next_ + bytes > staged_bytes) next_ = 0;
     auto* const to = static_cast<std::byte*>(staging_.data()) + next_;
     upload(to, list.data(), bytes);
     next_ += bytes;
-    return reinterpret_cast<std::uint32_t const*>(to);
+    return {reinterpret_cast<std::uint32_t const*>(to), list.size()};
   }
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    if (record() != nullptr) {
+      if (record()->launch(kind_of<Phase>(), std::uint64_t{items} * phase.tiles(extent)))
+        captured_->push_back([=](fenced_executor& e) { e.run(phase, extent, items, source); });
+      return;
+    }
     gate const g(fence_);
     host_.run(phase, extent, items, source);
   }
+  // While a record is attached launches are kept here, as a stream under capture keeps them.
+  void capture_in(std::vector<std::function<void(fenced_executor&)>>& launches) { captured_ = &launches; }
 
 private:
   static constexpr std::size_t staged_bytes = 1 << 16;
@@ -146,6 +157,48 @@ private:
   kvmeld::host_executor host_;
   fenced_memory staging_;
   std::size_t next_ = 0;
+  std::vector<std::function<void(fenced_executor&)>>* captured_ = nullptr;
+};
+
+// The calls of a cache as a CUDA graph would keep them.
+class fenced_graph {
+public:
+  explicit fenced_graph(fenced_executor const& e, std::size_t room = 4096)
+      : executor_(e),
+        places_(executor_.allocate(room * sizeof(std::uint32_t))),
+        record_(static_cast<std::uint32_t*>(places_.data()), room) {}
+  fenced_graph(fenced_graph const&) = delete;
+  fenced_graph& operator=(fenced_graph const&) = delete;
+
+  template <class Calls> std::string record(fenced_executor& caller, Calls calls) {
+    launches_.clear();
+    caller.capture_in(launches_);
+    record_.begin_recording();
+    return finish(caller, calls);
+  }
+  template <class Calls> std::string replay(fenced_executor& caller, Calls calls) {
+    record_.begin_replay();
+    return finish(caller, calls);
+  }
+  std::size_t launches() const { return launches_.size(); }
+
+private:
+  template <class Calls> std::string finish(fenced_executor& caller, Calls calls) {
+    caller.attach(&record_);
+    calls();
+    caller.attach(nullptr);
+    std::string const problem = record_.end();
+    if (!problem.empty()) return problem;
+    executor_.upload(places_.data(), record_.numbers().data(),
+                     record_.numbers().size() * sizeof(std::uint32_t));
+    for (auto const& launch : launches_) launch(executor_);
+    return {};
+  }
+
+  fenced_executor executor_;
+  fenced_memory places_;
+  kvmeld::call_record record_;
+  std::vector<std::function<void(fenced_executor&)>> launches_;
 };
 
 }  // namespace support

@@ -158,7 +158,9 @@ public:
   void clear(void* to, std::size_t bytes) const { std::memset(to, 0, bytes); }
   void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
-  std::uint32_t const* stage(kvmeld::index_list list) const { return list.data(); }
+  kvmeld::index_list stage(kvmeld::index_list list) const { return list; }
+  static constexpr bool records() { return false; }
+  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return teams_; }
   int lanes() const { return static_cast<int>(lanes_); }
   void reserve(std::size_t) {}
@@ -178,6 +180,7 @@ public:
       for (std::uint64_t i = number; i < total; i += teams_) {
         std::uint64_t const n = order_ == tile_order::ascending ? i : total - 1 - i;
         auto const item = static_cast<std::uint32_t>(n / per_item);
+        if (source.idle(item)) continue;
         team.begin_tile();
         phase(team, kvmeld::tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
         team.end_tile();

@@ -31,6 +31,9 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
     std::uint32_t const heads = cache.extent().kv_heads;
     return cache.where(layer, work.sequences[item / heads], item % heads);
   }
+  KVMELD_HD bool idle(std::uint32_t item) const {
+    return work.sequences[item / cache.extent().kv_heads] == idle_sequence;
+  }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const begin = t.index * block;
@@ -71,7 +74,8 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                           "; allowed are 1 (a row per KV head) and the group of ", s.group,
                           " (a row per query head)"));
   }
-  work_list const work{executor.stage(sequences), static_cast<std::uint32_t>(sequences.size())};
+  index_list const staged = executor.stage(sequences);
+  work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
   log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
   executor.run(phase, s, work.sequence_count * s.kv_heads, phase);
   return {};

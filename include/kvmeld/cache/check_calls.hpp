@@ -131,6 +131,11 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   return {};
 }
 
+/// Stands for a layout that the host may not look into: what may not be written there, phases find out.
+struct unseen_rows {
+  static constexpr bool always_writable = true;
+};
+
 /// Length of the beginning that is frozen or that a layout refuses to write.
 template <class Keys, class Values>
 std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> const& tensors) {

@@ -106,7 +106,7 @@ std::string scopes(char const* call, ledger_ref const& l, index_list slots, budg
         problem =
             differ("the budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
       }
-      if (problem.empty() && l.members.capacity != 0)
+      if (problem.empty() && l.members.count != nullptr)
         problem = differ("the number of members", l.members.count[t.index], l.members.count[leader.index]);
       if (problem.empty()) {
         problem = differ("a beginning that may not be written of length", shielded_length(l, t, tensors),

@@ -54,7 +54,7 @@ struct fork_phase {
   }
 };
 
-/// Copies rows `first` .. length - 1 of K or V of a track to the same track of sequence `into`.
+/// Copies rows `first` .. length - 1 of K or V of a track to the same track of sequence `into`, where they may be written.
 template <class Layout> struct fork_rows_phase {
   static constexpr std::uint32_t block = 256;  ///< rows per tile
   Layout layout;
@@ -70,7 +70,9 @@ template <class Layout> struct fork_rows_phase {
     std::uint32_t const end = min_of(n, (t.index + 1) * block);
     track const to = make_track(ledger.extent, t.where.layer, into, t.where.kv_head);
     float* const scratch = team.template scratch<float>(layout.channels());
-    for (slot_t s = begin; s < end; ++s) copy_row_across(team, layout, to, t.where, s, scratch);
+    for (slot_t s = begin; s < end; ++s) {
+      if (layout.writable(to, s)) copy_row_across(team, layout, to, t.where, s, scratch);
+    }
   }
 };
 

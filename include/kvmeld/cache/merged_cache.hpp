@@ -4,26 +4,20 @@
 #include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
-#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/cache/cache_storage.hpp>
 #include <kvmeld/cache/check_calls.hpp>
-#include <kvmeld/cache/check_construction.hpp>
-#include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/fork.hpp>
-#include <kvmeld/cache/ledger_readings.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
-#include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequences.hpp>
-#include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/workspace.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/observe_shared.hpp>
 
@@ -45,95 +39,52 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public ledger_readings {
+class merged_cache : public cache_storage<Executor, Policy, Keys, Values> {
+  using base = cache_storage<Executor, Policy, Keys, Values>;
+  using base::arrays_;
+  using base::budgets_;
+  using base::executor_;
+  using base::facts_;
+  using base::for_tracks;
+  using base::known_;
+  using base::ledger_;
+  using base::memory_;
+  using base::planned_;
+  using base::policy_;
+  using base::policy_name_;
+  using base::refuse;
+  using base::sizes_;
+  using base::tensors_;
+  using base::within;
+
 public:
-  using policy_type = Policy;
-  static constexpr bool shares = shares_entries<typename Policy::merge_type>::value;
-  /// shared_ref for policies that share entries (EMS), else cache_ref.
-  using ref_type = std::conditional_t<shares, shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
+  using base::shares;
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
-      : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
-    require_layout<Keys>();
-    require_layout<Values>();
-    require_policy<typename Policy::score_type, typename Policy::select_type, typename Policy::identify_type,
-                   typename Policy::merge_type>();
-    construction_ = report(construction_problem(policy_, tensors_, sizes_));
-    if (!construction_.ok()) return;
-    if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
-    std::uint32_t const scope = tracks_per_plan(sizes_.scope, sizes_.extent);
-    sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
-    sizes_.wave_tracks = max_of(scope, sizes_.wave_tracks / scope * scope);
-    arena sizing;
-    carve_cache(sizing, sizes_, policy_.score.channels());
-    memory_ = executor_.allocate(sizing.bytes());
-    if (memory_.data() == nullptr) {
-      construction_ = report(message("merged_cache: the executor has no ", sizing.bytes(), " bytes"));
-      return;
-    }
-    executor_.clear(memory_.data(), memory_.size());
-    known_ = known_state(sizes_.extent);
-    planned_.reserve(sizes_.extent.sequences);
-    bind_memory();
-    policy_name_ = name_of_policy(policy_);
-  }
-  merged_cache(merged_cache const& other)
-      : ledger_readings(other),
-        executor_(other.executor_),
-        policy_(other.policy_),
-        tensors_(other.tensors_),
-        sizes_(other.sizes_),
-        memory_(other.memory_),
-        policy_name_(other.policy_name_),
-        planned_(other.planned_) {
-    if (construction_.ok()) bind_memory();
-  }
-  merged_cache(merged_cache&& other)
-      : ledger_readings(std::move(other)),
-        executor_(std::move(other.executor_)),
-        policy_(other.policy_),
-        tensors_(other.tensors_),
-        sizes_(other.sizes_),
-        memory_(std::move(other.memory_)),
-        policy_name_(std::move(other.policy_name_)),
-        planned_(std::move(other.planned_)) {
-    if (construction_.ok()) bind_memory();
-    other.ledger_ = other.facts_ = {};
-    other.construction_ = status("the cache was moved from; use the one it was moved to");
-  }
-  merged_cache& operator=(merged_cache other) noexcept {
-    executor_ = std::move(other.executor_);
-    policy_ = other.policy_;
-    tensors_ = other.tensors_;
-    sizes_ = other.sizes_;
-    memory_ = std::move(other.memory_);
-    policy_name_ = std::move(other.policy_name_);
-    planned_ = std::move(other.planned_);
-    ledger_readings::operator=(std::move(other));
-    if (construction_.ok()) bind_memory();
-    return *this;
-  }
+      : base(std::move(executor), policy, tensors, sizes) {}
 
   /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and their
   /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
   status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
               std::uint32_t id = 0) {
-    if (status s = refuse([&] { return check_calls::open(facts_, slot, tokens_cached, frozen); }); !s.ok())
+    if (status s =
+            refuse_once("open", [&] { return check_calls::open(facts_, slot, tokens_cached, frozen); });
+        !s.ok())
       return s;
     forget_plan_of(slot);
-    launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1})}, frozen, id});
+    launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()}, frozen, id});
     known_.open(slot, tokens_cached, frozen, id);
     return {};
   }
 
   /// Opens `into` as a copy of `from`, which has nothing pending: entries, scores, counters, tokens seen. The first
   /// `frozen` entries of every track are shared between the two by the engine (0: none) and frozen in both from now on;
-  /// of the rows behind them, those of `how`. `id` keys the copy's random draws.
+  /// rows behind them are those of `how` (copies only where they may be written: refused before, where the host can tell).
+  /// `id` keys the copy's random draws.
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
-    if (status s = refuse([&] { return check_calls::fork(facts_, from, into, frozen, how, tensors_); });
-        !s.ok())
-      return s;
+    auto const problem = [&] { return check_calls::fork(facts_, from, into, frozen, how, seen_tensors()); };
+    if (status s = refuse_once("fork", problem); !s.ok()) return s;
     forget_plan_of(from);
     forget_plan_of(into);
     track_source const source{sizes_.extent, stage({&from, 1})};
@@ -152,7 +103,7 @@ public:
   status truncate(std::uint32_t slot, std::uint32_t tokens) {
     if (status s = refuse([&] { return check_calls::truncate(facts_, slot, tokens); }); !s.ok()) return s;
     forget_plan_of(slot);
-    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens, 1})};
+    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens, 1}).data()};
     launch(truncate_phase{all});
     launch(truncate_settle_phase{all});
     known_.truncate(slot, tokens);
@@ -164,7 +115,7 @@ public:
   status freeze(std::uint32_t slot, std::uint32_t length) {
     if (status s = refuse([&] { return check_calls::freeze(facts_, slot, length); }); !s.ok()) return s;
     forget_plan_of(slot);
-    launch(freeze_phase{{ledger_, stage({&slot, 1}), executor_.stage({&length, 1})}});
+    launch(freeze_phase{{ledger_, stage({&slot, 1}), executor_.stage({&length, 1}).data()}});
     known_.freeze(slot, length);
     return {};
   }
@@ -182,7 +133,7 @@ public:
   /// slots below ref().length(track), before or after this call, before attention reads them.
   status append(index_list slots, index_list counts) {
     if (status s = refuse([&] { return check_calls::append(facts_, slots, counts); }); !s.ok()) return s;
-    sequence_phase const all{ledger_, stage(slots), executor_.stage(counts)};
+    sequence_phase const all{ledger_, stage(slots), executor_.stage(counts).data()};
     launch(append_phase{all});
     launch(append_settle_phase{all});
     for (std::size_t i = 0; i < slots.size(); ++i) known_.append(slots[i], counts[i]);
@@ -196,7 +147,7 @@ public:
   /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
   status commit(index_list slots, index_list accepted) {
     if (status s = refuse([&] { return check_calls::commit(facts_, slots, accepted); }); !s.ok()) return s;
-    sequence_phase const all{ledger_, stage(slots), executor_.stage(accepted)};
+    sequence_phase const all{ledger_, stage(slots), executor_.stage(accepted).data()};
     launch(commit_phase{all});
     launch(commit_settle_phase{all});
     for (std::size_t i = 0; i < slots.size(); ++i) known_.commit(slots[i], accepted[i]);
@@ -244,18 +195,19 @@ public:
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse([&] { return plan_problem_for(slots, allowed, true); }); !s.ok()) return s;
+    auto const problem = [&] { return plan_problem_for(slots, allowed, true); };
+    if (status s = refuse_once("plan", problem); !s.ok()) return s;
     planned_.assign(slots.begin(), slots.end());
     executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
     kvmeld::plan(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
-                 allowed.staged(executor_, sizes_.extent), fallback, arrays_.workspace);
+                 stage(allowed), fallback, arrays_.workspace);
     return {};
   }
 
   /// Applies the plan made last. Refuses a plan that the cache has outgrown, and where the host may look at it an edited
   /// one that is not sound.
   status apply() {
-    if (status s = refuse([&] { return apply_problem(); }); !s.ok()) return s;
+    if (status s = refuse_once("apply", [&] { return apply_problem(); }); !s.ok()) return s;
     kvmeld::apply(executor_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
                   arrays_.workspace);
     for (std::uint32_t slot : planned_) {
@@ -272,6 +224,7 @@ public:
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
     planned_.clear();
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
+    std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
     for (std::uint32_t slot : slots) {
       bool changes = false;
       for_tracks(slot, [&](track t) {
@@ -281,14 +234,17 @@ public:
           changes = true;
           rounds = max_of(rounds, most_rounds(policy_.identify, before, limit));
         }
+        if (executor_.records())
+          most = max_of(most, most_rounds(policy_.identify, sizes_.extent.capacity, limit));
         known_.lower(t, track_bound_after(t, allowed, fallback));
       });
       if (changes) known_.compressed(slot);
       if (!exact(fallback)) known_.lose(slot);
     }
+    rounds = executor_.limit("rounds", rounds, most);
     work_list const work = stage(slots);
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                     allowed.staged(executor_, sizes_.extent), fallback, arrays_.workspace, rounds);
+                     stage(allowed), fallback, arrays_.workspace, rounds);
     if constexpr (is_immediate<Executor>::value) {
       for (std::uint32_t slot : slots) known_.read(ledger_, slot);
     }
@@ -298,7 +254,9 @@ public:
   /// Lowers the bounds to the real lengths, and brings findings and rounds up to date. Waits where launches are not
   /// immediate; where they are, every compress does it.
   void report_lengths(std::uint32_t slot) {
-    if (within("report_lengths", slot)) known_.read(readable().ledger, slot);
+    if (!within("report_lengths", slot)) return;
+    if (refuse_once("report_lengths", [] { return std::string(); }).ok())
+      known_.read(readable().ledger, slot);
   }
   /// Starts Chelsea's schedule again.
   void reset_rounds(std::uint32_t slot) {
@@ -311,24 +269,24 @@ public:
   /// format with a version and a checksum. K and V rows and block tables are the engine's to save. Waits, as `save` and
   /// `resume` do, where launches are not immediate.
   std::size_t saved_bytes(std::uint32_t slot) const {
-    if (!refuse([&] { return check_calls::is_open("save", facts_, {slot}); }).ok()) return 0;
+    if (!save_problem(slot).ok()) return 0;
     return saved::bytes_of(readable().ledger, slot, policy_name_);
   }
   /// Fills the first saved_bytes(slot) bytes of `out`.
   status save(std::uint32_t slot, span<std::byte> out) const {
-    if (status s = refuse([&] { return check_calls::is_open("save", facts_, {slot}); }); !s.ok()) return s;
+    if (status s = save_problem(slot); !s.ok()) return s;
     return report(saved::save(readable().ledger, slot, policy_name_, out));
   }
   std::vector<std::byte> save(std::uint32_t slot) const {
-    if (!refuse([&] { return check_calls::is_open("save", facts_, {slot}); }).ok()) return {};
+    if (!save_problem(slot).ok()) return {};
     return saved::save(readable().ledger, slot, policy_name_);
   }
   /// Opens `slot` as the sequence that was saved, in this or another cache of the same policy, channels and shape; its
   /// capacity and number of sequences may differ. The engine restores K and V rows. Allocates a ledger of one sequence
   /// to look at the bytes before it believes them.
   status resume(std::uint32_t slot, span<std::byte const> from) {
-    if (status s = refuse([&] { return saved::problem(facts_, slot, from, policy_name_); }); !s.ok())
-      return s;
+    auto const problem = [&] { return saved::problem(facts_, slot, from, policy_name_); };
+    if (status s = refuse_once("resume", problem); !s.ok()) return s;
     readable_ledger const to = readable();
     saved::resume(to.ledger, slot, from, policy_name_);
     if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
@@ -358,23 +316,25 @@ public:
     }
   }
 
-  /// What attention and the engine's writes need; see cache_ref.
-  ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
-  /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
-  status rebind(kv<Keys, Values> tensors) {
-    if (status s = refuse([&] { return tensors_problem(tensors, sizes_.extent); }); !s.ok()) return s;
-    tensors_ = tensors;
-    return {};
-  }
-
-  Executor& executor() { return executor_; }
-  Policy const& policy() const { return policy_; }
-  limits const& sizes() const { return sizes_; }
-  /// Bytes of ledger and of workspace that construction allocated.
-  std::size_t ledger_bytes() const { return arrays_.ledger_bytes; }
-  std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
-
 private:
+  /// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
+  template <class Problem> status refuse_once(char const* call, Problem problem) const {
+    return refuse([&]() -> std::string {
+      if (executor_.records()) return message(call, ": cannot be recorded; call it before or after");
+      return problem();
+    });
+  }
+  /// Layouts as checks on the host may ask them: block tables lie in memory of the executor.
+  auto seen_tensors() const {
+    if constexpr (is_immediate<Executor>::value) {
+      return tensors_;
+    } else {
+      return kv<check_calls::unseen_rows, check_calls::unseen_rows>{};
+    }
+  }
+  status save_problem(std::uint32_t slot) const {
+    return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
+  }
   readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
 
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
@@ -384,8 +344,8 @@ private:
              "true, or call compress";
     }
     char const* const call = keeps_plan ? "plan" : "compress";
-    std::string text = check_calls::compress(call, facts_, slots, allowed, policy_, tensors_);
-    if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, tensors_);
+    std::string text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
+    if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }
   std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
@@ -401,13 +361,6 @@ private:
     return {};
   }
 
-  void bind_memory() {
-    arena a(memory_.data(), memory_.size());
-    arrays_ = carve_cache(a, sizes_, policy_.score.channels());
-    ledger_ = arrays_.ledger;
-    facts_ = is_immediate<Executor>::value ? ledger_ : known_.view(ledger_);
-  }
-
   /// A plan is for the sequences that were open when it was made.
   void forget_plan_of(std::uint32_t slot) {
     for (std::uint32_t other : planned_) {
@@ -419,7 +372,17 @@ private:
   }
   // Phases may run when the caller's lists are gone. Lists of one number are those of a call's arguments.
   work_list stage(index_list slots) {
-    return {executor_.stage(slots), static_cast<std::uint32_t>(slots.size())};
+    index_list const staged = executor_.stage(slots);
+    return {staged.data(), static_cast<std::uint32_t>(staged.size())};
+  }
+  /// Recorded calls may be given other budgets, of any kind, when they are made again.
+  budget stage(budget allowed) {
+    if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
+    budgets_.assign(sizes_.extent.tracks(), 0);
+    for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
+      for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
+    }
+    return budget::per_track(budgets_.data()).staged(executor_, sizes_.extent);
   }
   template <class Phase> void launch(Phase const& phase) { launch(phase, {sizes_.extent, phase.work}); }
   template <class Phase> void launch(Phase const& phase, track_source const& source) {
@@ -433,15 +396,6 @@ private:
     for (std::uint32_t i = 0; i < batch.size(); ++i)
       known_.observe(batch.sequence(i), batch.layer(), batch.queries(i));
   }
-
-  Executor executor_;
-  Policy policy_;
-  kv<Keys, Values> tensors_;
-  limits sizes_;
-  typename Executor::memory memory_;
-  std::string policy_name_;
-  cache_arrays arrays_;
-  std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
 };
 
 }  // namespace KVMELD_ABI

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
@@ -34,7 +35,7 @@ public:
   /// The same with its table where phases of `executor` can read it.
   template <class Executor> budget staged(Executor& executor, shape const& extent) const {
     budget b = *this;
-    if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()});
+    if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()}).data();
     return b;
   }
   bool is_ratio() const { return kind_ == kind::ratio; }

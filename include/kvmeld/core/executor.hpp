@@ -13,8 +13,10 @@ inline namespace KVMELD_ABI {
 //   allocate(bytes), clear(p, bytes)   at construction of a cache; never on the run path
 //   upload(p, host, bytes)             in order with launches; `host` may change when the call returns
 //   download(host, p, bytes)           waits until the bytes are there
-//   stage(list)                        a list of numbers where phases of the same call can read it
-//   run(phase, extent, items, source)  one launch: phase(team, tile) for every tile of every item
+//   stage(list)                        a list of numbers where phases of the same call can read it, maybe filled up with
+//                                      idle_sequence
+//   records(), limit(what, n, most)    whether a call_record is attached; n, or what was recorded for it
+//   run(phase, extent, items, source)  one launch: phase(team, tile) for every tile of every item that is not idle
 //   workers(), immediate
 // `immediate` says that launches have happened when they return and that its memory is the host's: the host may then
 // look at any array at any time. Where it is not, caches go by what the host knows (known_state).

@@ -68,9 +68,11 @@ public:
   /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse the room.
   template <class Executor> query_batch staged(Executor& executor) const {
     query_batch b = *this;
-    if (!listed_) return b;
-    b.sequences_ = {executor.stage(sequences_), sequences_.size()};
-    b.counts_ = {executor.stage(counts_), counts_.size()};
+    b.most_ = executor.limit("queries of a sequence", most_, most_);
+    if (!listed_ && !executor.records()) return b;
+    b.sequences_ = executor.stage(listed_ ? sequences_ : index_list{&sequence_, 1});
+    b.counts_ = executor.stage(listed_ ? counts_ : index_list{&count_, 1});
+    b.listed_ = true;
     return b;
   }
 
@@ -92,6 +94,7 @@ struct batch_source {
   KVMELD_HD track where(std::uint32_t item) const {
     return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
+  KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) == idle_sequence; }
 };
 
 /// The query rows that one tile works on. Row r is query first + r / group of query head kv_head * group + r % group.

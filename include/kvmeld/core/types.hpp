@@ -15,6 +15,9 @@ using slot_t = std::uint32_t;
 /// Token position that a key is rotated for. Signed: engines shift contexts.
 using position_t = std::int32_t;
 
+/// Listed in place of a sequence slot: nothing happens there. Recorded calls fill up shorter lists with it.
+constexpr std::uint32_t idle_sequence = 0xffffffffu;
+
 /// Extents of one group of layers that share shape and policy.
 struct shape {
   std::uint32_t layers = 1;     ///< layers of the group

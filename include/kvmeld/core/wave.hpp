@@ -41,11 +41,15 @@ struct work_list {
 
   KVMELD_HD std::uint32_t tracks(shape const& s) const { return s.layers * sequence_count * s.kv_heads; }
   KVMELD_HD track at(shape const& s, std::uint32_t n) const {
-    std::uint32_t const head = n % s.kv_heads;
     std::uint32_t const rest = n / s.kv_heads;
-    if (by_sequence) return make_track(s, rest % s.layers, sequences[rest / s.layers], head);
-    return make_track(s, rest / sequence_count, sequences[rest % sequence_count], head);
+    return make_track(s, by_sequence ? rest % s.layers : rest / sequence_count, sequence_of(s, n),
+                      n % s.kv_heads);
   }
+  KVMELD_HD std::uint32_t sequence_of(shape const& s, std::uint32_t n) const {
+    std::uint32_t const rest = n / s.kv_heads;
+    return sequences[by_sequence ? rest / s.layers : rest % sequence_count];
+  }
+  KVMELD_HD bool idle(shape const& s, std::uint32_t n) const { return sequence_of(s, n) == idle_sequence; }
 };
 
 /// Numbers the tracks of a work list for launches outside a wave.
@@ -53,6 +57,7 @@ struct track_source {
   shape extent;
   work_list work;
   KVMELD_HD track where(std::uint32_t item) const { return work.at(extent, item); }
+  KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(extent, item); }
 };
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
@@ -81,6 +86,7 @@ struct wave_ref {
     return std::size_t{item} * ledger.members.capacity + m;
   }
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
+  KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
     return std::size_t{item} * ledger.extent.capacity + s;
   }

@@ -3,6 +3,7 @@
 
 #include <kvmeld/backend/cuda/block_team.cuh>
 #include <kvmeld/backend/cuda/device_memory.cuh>
+#include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
@@ -19,7 +20,7 @@ namespace detail {
 
 /// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones included.
 struct number_packet {
-  static constexpr std::uint32_t most = 512;
+  static constexpr std::uint32_t most = 1000;  // arguments of a launch fit into 4 KB
   std::uint32_t count;
   std::uint32_t numbers[most];
 };
@@ -37,8 +38,9 @@ __global__ void __launch_bounds__(block_team::block_size)
   __shared__ block_team::storage collective;
   std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
   for (std::uint64_t n = blockIdx.x; n < total; n += gridDim.x) {
-    block_team const team(own, collective);
     auto const item = static_cast<std::uint32_t>(n / per_item);
+    if (source.idle(item)) continue;
+    block_team const team(own, collective);
     phase(team, tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
     __syncthreads();
   }
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(block_team::block_size)
 /// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists; and when
 /// a phase wants more scratch than shared memory has, once, unless `reserve` was called before. Errors of the runtime
 /// are kept: `error()` is the first one. Copies are independent and use the same stream.
-template <class Resource = async_resource> class cuda_executor {
+template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
   static constexpr bool immediate = false;
@@ -105,16 +107,17 @@ public:
     note(cudaStreamSynchronize(stream_));
   }
   /// A device copy of up to staged_numbers numbers, valid until as many more have been staged.
-  std::uint32_t const* stage(index_list list) {
+  index_list stage(index_list list) {
+    if (record() != nullptr) return record()->stage(list);
     if (list.size() > staged_numbers) {
       note(cudaErrorInvalidValue);
-      return nullptr;
+      return {};
     }
     if (next_ + list.size() > staged_numbers) next_ = 0;
     std::uint32_t* const to = static_cast<std::uint32_t*>(staging_.data()) + next_;
     write(to, list);
     next_ += static_cast<std::uint32_t>(list.size());
-    return to;
+    return {to, list.size()};
   }
 
   /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has.
@@ -127,6 +130,7 @@ public:
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     std::uint32_t const per_item = phase.tiles(extent);
     std::uint64_t const total = std::uint64_t{per_item} * items;
+    if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
     if (total == 0) return;
     std::size_t const bytes = phase.scratch_bytes(lanes());
     auto* const kernel = detail::run_tiles<Phase, Source>;
@@ -139,6 +143,9 @@ public:
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
       kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, total, nullptr, 0);
     } else {
+      // A capture cannot allocate: the same call made once before has.
+      if (record() != nullptr && bytes * blocks() > scratch_.size())
+        return note(cudaErrorStreamCaptureInvalidated);
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
       kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, total,
@@ -147,11 +154,7 @@ public:
     note(cudaGetLastError());
   }
 
-private:
-  std::uint32_t blocks() const { return 2 * processors_; }
-  void note(cudaError_t e) const {
-    if (error_ == cudaSuccess) error_ = e;
-  }
+  /// Numbers to device memory, as arguments of launches: nothing waits, and `list` may change at once.
   void write(std::uint32_t* to, index_list list) const {
     for (std::size_t i = 0; i < list.size(); i += detail::number_packet::most) {
       detail::number_packet packet;
@@ -162,6 +165,12 @@ private:
       ++launches_;
       note(cudaGetLastError());
     }
+  }
+
+private:
+  std::uint32_t blocks() const { return 2 * processors_; }
+  void note(cudaError_t e) const {
+    if (error_ == cudaSuccess) error_ = e;
   }
 
   cudaStream_t stream_;

@@ -93,7 +93,9 @@ public:
   void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
   /// The list where phases can read it: here, as it is.
-  std::uint32_t const* stage(index_list list) const { return list.data(); }
+  index_list stage(index_list list) const { return list; }
+  static constexpr bool records() { return false; }
+  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
   tuning tuning_mode() const { return tuning_; }
@@ -122,6 +124,7 @@ public:
     auto const body = [&](std::int64_t n, std::uint32_t worker) {
       std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
       std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
+      if (source.idle(item)) return;
       std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
       phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
             tile{source.where(item), item, index});

@@ -1,0 +1,158 @@
+// Calls whose launches are kept and repeated: what may change between repetitions lies at stable addresses.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always, but
+/// their lists (sequence slots, counts, budgets) get places of their own. To replay, the same calls are made again with
+/// other lists: they check their arguments and keep up what the host knows, write the lists to the same places, and
+/// launch nothing; then whoever kept the launches repeats them. Lists may be shorter than recorded, not longer: tiles of
+/// the missing sequences are idle. Everything that is no list is as recorded: tensors, layers, parameters, fallbacks.
+///
+/// An executor that can be recorded asks its attached record; a backend's graph owns one and its memory.
+class call_record {
+public:
+  /// `places` is where phases read: `room` numbers, not read or written here.
+  call_record(std::uint32_t* places, std::size_t room) : places_(places), room_(room) {}
+
+  void begin_recording() {
+    numbers_.clear();
+    pieces_.clear();
+    limits_.clear();
+    launches_.clear();
+    begin(true);
+  }
+  void begin_replay() { begin(false); }
+  bool recording() const { return recording_; }
+
+  /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then belongs in
+  /// `places` before the launch.
+  std::string end() {
+    if (problem_.empty() &&
+        (piece_ != pieces_.size() || launch_ != launches_.size() || limit_ != limits_.size()))
+      refuse("fewer calls than were recorded; make the same");
+    return problem_;
+  }
+  index_list numbers() const { return {numbers_.data(), numbers_.size()}; }
+
+  /// Where phases find the list, as long as it was recorded and filled up with idle_sequence.
+  index_list stage(index_list list) {
+    if (recording_ && !add_piece(list.size())) return {places_, 0};
+    if (piece_ == pieces_.size()) return refuse_other_calls();
+    piece const p = pieces_[piece_++];
+    if (list.size() > p.size) {
+      refuse(
+          message("a list of ", list.size(), " where ", p.size, " were recorded; record with the longest"));
+      return {places_ + p.begin, p.size};
+    }
+    std::uint32_t* const to = numbers_.data() + p.begin;
+    std::copy_n(list.data(), list.size(), to);
+    std::fill(to + list.size(), to + p.size, idle_sequence);
+    return {places_ + p.begin, p.size};
+  }
+
+  /// A number that sizes launches: recorded as `most`, and from then on at least what is `wanted`.
+  std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) {
+    if (recording_) limits_.push_back(most);
+    if (limit_ == limits_.size()) return refuse_other_calls(), wanted;
+    std::uint32_t const recorded = limits_[limit_++];
+    if (wanted > recorded) {
+      refuse(message(wanted, " ", what, " where ", recorded, " were recorded; record with the most"));
+    }
+    return recorded;
+  }
+
+  /// Whether a launch is to be made: only while recording. `kind` tells phases apart.
+  bool launch(void const* kind, std::uint64_t tiles) {
+    if (recording_) launches_.push_back({kind, tiles});
+    if (launch_ == launches_.size()) {
+      refuse_other_calls();
+      return false;
+    }
+    one const& l = launches_[launch_++];
+    if (l.kind != kind || l.tiles != tiles) refuse_other_calls();
+    return recording_;
+  }
+
+private:
+  struct piece {
+    std::size_t begin, size;
+  };
+  struct one {
+    void const* kind;
+    std::uint64_t tiles;
+  };
+
+  void begin(bool recording) {
+    recording_ = recording;
+    problem_.clear();
+    piece_ = limit_ = launch_ = 0;
+  }
+  bool add_piece(std::size_t size) {
+    if (numbers_.size() + size > room_) {
+      refuse(message("lists of more than ", room_, " numbers; make more room"));
+      return false;
+    }
+    pieces_.push_back({numbers_.size(), size});
+    numbers_.resize(numbers_.size() + size);
+    return true;
+  }
+  index_list refuse_other_calls() {
+    refuse("other calls than were recorded; make the same, in the same order");
+    return {places_, 0};
+  }
+  /// The first problem is the one to tell.
+  void refuse(std::string const& why) {
+    if (problem_.empty()) problem_ = (recording_ ? "record: " : "replay: ") + why;
+  }
+
+  std::uint32_t* places_;
+  std::size_t room_;
+  bool recording_ = false;
+  std::vector<std::uint32_t> numbers_;
+  std::vector<piece> pieces_;
+  std::vector<std::uint32_t> limits_;
+  std::vector<one> launches_;
+  std::size_t piece_ = 0, limit_ = 0, launch_ = 0;
+  std::string problem_;
+};
+
+/// Base of executors whose calls can be recorded. A copy of an executor is attached to nothing.
+class recordable_executor {
+public:
+  recordable_executor() = default;
+  recordable_executor(recordable_executor const&) {}
+  recordable_executor& operator=(recordable_executor const&) { return *this; }
+
+  void attach(call_record* record) { record_ = record; }
+  bool records() const { return record_ != nullptr; }
+  std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
+    return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
+  }
+
+protected:
+  call_record* record() const { return record_; }
+  /// An address per type of phase.
+  template <class Phase> static void const* kind_of() {
+    static constexpr char kind = 0;
+    return &kind;
+  }
+
+private:
+  call_record* record_ = nullptr;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,42 @@
+// A layout that phases read from a stable address: what was captured in a graph follows the tensors when they move.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). The engine rewrites
+/// it there, in order with launches, when it reallocates tensors or block tables: base pointers, strides and table
+/// pointers may change, the number of channels may not. Costs a load of the layout per row or run; `Layout` has plain rows.
+template <class Layout>
+class relocatable : public addressed_rows<relocatable<Layout>, typename Layout::element_type> {
+  static_assert(has_plain_rows<Layout>::value,
+                "kvmeld::relocatable: Layout has no plain rows (addressed_rows)");
+
+public:
+  using element_type = typename Layout::element_type;
+  static constexpr bool always_writable = is_always_writable<Layout>::value;
+  static constexpr int channel_run = Layout::channel_run;
+  static constexpr int token_run = Layout::token_run;
+
+  /// Never looks at `at` on the host.
+  relocatable(Layout const* at, std::uint32_t channels) : at_(at), channels_(channels) {}
+
+  KVMELD_HD segment<element_type> locate(track where, slot_t slot) const { return at_->locate(where, slot); }
+  KVMELD_HD std::uint32_t channels() const { return channels_; }
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return always_writable || at_->writable(where, slot);
+  }
+
+private:
+  Layout const* at_;
+  std::uint32_t channels_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,76 @@
+// Calls replayed by CUDA graphs leave what the host's calls leave.
+#include "twins.cuh"
+
+namespace {
+
+// 1,000 steps with lists of any length, compressed whenever a sequence has grown.
+template <class Policy> void replays(Policy const& policy) {
+  using namespace cuda_test;
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  {
+    twins<__nv_bfloat16, Policy> pair(policy, 23, stream);
+    auto& host = pair.host();
+    auto& device = pair.device();
+    pair.both([](auto& c) {
+      for (std::uint32_t slot : {0u, 1u, 2u}) c.open(slot, 100 + 20 * slot, 0, slot);
+    });
+    kvmeld::call_graph<kvmeld::cuda_executor<>> step(device.executor()), shrink(device.executor());
+    noise n(5);
+    std::uint32_t compressions = 0;
+    for (int i = 0; i < 1000; ++i) {
+      std::vector<std::uint32_t> slots, counts, accepted;
+      for (std::uint32_t slot : {0u, 1u, 2u}) {
+        bool const first = i == 0;
+        if (!first && n.next() % 4 == 0) continue;
+        slots.push_back(slot);
+        counts.push_back(first ? 3 : (n.next() >> 8) % 4);
+        accepted.push_back((n.next() >> 8) % (counts.back() + 1));
+      }
+      auto const calls = [&](auto& c) {
+        c.append(slots, counts);
+        c.commit(slots, accepted);
+      };
+      calls(host);
+      if (i == 0) {
+        step.record([&] { calls(device); });
+      } else {
+        step.replay([&] { calls(device); });
+      }
+      std::vector<std::uint32_t> due;
+      for (std::uint32_t slot : {0u, 1u, 2u}) {
+        if (compressions == 0 ? i == 40 : device.length_bound(slot) > 280) due.push_back(slot);
+      }
+      if (!due.empty()) {
+        auto const budget = kvmeld::budget::entries(compressions == 0 ? 60 : 60 + n.next() % 100);
+        auto const compress = [&](auto& c) { c.compress(due, budget, kvmeld::shortfall::evict_lowest); };
+        compress(host);
+        if (compressions++ == 0) {
+          shrink.record([&] { compress(device); });
+        } else {
+          shrink.replay([&] { compress(device); });
+        }
+      }
+      if (i % 100 == 99) {
+        for (std::uint32_t slot : {0u, 1u, 2u}) pair.check(slot);
+      }
+    }
+    CHECK(compressions > 5);
+  }
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+}  // namespace
+
+TEST_CASE("graphs replayed a thousand times leave what eager calls leave") {
+  using kvmeld::quantity;
+  replays(kvmeld::preset::streaming_llm::with_sinks());
+  replays(kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
+                                                 quantity::entries(6)));
+}
+
+TEST_CASE("a replay needs a recording") {
+  kvmeld::cuda_executor<> executor;
+  kvmeld::call_graph<kvmeld::cuda_executor<>> graph(executor);
+  CHECK_THROWS_WITH(graph.replay([] {}), "replay: nothing is recorded; call record first");
+}
