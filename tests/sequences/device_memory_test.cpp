@@ -72,6 +72,71 @@ struct guarded : kvmeld::addressed_rows<guarded, float> {
 
 }  // namespace
 
+TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken into account") {
+  support::dice d(6);
+  support::engine_memory<float> memory(extent), twin(extent);
+  for (std::uint32_t q : {0u, 1u, 2u}) memory.fill_sequence(d, q, 0, 90, support::texture::walk);
+  twin = memory;
+  // Sets beyond the budget: lengths follow from data, and the host has bounds.
+  auto const policy = kvmeld::preset::chelsea::with_schedule(
+      {0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
+  auto near = cache_for(twin, policy);
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::limits{extent}};
+  auto const both = [&](auto f) {
+    f(near);
+    f(far);
+  };
+  auto const arrive = [&] {
+    CHECK_FALSE(far.poll_report());
+    CHECK_FALSE(far.poll_report());
+    CHECK(far.poll_report());
+    CHECK_FALSE(far.poll_report());
+  };
+  CHECK_FALSE(far.poll_report());  // none was asked for
+  CHECK(near.poll_report());
+  both([](auto& c) {
+    c.open(0, 60);
+    c.open(1, 60);
+    c.compress({0, 1}, budget::entries(30));
+  });
+  CHECK(near.longest(0) == 30);
+  CHECK(far.length_bound(0) == 60);
+  far.request_report();
+  both([](auto& c) {
+    c.append({0, 1}, {5, 3});
+    c.commit({0}, {2});
+    c.truncate(0, c.tokens(0) - 1);
+    c.open(2, 50);
+  });
+  CHECK(far.length_bound(0) == 61);
+  arrive();
+  for (std::uint32_t q : {0u, 1u, 2u}) {
+    CHECK(far.length_bound(q) == near.longest(q));
+    CHECK(far.rounds(q) == near.rounds(q));
+    CHECK(far.compressed_at(q) == near.compressed_at(q));
+    CHECK(far.findings(q) == near.findings(q));
+  }
+  // Compressed while it was under way: a bound from before holds, findings and rounds wait for the next one.
+  both([](auto& c) { c.compress({0}, budget::entries(20)); });
+  far.request_report();
+  std::uint32_t const rounds = far.rounds(0), was = near.longest(0);
+  both([](auto& c) { c.compress({0}, budget::entries(15)); });
+  arrive();
+  CHECK(far.length_bound(0) == was);
+  CHECK(near.longest(0) < was);
+  CHECK(far.rounds(0) == rounds);
+  // Another sequence in its slot: the report says nothing about it. A copy of the cache waits for nothing.
+  far.request_report();
+  auto copy = far;
+  CHECK_FALSE(copy.poll_report());
+  far.close(2);
+  far.open(2, 70);
+  arrive();
+  CHECK(far.length_bound(2) == 70);
+  CHECK(far.length_bound(0) == near.longest(0));
+  CHECK(far.rounds(0) == near.rounds(0));
+}
+
 TEST_CASE("layouts that lie in memory of a device: tensors move, and what is recorded follows them") {
   support::dice d(8);
   support::engine_memory<float> memory(extent), moved(extent), expected(extent);

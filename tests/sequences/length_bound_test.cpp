@@ -1,6 +1,8 @@
 // What the host knows of lengths without looking: never too little, and for exact policies the lengths themselves.
 #include "life.hpp"
 
+#include "support/fenced_executor.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -15,6 +17,7 @@ constexpr kvmeld::shape extent{2, 3, 2, 1, 12, 8, 96};
 // A host whose results would have to be waited for.
 struct deferred_executor : kvmeld::host_executor {
   static constexpr bool immediate = false;
+  using transfer = support::slow_transfer;
   using host_executor::host_executor;
 };
 

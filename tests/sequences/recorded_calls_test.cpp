@@ -184,6 +184,7 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   not_recorded("plan", [&] { far.plan({0}, budget::entries(50)); });
   not_recorded("apply", [&] { far.apply(); });
   not_recorded("report_lengths", [&] { far.report_lengths(0); });
+  not_recorded("request_report", [&] { far.request_report(); });
   not_recorded("save", [&] { far.save(0); });
   not_recorded("save", [&] { far.saved_bytes(0); });
   not_recorded("resume", [&] { far.resume(2, {bytes.data(), bytes.size()}); });

@@ -109,6 +109,8 @@ public:
   // The same entries, bit for bit, and bounds that hold.
   void check() {
     CHECK(near_memory_ == far_memory_);
+    if (d_.chance(0.2)) far_.request_report();
+    far_.poll_report();
     for (std::uint32_t q : opened()) {
       CHECK(far_.length_bound(q) >= near_.longest(q));
       CHECK(far_.tokens(q) == near_.tokens(q));

@@ -105,6 +105,8 @@ public:
     return held_->length_after(slot, allowed, fallback);
   }
   void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
+  status request_report() { return held_->request_report(); }
+  bool poll_report() { return held_->poll_report(); }
   std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
   std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
   std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
@@ -135,6 +137,8 @@ private:
     virtual limits const& sizes() const = 0;
     virtual ledger_readings& readings() = 0;
     virtual void report_lengths(std::uint32_t) = 0;
+    virtual status request_report() = 0;
+    virtual bool poll_report() = 0;
     virtual std::size_t saved_bytes(std::uint32_t) const = 0;
     virtual status save(std::uint32_t, span<std::byte>) const = 0;
     virtual std::vector<std::byte> save(std::uint32_t) const = 0;
@@ -169,6 +173,8 @@ private:
     limits const& sizes() const override { return cache.sizes(); }
     ledger_readings& readings() override { return cache; }
     void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
+    status request_report() override { return cache.request_report(); }
+    bool poll_report() override { return cache.poll_report(); }
     std::size_t saved_bytes(std::uint32_t slot) const override { return cache.saved_bytes(slot); }
     status save(std::uint32_t slot, span<std::byte> out) const override { return cache.save(slot, out); }
     std::vector<std::byte> save(std::uint32_t slot) const override { return cache.save(slot); }

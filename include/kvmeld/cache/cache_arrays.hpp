@@ -17,7 +17,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 struct cache_arrays {
-  ledger_ref ledger;  ///< at the beginning of the block
+  ledger_ref ledger;           ///< at the beginning of the block
+  std::size_t word_bytes = 0;  ///< of it the words of tracks and sequences, which come first
   std::size_t ledger_bytes = 0;
   std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
   workspace_ref workspace{};
@@ -35,6 +36,8 @@ inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const
 inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list const& channels) {
   cache_arrays c;
   c.ledger = carve_ledger(a, sizes, channels);
+  c.word_bytes = static_cast<std::size_t>(reinterpret_cast<std::byte const*>(c.ledger.degree) -
+                                          reinterpret_cast<std::byte const*>(c.ledger.length));
   c.ledger_bytes = a.bytes();
   c.planned = a.take<std::uint32_t>(sizes.extent.sequences);
   std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;

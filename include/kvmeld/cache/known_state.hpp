@@ -31,7 +31,9 @@ public:
         id_(s.sequences, 0),
         is_open_(s.sequences, 0),
         sequence_words_(std::size_t{s.sequences} * sequence_word::count, 0),
-        known_(s.sequences, 1) {}
+        known_(s.sequences, 1),
+        drift_(s.sequences, 0),
+        since_(s.sequences, since::nothing) {}
 
   /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this moves.
   ledger_ref view(ledger_ref l) {
@@ -60,9 +62,13 @@ public:
   bool known(std::uint32_t sequence) const { return known_[sequence] != 0; }
   void lower(track t, std::uint32_t n) { length_[t.index] = n; }
   /// Lengths of a sequence follow from data from now on.
-  void lose(std::uint32_t sequence) { known_[sequence] = 0; }
+  void lose(std::uint32_t sequence) {
+    known_[sequence] = 0;
+    note(sequence, since::shrunk);
+  }
   /// A compression may change the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
+    note(sequence, since::shrunk);
     words_of(sequence)[sequence_word::compressed_at] = seen_[sequence];
   }
 
@@ -77,6 +83,7 @@ public:
     frozen_[sequence] = frozen;
     id_[sequence] = id;
     is_open_[sequence] = known_[sequence] = 1;
+    note(sequence, since::replaced);
     std::fill_n(words_of(sequence), std::uint32_t{sequence_word::count}, 0u);
   }
   void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
@@ -84,6 +91,7 @@ public:
   void append(std::uint32_t sequence, std::uint32_t n) {
     each(sequence, [&](track t) { length_[t.index] += n; });
     pending_[sequence] += n;
+    drift_[sequence] += n;
   }
   void commit(std::uint32_t sequence, std::uint32_t accepted) {
     shorten(sequence, pending_[sequence] - accepted);
@@ -114,8 +122,12 @@ public:
     id_[into] = id;
     is_open_[into] = 1;
     known_[into] = known_[from];
+    note(into, since::replaced);
   }
-  void reset_rounds(std::uint32_t sequence) { words_of(sequence)[sequence_word::rounds] = 0; }
+  void reset_rounds(std::uint32_t sequence) {
+    words_of(sequence)[sequence_word::rounds] = 0;
+    note(sequence, since::shrunk);
+  }
 
   /// Takes over what the ledger itself says about a sequence; `l` is readable.
   void read(ledger_ref const& l, std::uint32_t sequence) {
@@ -131,14 +143,42 @@ public:
     is_open_[sequence] = l.is_open[sequence];
     std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
     known_[sequence] = 1;
+    note(sequence, since::replaced);
+  }
+
+  /// A report of this moment is on its way: what happens from here on is taken into account when it arrives.
+  void expect_report() {
+    std::fill(drift_.begin(), drift_.end(), 0);
+    std::fill(since_.begin(), since_.end(), since::nothing);
+  }
+  /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of sequences
+  /// that nothing compressed since, they tell lengths, findings and rounds; of those opened or read since, nothing.
+  void take_report(ledger_ref const& then) {
+    for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
+      if (since_[q] == since::replaced || is_open_[q] == 0) continue;
+      each(q, [&](track t) {
+        auto const bound = static_cast<std::uint32_t>(then.length[t.index] + drift_[q]);
+        length_[t.index] = std::min(length_[t.index], bound);
+        if (since_[q] == since::nothing) findings_[t.index] = then.findings[t.index];
+      });
+      if (since_[q] != since::nothing) continue;
+      for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})
+        words_of(q)[w] = then.sequence_state(q, w);
+      known_[q] = 1;
+    }
   }
 
 private:
+  /// What became of a sequence since a report was asked for, but for entries appended and dropped.
+  enum class since : std::uint8_t { nothing, shrunk, replaced };
+
   std::uint32_t* words_of(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
   std::uint32_t* words_of(std::uint32_t sequence) {
     return sequence_words_.data() + std::size_t{sequence} * sequence_word::count;
   }
+  void note(std::uint32_t sequence, since what) { since_[sequence] = std::max(since_[sequence], what); }
   void shorten(std::uint32_t sequence, std::uint32_t n) {
+    drift_[sequence] -= n;
     each(sequence, [&](track t) { length_[t.index] -= n; });
   }
   template <class F> void each(std::uint32_t sequence, F f) {
@@ -153,6 +193,9 @@ private:
   std::vector<std::uint32_t> length_, findings_, track_words_;
   std::vector<std::uint32_t> seen_, pending_, frozen_, id_, is_open_, sequence_words_;
   std::vector<std::uint8_t> known_;
+  std::vector<std::int64_t>
+      drift_;  ///< entries appended to every track since a report was asked for, less those dropped
+  std::vector<since> since_;
 };
 
 }  // namespace KVMELD_ABI

@@ -10,6 +10,7 @@
 #include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/fork.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
+#include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -258,6 +259,29 @@ public:
     if (refuse_once("report_lengths", [] { return std::string(); }).ok())
       known_.read(readable().ledger, slot);
   }
+  /// Asks for what `report_lengths` tells, of all sequences, without waiting: enqueues a copy behind the calls made so far.
+  /// One report is on its way at a time; asking again forgets the first. The first time allocates host memory.
+  status request_report() {
+    if (status s = refuse_once("request_report", [] { return std::string(); }); !s.ok()) return s;
+    if constexpr (!is_immediate<Executor>::value) {
+      report_.send(executor_, memory_.data(), arrays_.word_bytes);
+      known_.expect_report();
+    }
+    return {};
+  }
+  /// True, once, when the report has arrived; never waits. Bounds are then no higher than what it says and what was appended
+  /// since; a sequence that was not compressed since has its lengths, findings and rounds told. Where launches are
+  /// immediate there is nothing to wait for: true.
+  bool poll_report() {
+    if constexpr (is_immediate<Executor>::value) {
+      return true;
+    } else {
+      if (!report_.arrived()) return false;
+      arena a(report_.data(), arrays_.word_bytes);
+      known_.take_report(carve_ledger(a, sizes_, ledger_.channels));
+      return true;
+    }
+  }
   /// Starts Chelsea's schedule again.
   void reset_rounds(std::uint32_t slot) {
     if (!within("reset_rounds", slot)) return;
@@ -396,6 +420,8 @@ private:
     for (std::uint32_t i = 0; i < batch.size(); ++i)
       known_.observe(batch.sequence(i), batch.layer(), batch.queries(i));
   }
+
+  report_on_its_way<Executor> report_;
 };
 
 }  // namespace KVMELD_ABI

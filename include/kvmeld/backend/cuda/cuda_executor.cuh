@@ -48,12 +48,52 @@ __global__ void __launch_bounds__(block_team::block_size)
 
 }  // namespace detail
 
+/// Bytes of the device in pinned host memory, some time after begin(). Moves only.
+class cuda_transfer {
+public:
+  cuda_transfer() = default;
+  cuda_transfer(cuda_transfer&& other) noexcept { *this = std::move(other); }
+  cuda_transfer& operator=(cuda_transfer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(there_, other.there_);
+    return *this;
+  }
+  ~cuda_transfer() {
+    if (there_ != nullptr) cudaEventSynchronize(there_);  // nothing may write to freed memory
+    if (there_ != nullptr) cudaEventDestroy(there_);
+    if (data_ != nullptr) cudaFreeHost(data_);
+  }
+
+  /// Enqueues the copy. A transfer that is still under way is overtaken in stream order.
+  template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
+    if (there_ == nullptr) executor.note(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
+    if (bytes > bytes_) {
+      if (data_ != nullptr) executor.note(cudaFreeHost(data_));
+      data_ = nullptr;
+      executor.note(cudaMallocHost(&data_, bytes));
+      bytes_ = data_ == nullptr ? 0 : bytes;
+    }
+    if (data_ == nullptr || there_ == nullptr) return;
+    executor.note(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, executor.stream()));
+    executor.note(cudaEventRecord(there_, executor.stream()));
+  }
+  bool done() const { return data_ != nullptr && cudaEventQuery(there_) == cudaSuccess; }
+  void* data() const { return data_; }
+
+private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  cudaEvent_t there_ = nullptr;
+};
+
 /// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists; and when
 /// a phase wants more scratch than shared memory has, once, unless `reserve` was called before. Errors of the runtime
 /// are kept: `error()` is the first one. Copies are independent and use the same stream.
 template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
+  using transfer = cuda_transfer;
   static constexpr bool immediate = false;
   static constexpr std::uint32_t staged_numbers = 1u << 16;
 
@@ -85,6 +125,10 @@ public:
 
   cudaStream_t stream() const { return stream_; }
   cudaError_t error() const { return error_; }
+  /// Keeps the first error.
+  void note(cudaError_t e) const {
+    if (error_ == cudaSuccess) error_ = e;
+  }
   std::size_t launches() const { return launches_; }
   /// Tracks of a default wave: as many as multiprocessors.
   std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }
@@ -169,9 +213,6 @@ public:
 
 private:
   std::uint32_t blocks() const { return 2 * processors_; }
-  void note(cudaError_t e) const {
-    if (error_ == cudaSuccess) error_ = e;
-  }
 
   cudaStream_t stream_;
   Resource resource_;
