@@ -22,7 +22,7 @@ template <class Phase> struct is_proposal : std::false_type {};
 template <class Identify, class Rows>
 struct is_proposal<kvmeld::propose_phase<Identify, Rows>> : std::true_type {};
 
-/// A host executor that notes how much scratch a worker needed, and how long proposals took.
+/// A host executor that notes how much scratch a worker needed, how often it launched, and how long proposals took.
 class metering_executor : public kvmeld::host_executor {
 public:
   using kvmeld::host_executor::host_executor;
@@ -30,6 +30,7 @@ public:
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     most_scratch_ = std::max(most_scratch_, phase.scratch_bytes(1));
+    ++launches_;
     auto const begin = std::chrono::steady_clock::now();
     kvmeld::host_executor::run(phase, extent, items, source);
     if (!is_proposal<Phase>::value) return;
@@ -37,14 +38,17 @@ public:
   }
   std::size_t most_scratch() const { return most_scratch_; }
   double proposing() const { return proposing_; }
+  std::size_t launches() const { return launches_; }
   void restart_meter() {
     most_scratch_ = 0;
+    launches_ = 0;
     proposing_ = 0.0;
   }
 
 private:
   double proposing_ = 0.0;
   std::size_t most_scratch_ = 0;
+  std::size_t launches_ = 0;
 };
 
 template <class T, class Policy>
@@ -132,6 +136,11 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   }
   s.remember(
       {"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().most_scratch())});
+  // The default wave is two tracks per worker; the one launch behind all waves counts with each.
+  std::uint32_t const waves = kvmeld::ceil_div(heads_of(x.of().n), cache.sizes().wave_tracks);
+  s.remember({"launches per wave, " + preset + ", " + std::to_string(x.of().n) + " entries", "",
+              static_cast<double>(
+                  kvmeld::ceil_div(static_cast<std::uint32_t>(cache.executor().launches()), waves))});
   s.remember({"ledger per entry, " + preset, "bytes",
               static_cast<double>(kvmeld::ledger_bytes_per_entry(Policy::score_type::channels()))});
   if (!attends) return;

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "cache/refusal.hpp"
 #include "ragged_call.hpp"
 #include "support/cache_bytes.hpp"
 #include "support/lane_executor.hpp"
@@ -31,7 +32,7 @@ template <class T, class Q, class Out> void against_reference(std::uint64_t seed
   bool const wants_lse = d.chance(0.8);
   std::uint32_t const layer = d.below(2);
   CAPTURE(seed);
-  compare(x.cache, params, layer, c, wants_lse, tolerance);
+  compare(x.cache, params, layer, c, wants_lse, tolerance, d.pick({1u, 2u, 3u, 7u}));
 }
 
 }  // namespace
@@ -51,9 +52,11 @@ TEST_CASE("extend gives the same bits for any number of threads and lanes, and f
   kvmeld::shape const s{1, 3, 2, 3, 32, 24, 150};
   ragged_cache<float> x(s, d);
   call<float, float> const start(s, d, 20);
-  auto const run = [&](auto executor) {
+  auto const run = [&](auto executor, std::uint32_t parts = 1) {
     call<float, float> c = start;
-    kvmeld::attention::extend(executor, {}, c.batch(0), c.queries(), x.cache.ref(), c.outputs(), c.sums());
+    std::vector<float> memory(kvmeld::attention::split_floats(s, parts, 3, c.most));
+    kvmeld::attention::extend(executor, {}, c.batch(0), c.queries(), x.cache.ref(), c.outputs(), c.sums(),
+                              {parts, memory});
     return c;
   };
   auto const one = run(kvmeld::host_executor(1));
@@ -67,7 +70,15 @@ TEST_CASE("extend gives the same bits for any number of threads and lanes, and f
   auto const generic = run(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK(support::same_bits(generic.out, lanes.out));
   CHECK(support::same_bits(generic.lse, lanes.lse));
+  auto const split = run(kvmeld::host_executor(1, kvmeld::tuning::off), 2);
+  auto const split_lanes = run(support::lane_executor(3, 2, support::tile_order::descending), 2);
+  CHECK(support::same_bits(split.out, split_lanes.out));
+  CHECK(support::same_bits(split.lse, split_lanes.lse));
+  CHECK_FALSE(support::same_bits(split.out, generic.out));  // sums were taken part by part
 #endif
+  auto const parted = run(kvmeld::host_executor(1), 3), others = run(kvmeld::host_executor(3), 3);
+  CHECK(support::same_bits(parted.out, others.out));
+  CHECK(support::same_bits(parted.lse, others.lse));
   for (std::uint32_t i = 0; i < 3; ++i) {  // batch composition does not show
     call<float, float> c = start;
     c.sequences = {start.sequences[i]};
@@ -133,6 +144,17 @@ TEST_CASE("extend refuses a batch that does not fit") {
   CHECK(refused({2, one, one}) == "attention::extend: layer is 2; allowed are 0 to 1");
   CHECK(refused({0, two, one}) == "attention::extend: 2 sequences but 1 query counts; give one each");
   CHECK(refused({0, five, one}) == "attention::extend: sequence is 5; allowed are 0 to 2");
+  std::vector<float> few(3 * 6 - 1);
+  auto const split = [&](kvmeld::attention::split_keys const& keys) {
+    return cache_test::refusal_of([&] {
+      std::vector<float> rows(4);
+      kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
+                                kvmeld::rows_by_token<float const>(rows.data(), 1, 1, 4), cache.ref(),
+                                kvmeld::rows_by_token(rows.data(), 1, 1, 4), {}, keys);
+    });
+  };
+  CHECK(split({0, {}}) == "attention::extend: split.parts is 0; allowed are numbers from 1 on");
+  CHECK(split({3, few}) == "attention::extend: split.memory has 17 floats; 3 parts need 18");
   std::vector<std::uint32_t> const none{0};
   CHECK(refused({0, one, none}).empty());
   CHECK(refused({0, one, one}) ==

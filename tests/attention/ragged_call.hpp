@@ -110,10 +110,12 @@ reference::track_state track_for(Ref const& ref, kvmeld::track t, kvmeld::attent
 // Runs the call and compares; what no query may write has to be as it was. Returns the number of blind queries.
 template <class Cache, class Q, class Out>
 std::size_t compare(Cache& cache, kvmeld::attention_params const& params, std::uint32_t layer,
-                    call<Q, Out>& c, bool wants_lse, double tolerance) {
+                    call<Q, Out>& c, bool wants_lse, double tolerance, std::uint32_t parts = 1) {
   kvmeld::shape const s = cache.ref().extent();
+  std::vector<float> memory(
+      kvmeld::attention::split_floats(s, parts, static_cast<std::uint32_t>(c.sequences.size()), c.most));
   kvmeld::attention::extend(cache.executor(), params, c.batch(layer), c.queries(), cache.ref(), c.outputs(),
-                            wants_lse ? c.sums() : kvmeld::head_rows<float>{});
+                            wants_lse ? c.sums() : kvmeld::head_rows<float>{}, {parts, memory});
   reference::attention_options options = options_for(params, s);
   double worst = 0, worst_lse = 0;
   std::size_t touched = 0, blind = 0;

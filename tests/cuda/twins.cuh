@@ -123,13 +123,28 @@ public:
     };
     attend(host_, q.data(), out.data(), lse.data());
     attend(device_, far_q.data(), far_out.data(), far_lse.data());
+    compare(out, lse, far_out, far_lse);
+    if constexpr (!decltype(host_)::shares) {  // the keys of a track over several blocks
+      device_array<float> memory(kvmeld::attention::split_floats(extent, 3, 1, 3));
+      far_out.put(std::vector<float>(out.size()));
+      kvmeld::attention::extend(
+          device_.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
+          kvmeld::rows_by_token<float const>(far_q.data(), 3, heads, extent.key_dim), device_.ref(),
+          kvmeld::rows_by_token(far_out.data(), 3, heads, extent.value_dim),
+          kvmeld::rows_by_head(far_lse.data(), 3, heads, 1),
+          {3, {memory.data(), kvmeld::attention::split_floats(extent, 3, 1, 3)}});
+      compare(out, lse, far_out, far_lse);
+    }
+  }
+
+private:
+  static void compare(std::vector<float> const& out, std::vector<float> const& lse,
+                      device_array<float> const& far_out, device_array<float> const& far_lse) {
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     std::vector<float> const got = far_out.get(), got_lse = far_lse.get();
     for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
     for (std::size_t i = 0; i < lse.size(); ++i) CHECK(got_lse[i] == doctest::Approx(lse[i]).epsilon(2e-5));
   }
-
-private:
   static kvmeld::kv<kvmeld::strided<T>, kvmeld::strided<T>> tensors(T* keys, T* values) {
     return {kvmeld::strided<T>(keys, "LSTHC", extent, extent.key_dim),
             kvmeld::strided<T>(values, "LSTHC", extent, extent.value_dim)};

@@ -92,12 +92,14 @@ template <class Executor> support::byte_list every_option(Executor executor) {
   for (std::uint32_t window : {0u, 30u}) {
     params.window = window;
     params.window_sinks = window == 0 ? 0 : 4;
+    std::uint32_t const parts = window == 0 ? 2 : 1;
+    std::vector<float> memory(kvmeld::attention::split_floats(extent, parts, 2, 20));
     kvmeld::query_batch const batch{1, slots, counts};
     auto const queries =
         kvmeld::rows_by_token<float const>(q.data(), 20, extent.query_heads(), extent.key_dim);
     kvmeld::attention::extend(cache.executor(), params, batch, queries, cache.ref(),
                               kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
-                              kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1));
+                              kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1), {parts, memory});
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
                   params);
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})

@@ -27,7 +27,8 @@ template <class Q, class Out> struct attend_rows {
   head_rows<Out> out;
   head_rows<float> lse;  ///< data null: not wanted
 
-  std::uint32_t tiles(shape const&) const { return ceil_div(source.batch.most_queries(), query_block); }
+  KVMELD_HD std::uint32_t blocks() const { return ceil_div(source.batch.most_queries(), query_block); }
+  std::uint32_t tiles(shape const&) const { return blocks(); }
 
   KVMELD_HD block_of_rows rows_of(shape const& s, tile const& t) const {
     std::uint32_t const member = source.row_of(t.item);

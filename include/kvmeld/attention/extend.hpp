@@ -4,6 +4,7 @@
 #include <kvmeld/attention/attend_masked.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -22,14 +23,17 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// One tile per block of queries; the query heads of a KV head share its keys and values.
+/// One tile per block of queries, or per part of the keys and block of queries; the query heads of a KV head share its keys
+/// and values.
 template <class Keys, class Values, class Q, class Out> struct extend_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
   using base::query_block;
   using base::token_block;
   cache_ref<Keys, Values> cache;
+  partial_rows parts;  ///< of one part: outputs are written at once
 
+  std::uint32_t tiles(shape const&) const { return base::blocks() * parts.count; }
   std::size_t scratch_bytes(int) const {
     std::uint32_t const rows = query_block * cache.extent().group;
     std::size_t const dk = cache.keys.channels();
@@ -42,7 +46,8 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    block_of_rows const b = this->rows_of(cache.extent(), t);
+    std::uint32_t const blocks = base::blocks();
+    block_of_rows const b = this->rows_of(cache.extent(), {t.where, t.item, t.index % blocks});
     if (b.rows == 0) return;
     std::uint32_t const rows = b.rows;
     std::uint32_t const most_rows = query_block * cache.extent().group;
@@ -59,12 +64,15 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
     double const* const turns = rope_table(team, params.rope, dk);
     softmax_state const state(team, most_rows, dv);
     this->load_queries(team, b, dk, q);
-    std::uint32_t const end = params.visible(length, b.queries, b.query_of(rows - 1));
+    std::uint32_t const part = t.index / blocks;
+    std::uint32_t const most = params.visible(length, b.queries, b.query_of(rows - 1));
+    std::uint32_t const share = parts.share_of(most, token_block);
+    std::uint32_t const end = min_of(most, (part + 1) * share);
     std::uint32_t const known = cache.ledger.tokens(t.where.sequence);
     auto const position_of = [&](std::uint32_t r) {
       return params.position_of(known, b.queries, b.query_of(r));
     };
-    for (std::uint32_t begin = 0; begin < end; begin += token_block) {
+    for (std::uint32_t begin = part * share; begin < end; begin += token_block) {
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       load_bias(team, cache.ledger, t.where, begin, tokens, bias);
@@ -106,7 +114,8 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
         attend_masked(team, q, rows, k, v, tokens, dk, dv, logits, logit, sees, state);
       }
     }
-    this->finish(team, b, dv, state);
+    if (parts.count == 1) return this->finish(team, b, dv, state);
+    parts.write(team, part, b, dv, state);
   }
 
 private:
@@ -127,15 +136,28 @@ private:
 /// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any number
 /// of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not fit, and params
 /// that contradict each other.
+///
+/// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than a call has
+/// heads: two launches instead of one. Sums are taken part by part then, in their order, so that the bits depend on
+/// the number of parts, and on nothing else.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-              head_rows<float> lse = {}) {
-  std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+              head_rows<float> lse = {}, split_keys split = {}) {
+  std::string problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(), source);
+  partial_rows const parts{split.memory.data(),         split.parts,
+                           source.batch.size(),         cache.extent().query_heads(),
+                           source.batch.most_queries(), cache.extent().value_dim};
+  executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts}, cache.extent(), source.items(),
+               source);
+  if (split.parts > 1) {
+    join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
+    executor.run(join, cache.extent(), source.items(), source);
+  }
   return {};
 }
 

@@ -1,0 +1,48 @@
+# Compiles a .cu with warnings as errors and looks at what ptxas says of its kernels: tuned ones may not spill registers, the
+# generic ones only a few around the calls they make.
+#   cmake -DNVCC=nvcc -DARCHITECTURE=sm_90 -DSTANDARD=17 -DINCLUDE=include -DSOURCE=tests/cuda/kernels.cu -DOBJECT=kernels.o \
+#         -P cmake/check_kernels.cmake
+set(most_spilled 512) # bytes per thread of a generic kernel
+execute_process(
+  COMMAND "${NVCC}" -std=c++${STANDARD} -O2 -arch=${ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra -Xptxas -v
+          "-I${INCLUDE}" -c -o "${OBJECT}" "${SOURCE}"
+  RESULT_VARIABLE result
+  OUTPUT_VARIABLE output
+  ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "nvcc failed for ${ARCHITECTURE}, C++${STANDARD}:\n${output}")
+endif()
+string(REGEX MATCHALL "Compiling entry function '[^']*'" kernels "${output}")
+string(REGEX MATCHALL "Function properties for [^ \n]+[ \n]+[0-9]+ bytes stack frame, [0-9]+ bytes spill stores" reports
+              "${output}")
+string(REGEX MATCHALL "Used [0-9]+ registers" registers "${output}")
+list(LENGTH kernels count)
+list(LENGTH reports told)
+if(count EQUAL 0 OR told LESS count) # functions that were not inlined report too
+  message(FATAL_ERROR "ptxas reported on ${told} of ${count} kernels; is its output of another form?")
+endif()
+set(spilling 0)
+set(worst 0)
+foreach(report IN LISTS reports)
+  string(REGEX MATCH "([0-9]+) bytes spill" spilled "${report}")
+  set(bytes ${CMAKE_MATCH_1})
+  if(bytes EQUAL 0)
+    continue()
+  endif()
+  math(EXPR spilling "${spilling} + 1")
+  if(bytes GREATER worst)
+    set(worst ${bytes})
+  endif()
+  if(report MATCHES "tuned" OR bytes GREATER most_spilled)
+    message(FATAL_ERROR "${ARCHITECTURE}: ${report}")
+  endif()
+endforeach()
+set(most 0)
+foreach(used IN LISTS registers)
+  string(REGEX MATCH "[0-9]+" used "${used}")
+  if(used GREATER most)
+    set(most ${used})
+  endif()
+endforeach()
+message(STATUS "${ARCHITECTURE}, C++${STANDARD}: ${count} kernels, at most ${most} registers; no tuned one spills, ${spilling} "
+               "generic ones do, at most ${worst} bytes")

@@ -1,0 +1,39 @@
+# Programs by nvcc itself, so that nobody needs CMake's CUDA language: include(), then kvmeld_nvcc_program().
+# KVMELD_NVCC is false where there is none.
+include_guard()
+find_program(KVMELD_NVCC nvcc PATHS /usr/local/cuda/bin)
+set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for")
+file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
+     "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh")
+
+# kvmeld_nvcc_program(NAME SOURCES... [OPTIONS ...]): the executable NAME in the current binary directory, and a test of
+# that name which is skipped where the program ends with 77.
+function(kvmeld_nvcc_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS")
+  file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cuh")
+  set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra,-fopenmp
+              "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
+  set(objects)
+  foreach(source IN LISTS arg_SOURCES)
+    get_filename_component(unit "${source}" NAME_WE)
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.${unit}.o")
+    file(RELATIVE_PATH shown "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND "${KVMELD_NVCC}" ${options} -c -o "${object}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}"
+      DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" ${headers} ${kvmeld_nvcc_headers}
+      COMMENT "Compiling ${shown} with nvcc"
+      VERBATIM)
+    list(APPEND objects "${object}")
+  endforeach()
+  set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}")
+  add_custom_command(
+    OUTPUT "${program}"
+    COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects}
+    DEPENDS ${objects}
+    COMMENT "Linking ${name}"
+    VERBATIM)
+  add_custom_target(${name}.program ALL DEPENDS "${program}")
+  add_test(NAME ${arg_TEST} COMMAND "${program}")
+  set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
+endfunction()

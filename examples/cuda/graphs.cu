@@ -1,0 +1,55 @@
+// Two CUDA graphs: one of a decode step, one of a compression. Both are captured once and replayed with other sequences,
+// counts and budgets; nothing is allocated and nobody waits while they run.
+#include "support.cuh"
+
+#include <vector>
+
+int main() {
+  if (!examples::has_device()) return examples::no_device;
+  kvmeld::shape const extent{2, 4, 8, 4, 128, 128, 1024};
+  examples::engine_tensors<__nv_bfloat16> engine(extent);
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
+  int status = 0;
+  {
+    kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::streaming_llm::with_sinks(),
+                               kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{extent}};
+    kvmeld::call_graph<kvmeld::cuda_executor<>> decode(cache.executor()), shrink(cache.executor());
+    std::vector<std::uint32_t> running{0, 1, 2, 3}, one(4, 1);
+    for (std::uint32_t slot : running) cache.open(slot, 200 + 50 * slot);
+
+    auto const step =
+        [&] {  // in `record` your own kernels come in between: those that write K and V, and the rest
+          cache.append(running, one);
+          cache.commit(running, one);
+        };
+    kvmeld::trigger const full{512, 64};  // compress at 576 entries, down to 512
+    std::vector<std::uint32_t> due = running;
+    auto const compress = [&] { cache.compress(due, kvmeld::budget::entries(full.limit)); };
+
+    decode.record(step);  // with the most sequences that will come
+    shrink.record(compress);
+    std::uint32_t compressions = 0;
+    for (int token = 1; token < 1000; ++token) {
+      if (token == 400) {  // a sequence ends; the same graphs go on with three
+        running.pop_back();
+        one.pop_back();
+      }
+      decode.replay(step);
+      due.clear();
+      for (std::uint32_t slot : running) {
+        if (cache.due(slot, full)) due.push_back(slot);
+      }
+      if (due.empty()) continue;
+      shrink.replay(compress);
+      ++compressions;
+    }
+    cache.report_lengths(0);
+    std::cout << "1,000 tokens by one graph, " << compressions
+              << " compressions by another: sequence 0 has seen " << cache.tokens(0) << " tokens and holds "
+              << cache.longest(0) << " entries\n";
+    if (cache.executor().error() != cudaSuccess || cache.longest(0) >= full.limit + full.interval) status = 1;
+  }
+  cudaStreamDestroy(stream);
+  return status;
+}

@@ -1,0 +1,68 @@
+// What the examples take from an engine: K and V on the device, and a stream.
+#pragma once
+
+#include <kvmeld/cuda.cuh>
+
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+
+namespace examples {
+
+/// Exit status of a program that found no device: ctest counts it as skipped.
+constexpr int no_device = 77;
+inline bool has_device() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return true;
+  std::cout << "SKIPPED: there is no CUDA device here\n";
+  return false;
+}
+
+// Rows that drift from token to token, as keys do.
+template <class T>
+__global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::uint32_t seed) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u ^ seed;
+    x = (x ^ x >> 15) * 2246822519u;
+    float const noise = static_cast<float>(x >> 8) * 0x1p-23f - 1.0f;
+    float const drift = cosf(0.01f * static_cast<float>(i / channels) + static_cast<float>(i % channels));
+    rows[i] = kvmeld::element_traits<T>::from_float(drift + 0.3f * noise);
+  }
+}
+
+/// Yours: tensors [layers][sequences][tokens][heads][channels] in device memory. Null where there is too little of it.
+template <class T> class engine_tensors {
+public:
+  explicit engine_tensors(kvmeld::shape const& s) : extent(s) {
+    if (cudaMalloc(&keys_, bytes()) != cudaSuccess || cudaMalloc(&values_, bytes()) != cudaSuccess) {
+      cudaGetLastError();
+      cudaFree(keys_);
+      keys_ = nullptr;
+      return;
+    }
+    fill<<<1024, 256>>>(keys_, count(), s.key_dim, 1u);
+    fill<<<1024, 256>>>(values_, count(), s.value_dim, 2u);
+    cudaDeviceSynchronize();
+  }
+  engine_tensors(engine_tensors const&) = delete;
+  engine_tensors& operator=(engine_tensors const&) = delete;
+  ~engine_tensors() {
+    cudaFree(keys_);
+    cudaFree(values_);
+  }
+
+  bool there() const { return keys_ != nullptr; }
+  std::size_t count() const { return extent.slots() * extent.key_dim; }
+  std::size_t bytes() const { return count() * sizeof(T); }
+  kvmeld::strided<T> keys() const { return {keys_, "LSTHC", extent, extent.key_dim}; }
+  kvmeld::strided<T> values() const { return {values_, "LSTHC", extent, extent.value_dim}; }
+
+  kvmeld::shape extent;
+
+private:
+  T* keys_ = nullptr;
+  T* values_ = nullptr;
+};
+
+}  // namespace examples

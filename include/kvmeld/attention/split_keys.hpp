@@ -1,0 +1,117 @@
+// Attention whose keys are shared out over several tiles: each leaves a softmax of its part, a second launch joins them.
+#pragma once
+
+#include <kvmeld/attention/attend_rows.hpp>
+#include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+/// How many parts the keys of a track are shared out in, and memory of the executor for what each part leaves:
+/// split_floats() floats, written and read by the call's launches. One part needs none.
+struct split_keys {
+  std::uint32_t parts = 1;
+  span<float> memory;
+};
+
+/// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each.
+inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32_t sequences,
+                                std::uint32_t queries) {
+  return parts < 2 ? 0 : std::size_t{parts} * sequences * s.query_heads() * queries * (s.value_dim + 2);
+}
+
+/// What the parts leave, per part and query row: highest logit, sum of weights (0: nothing was seen), weighted values.
+struct partial_rows {
+  float* data;
+  std::uint32_t count, sequences, heads, queries, value_dim;
+
+  /// Entries of each part of a track of which `seen` are seen: whole blocks.
+  KVMELD_HD std::uint32_t share_of(std::uint32_t seen, std::uint32_t block) const {
+    return count == 1 ? seen : ceil_div(ceil_div(seen, block), count) * block;
+  }
+  KVMELD_HD float* row(std::uint32_t part, block_of_rows const& b, std::uint32_t r) const {
+    std::size_t const head = (std::size_t{part} * sequences + b.member) * heads + b.head_of(r);
+    return data + (head * queries + b.query_of(r)) * (value_dim + 2);
+  }
+  template <class Team>
+  KVMELD_HD void write(Team const& team, std::uint32_t part, block_of_rows const& b, std::uint32_t dv,
+                       softmax_state const& state) const {
+    for (std::uint32_t r = 0; r < b.rows; ++r) {
+      float* const to = row(part, b, r);
+      team.for_each(dv, [&](std::uint32_t c) { to[2 + c] = state.total[std::size_t{r} * dv + c]; });
+      if (team.lane() != 0) continue;
+      to[0] = state.highest[r];
+      to[1] = state.seen[r] != 0 ? state.sum[r] : 0.0f;
+    }
+  }
+};
+
+/// Joins the parts of each query row in their order, then ends as attention in one part does.
+template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
+  shape extent;
+  partial_rows parts;
+
+  std::size_t scratch_bytes(int) const {
+    return softmax_scratch(this->query_block * extent.group, extent.value_dim);
+  }
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    block_of_rows const b = this->rows_of(extent, t);
+    if (b.rows == 0) return;
+    std::uint32_t const dv = extent.value_dim;
+    softmax_state const state(team, this->query_block * extent.group, dv);
+    for (std::uint32_t part = 0; part < parts.count; ++part) {
+      team.for_each(b.rows, [&](std::uint32_t r) { take(parts.row(part, b, r), r, state); });
+      team.sync();
+      team.for_each(b.rows * dv, [&](std::uint32_t i) {
+        float const* const from = parts.row(part, b, i / dv);
+        if (from[1] == 0.0f) return;
+        std::uint32_t const r = i / dv;
+        state.total[i] = state.total[i] * state.factor[r] + from[2 + i % dv] * scale_of(from, r, state);
+      });
+      team.sync();
+    }
+    this->finish(team, b, dv, state);
+  }
+
+private:
+  /// Maximum and sum of row r take in a part; `factor` is what earlier ones are rescaled by.
+  KVMELD_HD static void take(float const* from, std::uint32_t r, softmax_state const& state) {
+    if (from[1] == 0.0f) return;
+    bool const before = state.seen[r] != 0;
+    float const high = before ? max_of(state.highest[r], from[0]) : from[0];
+    state.factor[r] = before ? std::exp(state.highest[r] - high) : 0.0f;
+    state.highest[r] = high;
+    state.sum[r] = state.sum[r] * state.factor[r] + from[1] * std::exp(from[0] - high);
+    state.seen[r] = 1;
+  }
+  KVMELD_HD static float scale_of(float const* from, std::uint32_t r, softmax_state const& state) {
+    return std::exp(from[0] - state.highest[r]);
+  }
+};
+
+namespace detail {
+
+inline std::string split_problem(split_keys const& split, query_batch const& batch, shape const& s) {
+  if (split.parts == 0) return "attention::extend: split.parts is 0; allowed are numbers from 1 on";
+  std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.most_queries());
+  if (split.memory.size() >= wanted) return {};
+  return message("attention::extend: split.memory has ", split.memory.size(), " floats; ", split.parts,
+                 " parts need ", wanted);
+}
+
+}  // namespace detail
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
