@@ -7,6 +7,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
 #include <cstddef>
@@ -44,6 +45,22 @@ inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list cons
   c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members);
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
   return c;
+}
+
+/// Tracks of a wave as a cache takes it: what limits say, 0 for two per worker, whole scopes, no more than there are.
+inline std::uint32_t tracks_of_wave(limits const& sizes, std::uint32_t workers) {
+  std::uint32_t const scope = tracks_per_plan(sizes.scope, sizes.extent);
+  std::uint32_t const wanted = sizes.wave_tracks != 0 ? sizes.wave_tracks : 2 * workers;
+  return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
+}
+
+/// Bytes that a cache with these limits takes from its executor at construction, ledger and workspace, in one piece: for
+/// engines that set the memory aside themselves. `channels` are those of the policy's score, `workers` the executor's.
+inline std::size_t cache_bytes(limits sizes, channel_list const& channels, std::uint32_t workers = 1) {
+  sizes.wave_tracks = tracks_of_wave(sizes, workers);
+  arena sizing;
+  carve_cache(sizing, sizes, channels);
+  return sizing.bytes();
 }
 
 /// The ledger where the host can read it: itself, or a copy in `memory`.

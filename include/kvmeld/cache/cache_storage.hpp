@@ -44,15 +44,11 @@ public:
                    typename Policy::merge_type>();
     construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
-    if (sizes_.wave_tracks == 0) sizes_.wave_tracks = 2 * executor_.workers();
-    std::uint32_t const scope = tracks_per_plan(sizes_.scope, sizes_.extent);
-    sizes_.wave_tracks = min_of(sizes_.wave_tracks, sizes_.extent.tracks());
-    sizes_.wave_tracks = max_of(scope, sizes_.wave_tracks / scope * scope);
-    arena sizing;
-    carve_cache(sizing, sizes_, policy_.score.channels());
-    memory_ = executor_.allocate(sizing.bytes());
+    sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
+    std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
+    memory_ = executor_.allocate(bytes);
     if (memory_.data() == nullptr) {
-      construction_ = report(message("merged_cache: the executor has no ", sizing.bytes(), " bytes"));
+      construction_ = report(message("merged_cache: the executor has no ", bytes, " bytes"));
       return;
     }
     executor_.clear(memory_.data(), memory_.size());

@@ -23,9 +23,10 @@ inline namespace KVMELD_ABI {
 ///     step.replay([&] { cache.append(other_slots, other_counts); ... });    // kvmeld's calls only
 ///
 /// `record` gets the longest lists and the largest counts that will come. It performs the calls too: the graph is launched
-/// right behind. All calls go to the executor given here. Whatever
-/// the calls would allocate has to be there: make them once before, without a graph. Not for the default stream, which
-/// cannot be captured. Allocates at construction, and the graph's nodes in `record`; waits for nothing.
+/// right behind. All calls go to the executor given here. What they would allocate has to be there: call the executor's
+/// `reserve`, or make the same calls once before. Not for the default stream, which cannot be captured. Allocates at
+/// construction, and the graph's nodes in `record`; waits for nothing. Where `record` or `replay` is refused, the host's
+/// part of the calls has been made and the device's has not: close the sequences concerned.
 template <class Executor> class call_graph {
 public:
   explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 16)
@@ -47,13 +48,13 @@ public:
       if (problem.empty()) calls();
     }
     if (problem.empty()) problem = record_.end();
+    if (problem.empty()) check("a launch", executor_.error(), problem);
     if (problem.empty()) check("cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
     if (!problem.empty()) forget();
     return problem.empty() ? launch() : report(problem);
   }
 
-  /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph. Where it is
-  /// refused, the host's part of the calls has been made and the device's has not: close the sequences concerned.
+  /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
   template <class Calls> status replay(Calls calls) {
     if (ready_ == nullptr) return report("replay: nothing is recorded; call record first");
     record_.begin_replay();

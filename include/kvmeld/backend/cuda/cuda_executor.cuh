@@ -188,8 +188,7 @@ public:
       kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, total, nullptr, 0);
     } else {
       // A capture cannot allocate: the same call made once before has.
-      if (record() != nullptr && bytes * blocks() > scratch_.size())
-        return note(cudaErrorStreamCaptureInvalidated);
+      if (record() != nullptr && bytes * blocks() > scratch_.size()) return note(cudaErrorMemoryAllocation);
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
       kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, total,

@@ -25,7 +25,8 @@ struct async_resource {
 };
 
 /// A resource over memory that the engine has set aside: pieces are handed out once and never come back.
-/// `cache.ledger_bytes() + cache.workspace_bytes()`, the executor's staging and scratch have to fit. Copies share it.
+/// What has to fit: cache_bytes(limits, channels, workers) of each cache, and per executor its lists
+/// (4 * cuda_executor::staged_numbers bytes) and what is reserved for scratch. Copies share it.
 class workspace_resource {
 public:
   workspace_resource(void* memory, std::size_t bytes, std::size_t* used)

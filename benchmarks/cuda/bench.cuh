@@ -1,0 +1,120 @@
+// What the device benchmark measures with: memory, times by events, the copy to compare with, the table.
+#pragma once
+
+#include <kvmeld/cuda.cuh>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace cuda_bench {
+
+inline bool has_device() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return true;
+  std::printf("SKIPPED: there is no CUDA device here, nothing was measured\n");
+  return false;
+}
+inline std::uint32_t multiprocessors() {
+  int n = 1;
+  cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+  return static_cast<std::uint32_t>(n);
+}
+inline std::size_t free_memory() {
+  std::size_t left = 0, all = 0;
+  return cudaMemGetInfo(&left, &all) == cudaSuccess ? left : 0;
+}
+
+/// Null where there is too little memory.
+template <class T> class device_array {
+public:
+  explicit device_array(std::size_t n) {
+    if (cudaMalloc(&data_, n * sizeof(T)) == cudaSuccess) return;
+    cudaGetLastError();
+    data_ = nullptr;
+  }
+  device_array(device_array const&) = delete;
+  device_array& operator=(device_array const&) = delete;
+  ~device_array() { cudaFree(data_); }
+  T* data() const { return data_; }
+
+private:
+  T* data_ = nullptr;
+};
+
+template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32_t seed) {
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < n;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u + seed * 40503u;
+    x = (x ^ x >> 15) * 2246822519u;
+    to[i] = kvmeld::element_traits<T>::from_float(static_cast<float>(x >> 8) * 0x1p-24f);
+  }
+}
+template <class T> void fill(T* to, std::size_t n, std::uint32_t seed) {
+  fill_kernel<<<1024, 256>>>(to, n, seed);
+}
+inline void copy_on_device(void* to, void const* from, std::size_t bytes) {
+  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);
+}
+
+/// Seconds of run() on the default stream, the median; prepare() comes before each and does not count.
+template <class Prepare, class Run> double median_of(int times, Prepare prepare, Run run) {
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  std::vector<float> all;
+  for (int i = 0; i <= times; ++i) {
+    prepare();
+    cudaEventRecord(begin, nullptr);
+    run();
+    cudaEventRecord(end, nullptr);
+    cudaEventSynchronize(end);
+    float ms = 0.0f;
+    cudaEventElapsedTime(&ms, begin, end);
+    if (i != 0) all.push_back(ms);  // the first one warms up
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::sort(all.begin(), all.end());
+  return static_cast<double>(all[all.size() / 2]) * 1e-3;
+}
+
+/// Bytes read plus bytes written per second by a copy on the device.
+inline double copy_bandwidth() {
+  std::size_t const bytes = std::min<std::size_t>(std::size_t{1} << 30, free_memory() / 4);
+  device_array<std::byte> from(bytes), to(bytes);
+  double const seconds = median_of(
+      9, [] {}, [&] { copy_on_device(to.data(), from.data(), bytes); });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+inline void print_head(double bandwidth) {
+  cudaDeviceProp p{};
+  cudaGetDeviceProperties(&p, 0);
+  std::printf("%s, %d multiprocessors; a copy on the device moves %.0f GB/s, read and written\n\n", p.name,
+              p.multiProcessorCount, bandwidth * 1e-9);
+  std::printf("bfloat16, 8 heads, to a fifth of the entries (ems: 768). `of copy` is the speed of the bytes "
+              "that must move at\n"
+              "least over that of the copy. Generic kernels; launches of the whole group of layers.\n\n");
+  std::printf(
+      "| what | entries | layers | head_dim | ms | of copy | launches |\n|---|---|---|---|---|---|---|\n");
+}
+inline void print_row(std::string const& what, kvmeld::shape const& s, double seconds, double share,
+                      std::size_t launches) {
+  std::printf("| %s | %u | %u | %u | %.3f | %.3f | %zu |\n", what.c_str(), s.capacity, s.layers, s.key_dim,
+              seconds * 1e3, share, launches);
+  std::fflush(stdout);
+}
+inline void print_row(std::string const& what, kvmeld::shape const& s, std::string const& why) {
+  std::printf("| %s | %u | %u | %u | %s | - | - |\n", what.c_str(), s.capacity, s.layers, s.key_dim,
+              why.c_str());
+}
+inline std::string message_of(cudaError_t e, std::uint32_t left, std::uint32_t budget) {
+  return std::string(cudaGetErrorString(e)) + ", " + std::to_string(left) + " entries left of a budget of " +
+         std::to_string(budget);
+}
+
+}  // namespace cuda_bench
