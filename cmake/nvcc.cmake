@@ -6,8 +6,8 @@ set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh")
 
-# kvmeld_nvcc_program(NAME SOURCES... [OPTIONS ...]): the executable NAME in the current binary directory, and a test of
-# that name which is skipped where the program ends with 77.
+# kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...]): the executable NAME in the current binary directory, its target
+# NAME.program, and a test which is skipped where the program ends with 77.
 function(kvmeld_nvcc_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS")
   file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cuh")

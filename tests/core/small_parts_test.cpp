@@ -32,7 +32,7 @@ TEST_CASE("a refusal throws its text, success is a quiet status") {
 
 TEST_CASE("findings are distinct bits") {
   std::uint32_t const all[] = {kvmeld::finding::nonfinite_rows, kvmeld::finding::budget_unreached,
-                               kvmeld::finding::evicted_fallback};
+                               kvmeld::finding::evicted_fallback, kvmeld::finding::overfull};
   std::uint32_t seen = 0;
   for (std::uint32_t bit : all) {
     CHECK((bit & (bit - 1)) == 0);

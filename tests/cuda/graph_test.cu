@@ -51,6 +51,9 @@ template <class Policy> void replays(Policy const& policy) {
           shrink.replay([&] { compress(device); });
         }
       }
+      if (i % 50 == 20) device.request_report();
+      device.poll_report();
+      for (std::uint32_t slot : {0u, 1u, 2u}) REQUIRE(device.length_bound(slot) >= host.longest(slot));
       if (i % 100 == 99) {
         for (std::uint32_t slot : {0u, 1u, 2u}) pair.check(slot);
       }

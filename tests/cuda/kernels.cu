@@ -1,4 +1,4 @@
-// Every kind of kernel once: compiled for several architectures to look at registers, never run.
+// Nearly every kind of kernel once, and every call: compiled for several architectures to look at registers, never run.
 #include <kvmeld/cuda.cuh>
 
 namespace {
@@ -20,6 +20,13 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
   cache.apply();
   cache.compress({0}, kvmeld::budget::entries(40));
   cache.fork(0, 1);
+  cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(nullptr, 1, 4, 256));
+  cache.truncate(0, 20);
+  cache.freeze(0, 2);
+  cache.reset_rounds(0);
+  cache.close(1);
+  cache.request_report();
+  cache.poll_report();
   kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, q, cache.ref(), out);
   if constexpr (!decltype(cache)::shares) {
     kvmeld::attention::split_keys const split{4, {reinterpret_cast<float*>(rows), 1u << 20}};
@@ -28,6 +35,25 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
 }
 
 }  // namespace
+
+// Layouts that lie in device memory, plans shared by heads, the bias written out, a graph over two caches.
+void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cudaStream_t stream) {
+  kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
+  kvmeld::relocatable<kvmeld::strided<__nv_bfloat16>> const there(at, 128);
+  kvmeld::limits sizes{extent};
+  sizes.scope = kvmeld::plan_scope::layer;
+  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
+                             kvmeld::kv{there, there}, sizes};
+  auto other = cache;
+  kvmeld::call_graph<kvmeld::cuda_executor<>> graph(cache.executor());
+  graph.include(other.executor());
+  graph.record([&] {
+    cache.compress({0}, kvmeld::budget::ratio(0.2));
+    other.compress({0}, kvmeld::budget::ratio(0.2));
+  });
+  kvmeld::attention::write_log_degree(cache.executor(), cache.ref(), 0, {0},
+                                      kvmeld::rows_by_head(a, 1, 2, 256));
+}
 
 void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::chelsea::llama3(), a);

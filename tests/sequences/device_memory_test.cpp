@@ -137,6 +137,33 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   CHECK(far.rounds(0) == near.rounds(0));
 }
 
+TEST_CASE("whatever the host believes, entries stay in their track") {
+  support::engine_memory<float> memory(extent);
+  auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks());
+  cache.open(0, extent.capacity - 3);
+  cache.open(1, 7, 0, 5);
+  auto const degrees = [&] {
+    auto const& l = cache.ledger();
+    kvmeld::track const t = kvmeld::make_track(extent, 0, 1, 0);
+    return std::vector<float>(l.degree + l.at(t, 0), l.degree + l.at(t, extent.capacity));
+  };
+  auto const before = degrees();
+  std::uint32_t const slot = 0, five = 5, four = 4;
+  auto const launch = [&](auto const& phase) {
+    kvmeld::track_source const source{extent, phase.work};
+    cache.executor().run(phase, extent, phase.work.tracks(extent), source);
+  };
+  launch(kvmeld::append_phase{{cache.ledger(), {&slot, 1}, &five}});  // what no host that can look would do
+  launch(kvmeld::append_settle_phase{{cache.ledger(), {&slot, 1}, &five}});
+  CHECK(cache.length(0, 0, 0) == extent.capacity);
+  CHECK(cache.findings(0) == kvmeld::finding::overfull);
+  CHECK(cache.findings(1) == kvmeld::finding::none);
+  launch(kvmeld::commit_phase{{cache.ledger(), {&slot, 1}, &four}});
+  CHECK(cache.length(0, 0, 0) <= extent.capacity);
+  CHECK(cache.length(0, 0, 0) >= extent.capacity - 5);
+  CHECK(degrees() == before);
+}
+
 TEST_CASE("layouts that lie in memory of a device: tensors move, and what is recorded follows them") {
   support::dice d(8);
   support::engine_memory<float> memory(extent), moved(extent), expected(extent);

@@ -111,7 +111,7 @@ public:
     executor.download(data_.data(), from, bytes);
     asked_ = 0;
   }
-  bool done() { return ++asked_ == 3; }
+  template <class Executor> bool done(Executor&) { return ++asked_ == 3; }
   void* data() const { return const_cast<std::byte*>(data_.data()); }
 
 private:

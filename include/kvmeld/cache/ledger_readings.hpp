@@ -20,7 +20,7 @@ inline namespace KVMELD_ABI {
 /// what it held last.
 /// On executors whose launches are immediate (the host) these are the ledger's own figures. On others they are what the
 /// host knows without waiting, see known_state: lengths are bounds, findings and rounds those of the last
-/// report_lengths.
+/// report_lengths or polled report.
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
@@ -39,7 +39,7 @@ public:
     return most;
   }
   /// Bound on the length of the longest track, known to the host without looking at device data: exact as long as
-  /// nothing but exact calls came since the sequence was opened or report_lengths was called. For schedulers.
+  /// nothing but exact calls came since the sequence was opened or its lengths were reported. For schedulers.
   std::uint32_t length_bound(std::uint32_t slot) const {
     std::uint32_t most = 0;
     if (within("length_bound", slot)) for_tracks(slot, [&](track t) { most = max_of(most, known_.at(t)); });

@@ -34,8 +34,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
-/// Construction allocates ledger and workspace; later calls nothing besides the host executor's scratch, which grows to
-/// the largest phase once. `apply` validates the plan on the host, with a few bytes per entry of one track. Copies are
+/// Construction allocates ledger and workspace; later calls nothing besides an executor's scratch, which grows to the largest
+/// phase once, and memory of the host for the first report and the first recorded compression. `apply` validates the plan on the host, with a few bytes per entry of one track. Copies are
 /// deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
@@ -260,10 +260,12 @@ public:
       known_.read(readable().ledger, slot);
   }
   /// Asks for what `report_lengths` tells, of all sequences, without waiting: enqueues a copy behind the calls made so far.
-  /// One report is on its way at a time; asking again forgets the first. The first time allocates host memory.
+  /// One report is on its way at a time: asking again before it has arrived does nothing. The first time allocates host
+  /// memory.
   status request_report() {
     if (status s = refuse_once("request_report", [] { return std::string(); }); !s.ok()) return s;
     if constexpr (!is_immediate<Executor>::value) {
+      if (report_.sent()) return {};
       report_.send(executor_, memory_.data(), arrays_.word_bytes);
       known_.expect_report();
     }
@@ -276,7 +278,7 @@ public:
     if constexpr (is_immediate<Executor>::value) {
       return true;
     } else {
-      if (!report_.arrived()) return false;
+      if (!report_.arrived(executor_)) return false;
       arena a(report_.data(), arrays_.word_bytes);
       known_.take_report(carve_ledger(a, sizes_, ledger_.channels));
       return true;

@@ -41,8 +41,8 @@ public:
   }
   bool sent() const { return sent_; }
   /// True once, when it is there.
-  bool arrived() {
-    if (!sent_ || !transfer_.done()) return false;
+  bool arrived(Executor& executor) {
+    if (!sent_ || !transfer_.done(executor)) return false;
     sent_ = false;
     return true;
   }

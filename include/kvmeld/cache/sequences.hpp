@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -69,12 +70,16 @@ struct append_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = ledger.length[t.where.index];
     std::uint32_t const next = ledger.seen[t.where.sequence] + ledger.pending[t.where.sequence];
-    std::uint32_t const count = count_of(t);
+    std::uint32_t const room = ledger.extent.capacity - n;
+    std::uint32_t const count =
+        min_of(count_of(t), room);  // hosts that cannot look may be wrong, memory may not
     team.sync();
     team.for_each(count, [&](std::uint32_t i) {
       new_entry(ledger, t.where, n + i, static_cast<position_t>(next + i));
     });
-    if (team.lane() == 0) ledger.length[t.where.index] = n + count;
+    if (team.lane() != 0) return;
+    ledger.length[t.where.index] = n + count;
+    if (count_of(t) > room) ledger.findings[t.where.index] |= finding::overfull;
   }
 };
 
@@ -89,7 +94,7 @@ struct append_settle_phase : sequence_phase {
 struct commit_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = ledger.length[t.where.index];
-    std::uint32_t const kept = n - ledger.pending[t.where.sequence] + count_of(t);
+    std::uint32_t const kept = min_of(n, n - min_of(n, ledger.pending[t.where.sequence]) + count_of(t));
     team.sync();
     team.for_each(n - kept, [&](std::uint32_t i) { ledger.degree[ledger.at(t.where, kept + i)] = 0.0f; });
     if (team.lane() == 0) ledger.length[t.where.index] = kept;

@@ -86,6 +86,11 @@ public:
     return recording_;
   }
 
+  /// Notes why what is recorded or replayed cannot be launched; the first problem is the one to tell.
+  void refuse(std::string const& why) {
+    if (problem_.empty()) problem_ = (recording_ ? "record: " : "replay: ") + why;
+  }
+
 private:
   struct piece {
     std::size_t begin, size;
@@ -113,11 +118,6 @@ private:
     refuse("other calls than were recorded; make the same, in the same order");
     return {places_, 0};
   }
-  /// The first problem is the one to tell.
-  void refuse(std::string const& why) {
-    if (problem_.empty()) problem_ = (recording_ ? "record: " : "replay: ") + why;
-  }
-
   std::uint32_t* places_;
   std::size_t room_;
   bool recording_ = false;

@@ -60,6 +60,7 @@ enum : std::uint32_t {
           ///< never merge and are never a target. Policies that only evict look at no row
   budget_unreached = 2,  ///< nothing mergeable was left above the budget
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
+  overfull = 8,  ///< entries were appended beyond the capacity, and dropped: what the host knew was wrong
 };
 }  // namespace finding
 

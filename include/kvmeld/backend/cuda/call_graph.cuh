@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -22,20 +23,32 @@ inline namespace KVMELD_ABI {
 ///     step.record([&] { cache.append(slots, counts); ...; engine_kernels(stream); });
 ///     step.replay([&] { cache.append(other_slots, other_counts); ... });    // kvmeld's calls only
 ///
-/// `record` gets the longest lists and the largest counts that will come. It performs the calls too: the graph is launched
-/// right behind. All calls go to the executor given here. What they would allocate has to be there: call the executor's
-/// `reserve`, or make the same calls once before. Not for the default stream, which cannot be captured. Allocates at
-/// construction, and the graph's nodes in `record`; waits for nothing. Where `record` or `replay` is refused, the host's
-/// part of the calls has been made and the device's has not: close the sequences concerned.
+/// `record` gets the longest lists, the most queries and the smallest budgets that will come. It performs the calls too: the
+/// graph is launched right behind. Every executor that the calls go to is named: a cache has one of its own
+/// (`cache.executor()`), attention the one it is given; launches of others would be captured with their lists of now. They
+/// share one stream, not the default one, which cannot be captured, and stay where they are as long as the graph lives, and so
+/// do the caches. After `rebind` record anew, or use `relocatable` layouts. What calls would allocate has to be there: call
+/// `reserve`, or make the same calls once before. Allocates at construction, and the graph's nodes in `record`; waits for
+/// nothing. Where `record` or `replay` is refused, the host's part of the calls has been made and the device's has not:
+/// close the sequences concerned.
 template <class Executor> class call_graph {
 public:
-  explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 16)
+  explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 17)
       : executor_(executor),
+        callers_{&executor},
         places_(executor.allocate(numbers * sizeof(std::uint32_t))),
         record_(static_cast<std::uint32_t*>(places_.data()), numbers) {}
   call_graph(call_graph const&) = delete;
   call_graph& operator=(call_graph const&) = delete;
   ~call_graph() { forget(); }
+
+  /// Calls go to this executor too; it has the same stream.
+  status include(Executor& other) {
+    if (other.stream() != executor_.stream())
+      return report("call_graph: the executors have different streams; give one");
+    callers_.push_back(&other);
+    return {};
+  }
 
   /// Captures `calls()`, with every kernel that it launches on the executor's stream, and launches the graph. Forgets what
   /// was recorded before.
@@ -44,11 +57,13 @@ public:
     record_.begin_recording();
     std::string problem;
     {
-      capture const open(executor_, record_, graph_, problem);
+      capture const open(*this, problem);
       if (problem.empty()) calls();
     }
     if (problem.empty()) problem = record_.end();
-    if (problem.empty()) check("a launch", executor_.error(), problem);
+    for (Executor const* e : callers_) {
+      if (problem.empty()) check("a launch", e->error(), problem);
+    }
     if (problem.empty()) check("cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
     if (!problem.empty()) forget();
     return problem.empty() ? launch() : report(problem);
@@ -59,7 +74,7 @@ public:
     if (ready_ == nullptr) return report("replay: nothing is recorded; call record first");
     record_.begin_replay();
     {
-      attachment const calls_go_here(executor_, record_);
+      attachment const calls_go_here(*this);
       calls();
     }
     std::string const problem = record_.end();
@@ -71,24 +86,26 @@ public:
 
 private:
   struct attachment {
-    attachment(Executor& e, call_record& r) : executor(e) { e.attach(&r); }
+    explicit attachment(call_graph& g) : to(g) { attach(&g.record_); }
     attachment(attachment const&) = delete;
     attachment& operator=(attachment const&) = delete;
-    ~attachment() { executor.attach(nullptr); }
-    Executor& executor;
+    ~attachment() { attach(nullptr); }
+    void attach(call_record* r) const {
+      for (Executor* e : to.callers_) e->attach(r);
+    }
+    call_graph& to;
   };
   /// Ends the capture however the calls end.
   struct capture : attachment {
-    capture(Executor& e, call_record& r, cudaGraph_t& to, std::string& why)
-        : attachment(e, r), graph(to), problem(why) {
-      check("cudaStreamBeginCapture", cudaStreamBeginCapture(e.stream(), cudaStreamCaptureModeThreadLocal),
-            problem);
+    capture(call_graph& g, std::string& why) : attachment(g), problem(why) {
+      check("cudaStreamBeginCapture",
+            cudaStreamBeginCapture(g.executor_.stream(), cudaStreamCaptureModeThreadLocal), problem);
     }
     ~capture() {
       if (!problem.empty()) return;
-      check("cudaStreamEndCapture", cudaStreamEndCapture(this->executor.stream(), &graph), problem);
+      check("cudaStreamEndCapture", cudaStreamEndCapture(this->to.executor_.stream(), &this->to.graph_),
+            problem);
     }
-    cudaGraph_t& graph;
     std::string& problem;
   };
 
@@ -109,6 +126,7 @@ private:
   }
 
   Executor& executor_;
+  std::vector<Executor*> callers_;
   typename Executor::memory places_;
   call_record record_;
   cudaGraph_t graph_ = nullptr;

@@ -5,6 +5,7 @@
 #include <kvmeld/backend/cuda/device_memory.cuh>
 #include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -78,7 +80,13 @@ public:
     executor.note(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, executor.stream()));
     executor.note(cudaEventRecord(there_, executor.stream()));
   }
-  bool done() const { return data_ != nullptr && cudaEventQuery(there_) == cudaSuccess; }
+  /// A fault on the way is the executor's error, and what was asked for never arrives.
+  template <class Executor> bool done(Executor& executor) const {
+    if (data_ == nullptr) return false;
+    cudaError_t const e = cudaEventQuery(there_);
+    if (e != cudaSuccess && e != cudaErrorNotReady) executor.note(e);
+    return e == cudaSuccess;
+  }
   void* data() const { return data_; }
 
 private:
@@ -115,6 +123,7 @@ public:
     std::swap(resource_, other.resource_);
     std::swap(staging_, other.staging_);
     std::swap(scratch_, other.scratch_);
+    std::swap(retired_, other.retired_);
     std::swap(processors_, other.processors_);
     std::swap(most_shared_, other.most_shared_);
     std::swap(next_, other.next_);
@@ -150,14 +159,15 @@ public:
     note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
     note(cudaStreamSynchronize(stream_));
   }
-  /// A device copy of up to staged_numbers numbers, valid until as many more have been staged.
+  /// A device copy, valid until staged_numbers more numbers have been staged. Longer lists get more room, once.
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
-    if (list.size() > staged_numbers) {
-      note(cudaErrorInvalidValue);
-      return {};
+    if (list.size() > staging_.size() / sizeof(std::uint32_t)) {
+      retire(staging_);
+      staging_ = allocate(2 * list.size() * sizeof(std::uint32_t));
+      next_ = 0;
     }
-    if (next_ + list.size() > staged_numbers) next_ = 0;
+    if (next_ + list.size() > staging_.size() / sizeof(std::uint32_t)) next_ = 0;
     std::uint32_t* const to = static_cast<std::uint32_t*>(staging_.data()) + next_;
     write(to, list);
     next_ += static_cast<std::uint32_t>(list.size());
@@ -167,7 +177,9 @@ public:
   /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has.
   void reserve(std::size_t bytes) {
     std::size_t const wanted = bytes * blocks();
-    if (bytes > most_shared_ && wanted > scratch_.size()) scratch_ = allocate(wanted);
+    if (bytes <= most_shared_ || wanted <= scratch_.size()) return;
+    retire(scratch_);
+    scratch_ = allocate(wanted);
   }
 
   template <class Phase, class Source>
@@ -187,8 +199,9 @@ public:
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
       kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, total, nullptr, 0);
     } else {
-      // A capture cannot allocate: the same call made once before has.
-      if (record() != nullptr && bytes * blocks() > scratch_.size()) return note(cudaErrorMemoryAllocation);
+      if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
+        return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
+      }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
       kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, total,
@@ -213,8 +226,15 @@ public:
 private:
   std::uint32_t blocks() const { return 2 * processors_; }
 
+  /// Graphs may have captured its address.
+  void retire(memory& m) {
+    if (m.size() != 0) retired_.push_back(std::move(m));
+    m = {};
+  }
+
   cudaStream_t stream_;
   Resource resource_;
+  std::vector<memory> retired_;
   memory staging_;
   memory scratch_;
   std::uint32_t processors_ = 1;
