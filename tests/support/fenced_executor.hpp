@@ -139,6 +139,7 @@ public:
     std::memset(to, 0, bytes);
   }
   void upload(void* to, void const* host, std::size_t bytes) const {
+    if (bytes == 0) return;  // of an empty list, which may be null
     gate const g(fence_);
     std::memcpy(to, host, bytes);
   }
