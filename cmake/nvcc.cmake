@@ -10,12 +10,13 @@ file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/i
 # NAME.program, and a test which is skipped where the program ends with 77.
 function(kvmeld_nvcc_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS")
-  file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cuh")
   set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra,-fopenmp
               "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
   set(objects)
   foreach(source IN LISTS arg_SOURCES)
     get_filename_component(unit "${source}" NAME_WE)
+    get_filename_component(folder "${CMAKE_CURRENT_SOURCE_DIR}/${source}" DIRECTORY)
+    file(GLOB headers CONFIGURE_DEPENDS "${folder}/*.cuh")
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.${unit}.o")
     file(RELATIVE_PATH shown "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
     add_custom_command(

@@ -115,7 +115,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       }
     }
     if (parts.count == 1) return this->finish(team, b, dv, state);
-    parts.write(team, part, b, dv, state);
+    parts.write(team, part, b, state);
   }
 
 private:

@@ -46,11 +46,12 @@ struct partial_rows {
     return data + (head * queries + b.query_of(r)) * (value_dim + 2);
   }
   template <class Team>
-  KVMELD_HD void write(Team const& team, std::uint32_t part, block_of_rows const& b, std::uint32_t dv,
+  KVMELD_HD void write(Team const& team, std::uint32_t part, block_of_rows const& b,
                        softmax_state const& state) const {
     for (std::uint32_t r = 0; r < b.rows; ++r) {
       float* const to = row(part, b, r);
-      team.for_each(dv, [&](std::uint32_t c) { to[2 + c] = state.total[std::size_t{r} * dv + c]; });
+      float const* const total = state.total + std::size_t{r} * value_dim;
+      team.for_each(value_dim, [&](std::uint32_t c) { to[2 + c] = total[c]; });
       if (team.lane() != 0) continue;
       to[0] = state.highest[r];
       to[1] = state.seen[r] != 0 ? state.sum[r] : 0.0f;

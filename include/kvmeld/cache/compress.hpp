@@ -199,7 +199,7 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool me
 template <class Executor> bool any_active(wave_ref const& wave) {
   if constexpr (is_immediate<Executor>::value) {
     for (std::uint32_t item = 0; item < wave.tracks; ++item) {
-      if (!wave.idle(item) && wave.state[item].active != 0) return true;
+      if (wave.state[item].active != 0) return true;
     }
     return false;
   } else {

@@ -193,8 +193,8 @@ private:
   std::vector<std::uint32_t> length_, findings_, track_words_;
   std::vector<std::uint32_t> seen_, pending_, frozen_, id_, is_open_, sequence_words_;
   std::vector<std::uint8_t> known_;
-  std::vector<std::int64_t>
-      drift_;  ///< entries appended to every track since a report was asked for, less those dropped
+  /// Entries appended to every track since a report was asked for, less those dropped.
+  std::vector<std::int64_t> drift_;
   std::vector<since> since_;
 };
 

@@ -34,9 +34,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
-/// Construction allocates ledger and workspace; later calls nothing besides an executor's scratch, which grows to the largest
-/// phase once, and memory of the host for the first report and the first recorded compression. `apply` validates the plan on the host, with a few bytes per entry of one track. Copies are
-/// deep in the ledger and share K and V: `rebind` the copy to a copy of the tensors.
+/// Construction allocates ledger and workspace; later calls nothing besides an executor's scratch, which grows to the
+/// largest phase once, and memory of the host for the first report and the first recorded compression. `apply`
+/// validates the plan on the host, with a few bytes per entry of one track. Copies are deep in the ledger and share K
+/// and V: `rebind` the copy to a copy of the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>

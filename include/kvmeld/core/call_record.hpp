@@ -35,7 +35,6 @@ public:
     begin(true);
   }
   void begin_replay() { begin(false); }
-  bool recording() const { return recording_; }
 
   /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then belongs in
   /// `places` before the launch.
@@ -118,6 +117,7 @@ private:
     refuse("other calls than were recorded; make the same, in the same order");
     return {places_, 0};
   }
+
   std::uint32_t* places_;
   std::size_t room_;
   bool recording_ = false;

@@ -55,12 +55,12 @@ inline status report(std::string problem) {
 namespace finding {
 enum : std::uint32_t {
   none = 0,
-  nonfinite_rows =
-      1,  ///< rows with NaN or infinity, among those looked at because they might have merged: they
-          ///< never merge and are never a target. Policies that only evict look at no row
+  /// Rows with NaN or infinity, among those looked at because they might have merged: they never merge and are never a
+  /// target. Policies that only evict look at no row.
+  nonfinite_rows = 1,
   budget_unreached = 2,  ///< nothing mergeable was left above the budget
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
-  overfull = 8,  ///< entries were appended beyond the capacity, and dropped: what the host knew was wrong
+  overfull = 8,          ///< entries appended beyond the capacity were dropped: what the host knew was wrong
 };
 }  // namespace finding
 

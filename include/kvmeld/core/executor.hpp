@@ -17,7 +17,8 @@ inline namespace KVMELD_ABI {
 //                                      idle_sequence
 //   records(), limit(what, n, most)    whether a call_record is attached; n, or what was recorded for it
 //   run(phase, extent, items, source)  one launch: phase(team, tile) for every tile of every item that is not idle
-//   transfer                           a copy to the host that nothing waits for: begin(executor, p, bytes), done(executor), data()
+//   transfer                           a copy to the host that nothing waits for: begin(executor, p, bytes),
+//                                      done(executor), data()
 //   workers(), immediate
 // `immediate` says that launches have happened when they return and that its memory is the host's: the host may then
 // look at any array at any time; it needs no transfer. Where it is not, caches go by what the host knows (known_state).
