@@ -4,6 +4,7 @@
 #include "repeat.hpp"
 #include "session.hpp"
 
+#include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
@@ -15,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 
 namespace kvmeld_bench {
@@ -39,10 +39,8 @@ public:
 
   /// K and V as they were made; the first call makes them. Before it there are none.
   void restore() {
-    if (!original_) {
-      original_.reset(new T[size_]);
-      keys_.reset(new T[size_]);
-      values_.reset(new T[size_]);
+    if (original_.size() == 0) {
+      for (auto* memory : {&original_, &keys_, &values_}) *memory = kvmeld::host_memory(size_ * sizeof(T));
       parallel_for(threads_, heads_of(of_.n),
                    [&](std::int64_t head) { fill(static_cast<std::uint32_t>(head)); });
     }
@@ -50,20 +48,22 @@ public:
     parallel_for(threads_, static_cast<std::int64_t>((size_ + piece - 1) / piece), [&](std::int64_t i) {
       std::size_t const begin = static_cast<std::size_t>(i) * piece;
       std::size_t const bytes = std::min(piece, size_ - begin) * sizeof(T);
-      std::memcpy(keys_.get() + begin, original_.get() + begin, bytes);
-      std::memcpy(values_.get() + begin, original_.get() + begin, bytes);
+      std::memcpy(keys() + begin, original() + begin, bytes);
+      std::memcpy(values() + begin, original() + begin, bytes);
     });
   }
 
   input const& of() const { return of_; }
   kvmeld::shape extent() const { return extent_of(of_.n); }
-  T* keys() const { return keys_.get(); }
-  T* values() const { return values_.get(); }
+  T* keys() const { return static_cast<T*>(keys_.data()); }
+  T* values() const { return static_cast<T*>(values_.data()); }
   kvmeld::kv<kvmeld::strided<T>, kvmeld::strided<T>> rows() const {
-    return {{keys_.get(), "LSHTC", extent(), head_dim}, {values_.get(), "LSHTC", extent(), head_dim}};
+    return {{keys(), "LSHTC", extent(), head_dim}, {values(), "LSHTC", extent(), head_dim}};
   }
 
 private:
+  T* original() const { return static_cast<T*>(original_.data()); }
+
   /// Keys are a topic's direction plus a first-order autoregressive walk (0.9) along the tokens. A topic lasts 64
   /// tokens on average; there are 32 of them, and they come back.
   void fill(std::uint32_t head) {
@@ -77,7 +77,7 @@ private:
     std::array<float, head_dim> walk{};
     std::uint32_t choice = head + 1;
     std::uint32_t topic = 0;
-    T* out = original_.get() + std::size_t{head} * of_.n * head_dim;
+    T* out = original() + std::size_t{head} * of_.n * head_dim;
     for (std::uint32_t t = 0; t < of_.n; ++t, out += head_dim) {
       if (noise(choice) > 1.0f - 2.0f / 64) {
         noise(choice);
@@ -93,7 +93,7 @@ private:
   input of_;
   std::uint32_t threads_;
   std::size_t size_;
-  std::unique_ptr<T[]> original_, keys_, values_;
+  kvmeld::host_memory original_, keys_, values_;  // at whole lines of the cache, as engines have theirs
 };
 
 /// Scores as `observed_rows` queries leave them: most entries get little attention, a few get much.

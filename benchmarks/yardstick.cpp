@@ -17,6 +17,18 @@
 #endif
 
 namespace kvmeld_bench {
+namespace {
+
+std::byte* bytes_of(kvmeld::host_memory const& m) { return static_cast<std::byte*>(m.data()); }
+
+/// At least `size` bytes, all touched.
+void grow(kvmeld::host_memory& m, std::size_t size) {
+  if (m.size() >= size) return;
+  m = kvmeld::host_memory(size);
+  std::memset(m.data(), 1, size);
+}
+
+}  // namespace
 
 yardstick::yardstick(std::uint32_t threads) : threads_(threads) {
 #if defined(KVMELD_BENCH_BLAS)
@@ -29,8 +41,8 @@ double yardstick::move_seconds(double bytes) {
   constexpr std::size_t worth_a_thread = std::size_t{256} << 10;
   double const wanted = std::max(1.0, bytes / 2);
   std::size_t const size = wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) : most;
-  if (from_.size() < size) from_.assign(size, 1);
-  if (to_.size() < size) to_.assign(size, 2);
+  grow(from_, size);
+  grow(to_, size);
   std::size_t const parts = std::clamp<std::size_t>(size / worth_a_thread, 1, threads_);
   double const seconds = median_seconds(
       0.02, [] {},
@@ -39,7 +51,7 @@ double yardstick::move_seconds(double bytes) {
                      [&](std::int64_t p) {
                        std::size_t const begin = size * static_cast<std::size_t>(p) / parts;
                        std::size_t const end = size * (static_cast<std::size_t>(p) + 1) / parts;
-                       std::memcpy(to_.data() + begin, from_.data() + begin, end - begin);
+                       std::memcpy(bytes_of(to_) + begin, bytes_of(from_) + begin, end - begin);
                      });
       });
   return seconds * wanted / static_cast<double>(size);
@@ -51,7 +63,7 @@ double yardstick::read_seconds(double bytes) {
   double const wanted = std::max(64.0, bytes);
   std::size_t const size =
       wanted < static_cast<double>(most) ? static_cast<std::size_t>(wanted) / 64 * 64 : most;
-  if (from_.size() < size) from_.assign(size, 1);
+  grow(from_, size);
   std::size_t const parts = std::clamp<std::size_t>(size / worth_a_thread, 1, threads_);
   double const seconds = pass_seconds(static_cast<std::uint32_t>(parts), [&](std::uint32_t part) {
     std::size_t const begin = size / 64 * part / parts;
@@ -59,7 +71,7 @@ double yardstick::read_seconds(double bytes) {
     std::uint64_t sum[8] = {};
     for (std::size_t i = begin; i < end; ++i) {
       std::uint64_t x[8];
-      std::memcpy(x, from_.data() + 64 * i, sizeof x);
+      std::memcpy(x, bytes_of(from_) + 64 * i, sizeof x);
       for (int j = 0; j < 8; ++j) sum[j] += x[j];
     }
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];

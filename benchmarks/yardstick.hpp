@@ -3,6 +3,9 @@
 
 #include "repeat.hpp"
 
+#include <kvmeld/backend/host/host_executor.hpp>
+
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -54,7 +57,7 @@ public:
 
 private:
   std::uint32_t threads_;
-  std::vector<unsigned char> from_, to_;
+  kvmeld::host_memory from_, to_;            // aligned as the tensors are
   mutable std::uint64_t volatile sink_ = 0;  ///< so that no sum is left out
 };
 

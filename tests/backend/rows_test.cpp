@@ -154,6 +154,44 @@ TEST_CASE("packing moves what is kept and touches nothing behind it") {
   }
 }
 
+TEST_CASE("rows are cleared and copied wherever they lie, and nothing beside them is written") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    dice d(23);
+    for (int i = 0; i < 120; ++i) {
+      // From a few bytes to what goes past the caches; rows side by side or apart, at whole lines or not.
+      std::uint32_t const rows = i % 4 == 0 ? d.between(300, 1500) : d.between(0, 40);
+      std::size_t const bytes = 4 * d.between(1, 300) * (i % 3 == 0 ? 64 : 1);
+      std::size_t const stride = bytes + (d.chance(0.5) ? 0 : 4 * d.below(70));
+      std::size_t const shift = d.chance(0.3) ? 0 : d.below(130);
+      kvmeld::host_memory const memory(shift + rows * stride + 64);
+      auto* const data = static_cast<unsigned char*>(memory.data());
+      std::memset(data, 7, memory.size());
+      k.clear_rows(data + shift, static_cast<std::int64_t>(stride), rows, bytes);
+      std::size_t wrong = 0;
+      for (std::size_t at = 0; at < memory.size(); ++at) {
+        bool const cleared = at >= shift && at - shift < rows * stride && (at - shift) % stride < bytes;
+        wrong += data[at] != (cleared ? 0 : 7) ? 1 : 0;
+      }
+      CHECK(wrong == 0);
+    }
+    for (int i = 0; i < 120; ++i) {
+      std::size_t const bytes = i % 2 == 0 ? 64 * d.between(1, 20) : d.between(1, 600);
+      std::size_t const to = i % 3 == 0 ? 0 : d.below(100), from = to + bytes + d.below(100);
+      kvmeld::host_memory const memory(from + bytes);
+      auto* const data = static_cast<unsigned char*>(memory.data());
+      for (std::size_t at = 0; at < memory.size(); ++at) data[at] = static_cast<unsigned char>(d.next());
+      std::vector<unsigned char> wanted(data, data + memory.size());
+      std::copy_n(wanted.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                  wanted.begin() + static_cast<std::ptrdiff_t>(to));
+      k.stream_row(data + to, data + from, bytes);
+      k.drain();
+      CHECK(std::memcmp(data, wanted.data(), memory.size()) == 0);
+    }
+  }
+}
+
 TEST_CASE("finiteness looks at every element") {
   for (auto set : instruction_sets()) {
     CAPTURE(kvmeld::name_of(set));

@@ -53,10 +53,17 @@ void check_keys(kvmeld::instruction_set set, indices const& keys, std::uint32_t 
 void check_scores(kvmeld::instruction_set set, std::vector<float> const& scores, std::uint32_t k) {
   CAPTURE(scores.size());
   CAPTURE(k);
+  auto const n = static_cast<std::uint32_t>(scores.size());
   indices keys;
   for (float x : scores) keys.push_back(std::max(1u, kvmeld::order_key(x)));
-  CHECK(selected(set, static_cast<std::uint32_t>(scores.size()), k, kvmeld::score_keys{scores.data()}) ==
-        best(keys, k));
+  std::vector<std::uint8_t> wanted(n + 1, 3);
+  for (std::uint32_t i : best(keys, k)) wanted[i] = 5;
+  wanted[n] = 7;
+  std::vector<std::uint8_t> marks(n + 1, 9);
+  marks[n] = 7;  // nothing is written behind the scores
+  tuned_lane const lane(kvmeld::kernels_of(set), kvmeld::select_k_scratch());
+  kvmeld::mark_best(lane.team(), n, k, scores.data(), std::uint8_t{5}, std::uint8_t{3}, marks.data());
+  CHECK(marks == wanted);
 }
 
 }  // namespace
@@ -85,22 +92,31 @@ TEST_CASE("the tuned selection takes what a sort would, of any number of keys an
   }
 }
 
-TEST_CASE("scores select as their order keys do, with NaN, infinities and both zeros among them") {
+TEST_CASE("scores are marked as their order keys rank, with NaN, infinities and both zeros among them") {
   for (auto set : instruction_sets()) {
     CAPTURE(kvmeld::name_of(set));
     dice d(32);
-    for (std::uint32_t n : {1u, 16u, 33u, 3000u, 50000u, 270000u}) {
-      for (int kind = 0; kind < 4; ++kind) {
+    for (std::uint32_t n : {0u, 1u, 16u, 33u, 3000u, 16320u, 16321u, 50000u, 270000u}) {
+      for (int kind = 0; kind < 7; ++kind) {
         std::vector<float> scores(n);
+        std::uint32_t i = 0;
         for (float& x : scores) {
-          x = static_cast<float>(kind == 0 ? d.uniform() : kind == 1 ? d.normal() : d.below(5));
+          x = static_cast<float>(kind == 0   ? d.uniform()
+                                 : kind == 1 ? d.normal()
+                                 : kind == 4 ? 1.0 - 1e-6 * i  // first the best
+                                 : kind == 5
+                                     ? (i % 8 == 1 ? 2.0 + d.uniform() : d.uniform() / 8)  // rare at samples
+                                 : kind == 6 ? 1.0 + 1e-7 * (d.below(8) + (i % 2))  // a handful of values
+                                             : d.below(5));
           if (kind == 3 && d.chance(0.3)) {
             constexpr std::uint32_t odd[] = {0x7fc00000u, 0xff800001u, 0x7f800000u,
                                              0xff800000u, 0x80000000u, 0u};
             x = kvmeld::bits_float(d.pick(odd));
           }
+          ++i;
         }
-        for (std::uint32_t k : {1u, n / 5, n / 2, n - n / 16, n}) check_scores(set, scores, k);
+        for (std::uint32_t k : {0u, 1u, n / 100, n / 5, n / 2, n - n / 16, n - (n != 0), n, n + 1})
+          check_scores(set, scores, k);
       }
     }
   }

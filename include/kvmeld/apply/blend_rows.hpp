@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -59,24 +58,21 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
                           Slot slot, Weight weight, blend_buffers const& b) {
-  if constexpr (has_kernels<Team>::value && has_plain_rows<Layout>::value) {
+  if constexpr (has_row_kernels<Team, Layout>::value) {
     using T = typename Layout::element_type;
     constexpr std::uint32_t most = 64;
-    using kernels_type = std::remove_pointer_t<decltype(team.kernels())>;
-    if constexpr (kernels_type::template reads<T>) {
-      auto const* const tuned = team.kernels();
-      segment<T> const to = layout.locate(where, p);
-      bool plain = tuned != nullptr && count <= most && to.channel_stride == 1;
-      T const* rows[most];
-      float weights[most];
-      for (std::uint32_t i = 0; plain && i < count; ++i) {
-        segment<T> const from = layout.locate(where, slot(i));
-        plain = from.channel_stride == 1;
-        rows[i] = from.base;
-        weights[i] = weight(i);
-      }
-      if (plain) return tuned->blend(rows, weights, count, layout.channels(), to.base);
+    auto const* const tuned = team.kernels();
+    segment<T> const to = layout.locate(where, p);
+    bool plain = tuned != nullptr && count <= most && to.channel_stride == 1;
+    T const* rows[most];
+    float weights[most];
+    for (std::uint32_t i = 0; plain && i < count; ++i) {
+      segment<T> const from = layout.locate(where, slot(i));
+      plain = from.channel_stride == 1;
+      rows[i] = from.base;
+      weights[i] = weight(i);
     }
+    if (plain) return tuned->blend(rows, weights, count, layout.channels(), to.base);
   }
   blend_rows(team, layout, where, count, slot, weight, b);
   layout.encode_row(team, where, p, [&](std::uint32_t c) { return b.total[c]; });

@@ -17,6 +17,7 @@ inline namespace KVMELD_ABI {
 struct renumber_phase {
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -95,20 +96,69 @@ template <class Layout> struct compact_rows_phase {
         for (slot_t to = kept; to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
       });
     } else {
+      bool const past_caches = streams(team, t.where, kept - begin);
       for (slot_t from = begin; from < n; ++from) {
         if (plan.what[base + from] == fate::keep) {
-          layout.copy_row(team, t.where, plan.new_slot[base + from], from);
+          move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
         }
+      }
+      if constexpr (has_row_kernels<Team, Layout>::value) {
+        if (past_caches) team.kernels()->drain();
       }
       if (!zero) return;
       team.sync();
-      for (slot_t to = kept; to < n; ++to) {
-        layout.encode_row(team, t.where, to, [](std::uint32_t) { return 0.0f; });
-      }
+      clear_rows(team, t.where, kept, n);
     }
   }
 
 private:
+  KVMELD_HD std::size_t row_bytes() const {
+    return layout.channels() * sizeof(typename Layout::element_type);
+  }
+
+  /// Whether so many rows are moved past the caches: then lines written need not be read first. Fewer rows stay in the
+  /// cache for the attention that comes next.
+  template <class Team> KVMELD_HD bool streams(Team const& team, track where, std::uint32_t rows) const {
+    if constexpr (has_row_kernels<Team, Layout>::value) {
+      constexpr std::size_t worth_streaming = std::size_t{8} << 20;
+      return team.kernels() != nullptr && rows * row_bytes() >= worth_streaming &&
+             layout.locate(where, 0).channel_stride == 1;
+    } else {
+      return false;
+    }
+  }
+
+  template <class Team>
+  KVMELD_HD void move_row(Team const& team, track where, slot_t to, slot_t from,
+                          [[maybe_unused]] bool past_caches) const {
+    if constexpr (has_row_kernels<Team, Layout>::value) {
+      if (past_caches) {
+        return team.kernels()->stream_row(layout.locate(where, to).base, layout.locate(where, from).base,
+                                          row_bytes());
+      }
+    }
+    layout.copy_row(team, where, to, from);
+  }
+
+  /// Zeroes the rows of slots [begin, end). Cooperative.
+  template <class Team>
+  KVMELD_HD void clear_rows(Team const& team, track where, slot_t begin, slot_t end) const {
+    while (begin < end) {
+      if constexpr (has_row_kernels<Team, Layout>::value) {
+        auto const s = layout.locate(where, begin);
+        if (team.kernels() != nullptr && s.channel_stride == 1) {
+          std::uint32_t const run = min_of(end - begin, s.remaining);
+          team.kernels()->clear_rows(s.base, s.token_stride * std::int64_t{sizeof(*s.base)}, run,
+                                     row_bytes());
+          begin += run;
+          continue;
+        }
+      }
+      layout.encode_row(team, where, begin, [](std::uint32_t) { return 0.0f; });
+      ++begin;
+    }
+  }
+
   /// Column by column in stretches of slots, whose fates become bits once for all columns.
   template <class Kernels, class T>
   void pack_columns(Kernels const& tuned, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
@@ -150,6 +200,7 @@ private:
 struct compact_ledger_phase {
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 

@@ -16,6 +16,7 @@ inline namespace KVMELD_ABI {
 struct compose_phase {
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 

@@ -24,6 +24,7 @@ struct merge_ledger_phase {
   wave_ref wave;
   plan_ref map;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
 

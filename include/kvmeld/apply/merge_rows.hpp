@@ -27,6 +27,7 @@ enum class side : std::uint8_t { key, value };
 template <class Layout> struct merge_rows_phase {
   static constexpr std::uint32_t block = 256;         ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice = 16;  ///< channels per tile, tokens first
+  static constexpr std::uint32_t most_fetched = 8;    ///< rows of a set that are asked for ahead
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -64,9 +65,22 @@ private:
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
     blend_buffers const b(team, layout.channels());
+    // Rows of sets lie far apart: those of a few sets ahead are asked for while one is merged.
+    slot_t ahead = begin;
+    auto const fetch_set = [&] {
+      while (ahead < end) {
+        member_list const m = members_of(wave, t.item, ahead++);
+        if (m.count < 2) continue;
+        for (std::uint32_t i = 0; i < min_of(m.count, most_fetched); ++i)
+          prefetch_row(team, layout, t.where, m.slots[i]);
+        return;
+      }
+    };
+    for (int i = 0; i < 4; ++i) fetch_set();
     for (slot_t p = begin; p < end; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count < 2) continue;
+      fetch_set();
       blend_into(
           team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
           [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);

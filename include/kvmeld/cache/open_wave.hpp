@@ -23,6 +23,7 @@ struct begin_phase {
   wave_ref wave;
   budget allowed;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -72,6 +73,7 @@ struct fallback_phase {
   wave_ref wave;
   bool last;  ///< no further rounds follow
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_k_scratch(); }
 
@@ -110,6 +112,7 @@ struct end_phase {
   wave_ref wave;
   bool last;  ///< no further rounds follow
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -130,6 +133,7 @@ struct end_phase {
 struct resume_phase {
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -146,6 +150,7 @@ struct resume_phase {
 struct settle_phase {
   ledger_ref ledger;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 

@@ -30,6 +30,7 @@ struct sequence_phase {
   work_list work;
   std::uint32_t const* counts;  ///< [work.sequence_count]
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
   KVMELD_HD std::uint32_t count_of(tile const& t) const {

@@ -18,6 +18,7 @@ inline namespace KVMELD_ABI {
 struct scope_phase {
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }

@@ -1,4 +1,4 @@
-// The k best of n by integer key, ties to the lower index: the one selection every stage uses.
+// The k best of n, ties to the lower index: the one selection every stage uses.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -16,14 +16,6 @@ inline namespace KVMELD_ABI {
 KVMELD_HD constexpr std::size_t select_k_scratch() {
   return scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
 }
-
-/// Keys of scores, for select_k: a NaN ranks lowest but stays eligible. A tuned form reads the scores by itself.
-struct score_keys {
-  float const* score;
-  KVMELD_HD std::uint32_t operator()(std::uint32_t i) const {
-    return max_of(std::uint32_t{1}, order_key(score[i]));
-  }
-};
 
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
 /// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
@@ -76,6 +68,22 @@ KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_
   }
   team.sync();
   return team.reduce(marked, op_sum{});
+}
+
+/// out[i] = best for the min(k, n) highest scores, rest for the others: NaN ranks lowest but stays eligible, ties go to
+/// the lower index. Collective, with a barrier at the end.
+template <class Team, class Byte>
+KVMELD_HD void mark_best(Team const& team, std::uint32_t n, std::uint32_t k, float const* score, Byte best,
+                         Byte rest, Byte* out) {
+  static_assert(sizeof(Byte) == 1, "kvmeld: marks are bytes");
+  if constexpr (has_kernels<Team>::value) {
+    if (team.kernels() != nullptr && team.split(n, k, score, best, rest, out)) return;
+  }
+  team.for_each(n, [&](std::uint32_t i) { out[i] = rest; });
+  team.sync();
+  select_k(
+      team, n, k, [&](std::uint32_t i) { return max_of(std::uint32_t{1}, order_key(score[i])); },
+      [&](std::uint32_t i) { out[i] = best; });
 }
 
 }  // namespace KVMELD_ABI

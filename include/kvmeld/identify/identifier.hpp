@@ -67,6 +67,7 @@ struct round_phase {
   bool lists_centers =
       false;  ///< finite centres, ascending, into set_member, which is free until sets are linked
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -130,6 +131,7 @@ template <class Identify> struct admit_phase {
   wave_ref wave;
   bool repeats;  ///< of the identifier
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
 

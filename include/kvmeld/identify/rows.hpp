@@ -26,16 +26,6 @@ KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, sl
   }
 }
 
-/// Hints that a row is read soon, where the team has a way to.
-template <class Team, class Layout>
-KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
-  if constexpr (has_kernels<Team>::value && has_plain_rows<Layout>::value) {
-    if (team.kernels() == nullptr) return;
-    auto const s = layout.locate(where, slot);
-    if (s.channel_stride == 1) team.prefetch(s.base, layout.channels() * sizeof(*s.base));
-  }
-}
-
 /// 1 / ||row||; 0 for a zero row, whose cosine with everything is then 0.
 KVMELD_HD inline float inverse_norm(float const* row, std::uint32_t n) {
   float const square = dot(row, row, n);

@@ -19,6 +19,7 @@ struct fold_scores_phase {
   static constexpr std::uint32_t block = 256;
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
 

@@ -66,6 +66,7 @@ struct link_phase {
   wave_ref wave;
   plan_ref map;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 

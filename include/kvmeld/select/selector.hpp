@@ -58,15 +58,22 @@ template <class Select, class = void> struct makes_centers : std::false_type {};
 template <class Select>
 struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
 
+/// Pins the ends. Cooperative; no barrier.
+template <class Team>
+KVMELD_HD void mark_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
+  std::uint32_t const n = wave.state[item].length;
+  role* const roles = wave.roles + wave.at(item, 0);
+  team.for_each(p.sinks, [&](std::uint32_t i) { roles[i] = role::pinned; });
+  team.for_each(p.recents, [&](std::uint32_t i) { roles[n - p.recents + i] = role::pinned; });
+}
+
 /// Pins the ends, marks everything between as mergeable. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
-  std::uint32_t const n = wave.state[item].length;
-  role* const roles = wave.roles + wave.at(item, 0);
-  std::uint32_t const middle = n - p.sinks - p.recents;
-  team.for_each(p.sinks, [&](std::uint32_t i) { roles[i] = role::pinned; });
-  team.for_each(middle, [&](std::uint32_t i) { roles[p.sinks + i] = role::mergeable; });
-  team.for_each(p.recents, [&](std::uint32_t i) { roles[p.sinks + middle + i] = role::pinned; });
+  mark_ends(team, wave, item, p);
+  role* const roles = wave.roles + wave.at(item, p.sinks);
+  team.for_each(wave.state[item].length - p.sinks - p.recents,
+                [&](std::uint32_t i) { roles[i] = role::mergeable; });
   team.sync();
 }
 
@@ -77,6 +84,7 @@ template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
 
+  static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_scratch(); }
 

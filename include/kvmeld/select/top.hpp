@@ -6,6 +6,7 @@
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/select/selector.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -29,12 +30,10 @@ struct top {
   }
   template <class Team>
   KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
-    pin_ends(team, wave, item, p);
+    mark_ends(team, wave, item, p);
     std::uint32_t const middle = wave.state[item].length - p.sinks - p.recents;
-    float const* const score = wave.score + wave.at(item, p.sinks);
-    role* const roles = wave.roles + wave.at(item, p.sinks);
-    // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
-    select_k(team, middle, p.heavy, score_keys{score}, [&](std::uint32_t i) { roles[i] = role::pinned; });
+    std::size_t const first = wave.at(item, p.sinks);
+    mark_best(team, middle, p.heavy, wave.score + first, role::pinned, role::mergeable, wave.roles + first);
   }
   std::string problem() const {
     return share_problem("select::top.sinks", sinks) + share_problem("select::top.recents", recents) +

@@ -130,10 +130,13 @@ public:
             tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
+    // Threads that sleep take as long to wake as one needs for so many entries, some 40 us.
+    constexpr std::uint64_t few_entries = 40000;
+    bool const alone = threads_ == 1 || total <= 1 ||
+                       (is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries);
     // Neighbouring tiles read the same rows: a few of them go to one thread, as long as all threads stay busy.
     std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
-#pragma omp parallel for schedule(dynamic, share)                                                            \
-    num_threads(static_cast <int>(threads_)) if (threads_ > 1 && total > 1)
+#pragma omp parallel for schedule(dynamic, share) num_threads(static_cast <int>(threads_)) if (!alone)
     for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));
 #else
     for (std::int64_t n = 0; n < total; ++n) body(n, 0);

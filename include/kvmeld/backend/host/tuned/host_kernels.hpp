@@ -52,18 +52,25 @@ struct host_kernels {
                      half* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
+  /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart; past the caches where they are many.
+  void (*clear_rows)(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes);
+  /// memcpy past the caches where whole lines are copied to whole lines.
+  void (*stream_row)(void* to, void const* from, std::size_t bytes);
+  /// What went past the caches lies in memory, for other threads too.
+  void (*drain)();
   bool (*finite_float)(float const* x, std::uint32_t n);
   bool (*finite_half)(half const* x, std::uint32_t n);
   bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
   /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as long as
-  /// `room` leaves space for a vector. `out` may be `keys`. Scores stand for their order keys; NaN is left out.
-  key_counts (*collect_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                               std::uint32_t* out, std::uint32_t room);
-  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n and a vector more.
-  std::uint32_t (*list_scores)(float const* scores, std::uint32_t n, std::uint32_t bar, bool strictly,
-                               std::uint32_t* out);
+  /// `room` leaves space for a vector. `out` may be `keys`.
   key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                              std::uint32_t high, std::uint32_t* out, std::uint32_t room);
+  /// The same of scores by their order keys, NaN left out, with the indices of those inside in `at`; and out[i] = best
+  /// for those above, rest for all others.
+  key_counts (*split_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                             std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
+                             std::uint32_t* at, std::uint32_t room);
+  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n and a vector more.
   std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                              std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -41,7 +41,6 @@ public:
   /// generic form has to do it. Calls key(i) up to five times per index.
   template <class Key, class Mark>
   bool select(std::uint32_t n, std::uint32_t k, Key key, Mark mark, std::uint32_t& marked) const {
-    constexpr bool scores = std::is_same_v<Key, score_keys>;
     constexpr std::uint32_t piece = 256;
     marked = 0;
     if (n == 0 || k == 0) return true;
@@ -50,38 +49,27 @@ public:
       for (std::uint32_t i = 0; i < count; ++i) keys[i] = key(first + i);
     };
     auto const collect = [&](std::uint32_t low, std::uint32_t high, std::uint32_t* out, std::uint32_t room) {
-      if constexpr (scores) {
-        return kernels_->collect_scores(key.score, n, low, high, out, room);
-      } else {
-        key_counts all{0, 0};
-        for (std::uint32_t i = 0; i < n; i += piece) {
-          std::uint32_t const count = min_of(piece, n - i);
-          take(i, count);
-          std::uint32_t const used = min_of(all.inside, room);
-          key_counts const c = kernels_->collect_keys(keys, count, low, high, out + used, room - used);
-          all.above += c.above;
-          all.inside += c.inside;
-        }
-        return all;
+      key_counts all{0, 0};
+      for (std::uint32_t i = 0; i < n; i += piece) {
+        std::uint32_t const count = min_of(piece, n - i);
+        take(i, count);
+        std::uint32_t const used = min_of(all.inside, room);
+        key_counts const c = kernels_->collect_keys(keys, count, low, high, out + used, room - used);
+        all.above += c.above;
+        all.inside += c.inside;
       }
+      return all;
     };
     key_selection const selection(*kernels_, memory_);
     key_threshold const t = selection.find(n, k, key, collect);
     if (!t.found) return false;
-    if (scores && t.key == 0) return false;  // scores that are NaN are wanted too, and vectors leave them out
     bool const whole = t.ties == t.equal;
     std::uint32_t const bar = max_of(1u, t.key);
     std::uint32_t* const list = selection.list();
-    constexpr std::uint32_t stretch = scores ? 4096 : piece;
-    for (std::uint32_t i = 0; i < n; i += stretch) {
-      std::uint32_t const count = min_of(stretch, n - i);
-      std::uint32_t found = 0;
-      if constexpr (scores) {
-        found = kernels_->list_scores(key.score + i, count, bar, !whole, list);
-      } else {
-        take(i, count);
-        found = kernels_->list_keys(keys, count, bar, !whole, list);
-      }
+    for (std::uint32_t i = 0; i < n; i += piece) {
+      std::uint32_t const count = min_of(piece, n - i);
+      take(i, count);
+      std::uint32_t const found = kernels_->list_keys(keys, count, bar, !whole, list);
       for (std::uint32_t j = 0; j < found; ++j) mark(i + list[j]);
       marked += found;
     }
@@ -94,6 +82,19 @@ public:
       --ties;
     }
     return true;
+  }
+
+  /// mark_best with vectors. False, and `out` in disorder, where the generic form has to do it.
+  template <class Byte>
+  bool split(std::uint32_t n, std::uint32_t k, float const* score, Byte best, Byte rest, Byte* out) const {
+    k = min_of(k, n);
+    if (k == 0 || k == n) {
+      if (n != 0) std::memset(out, static_cast<int>(k == 0 ? rest : best), n);
+      return true;
+    }
+    return key_selection(*kernels_, memory_)
+        .split(score, n, k, static_cast<std::uint8_t>(best), static_cast<std::uint8_t>(rest),
+               reinterpret_cast<std::uint8_t*>(out));
   }
 
 private:

@@ -1,11 +1,13 @@
-// select_k by brackets: a sample says about where the k-th key lies, one pass collects what lies there, and the same is
+// Selections by brackets: a sample says about where the k-th key lies, one pass collects what lies there, and the same is
 // done with what was collected. Exact: a bracket that misses is noticed by its counts.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,10 +25,14 @@ class key_selection {
 public:
   static constexpr std::uint32_t room = 16384;
   static constexpr std::uint32_t most_samples = 2048;
-  static constexpr std::size_t bytes = (room + most_samples) * sizeof(std::uint32_t);
+  static constexpr std::size_t bytes = (2 * room + room / 2 + most_samples) * sizeof(std::uint32_t);
 
   key_selection(host_kernels const& kernels, void* memory)
-      : kernels_(kernels), keys_(static_cast<std::uint32_t*>(memory)), samples_(keys_ + room) {}
+      : kernels_(kernels),
+        keys_(static_cast<std::uint32_t*>(memory)),
+        at_(keys_ + room),
+        few_(at_ + room),
+        samples_(few_ + room / 2) {}
 
   std::uint32_t* list() const { return keys_; }
 
@@ -38,10 +44,10 @@ public:
       key_counts const c = collect(1u, 0xffffffffu, keys_, room);
       return c.inside < k ? key_threshold{0, 0, 0, true} : find_kept(c.inside, k);
     }
-    bracket b = sampled(n < 16 * room ? 512 : most_samples, n, k, [&](std::uint32_t i) { return key(i); });
+    bracket b = sampled(n < 16 * room ? 512 : most_samples, n, k, key);
     for (int attempt = 0; attempt < 2; ++attempt) {
       key_counts const c = collect(b.low, b.high, keys_, room);
-      if (c.above >= k || c.above + c.inside < k) return {};
+      if (!encloses(c, k)) return {};
       std::uint32_t const wanted = k - c.above;
       if (b.low == b.high) return {b.low, wanted, c.inside, true};
       if (c.inside <= enough) return find_kept(c.inside, wanted);
@@ -53,40 +59,99 @@ public:
     return {};
   }
 
+  /// out[i] = best for the k highest of n scores, 1 <= k <= n and ties to the lower index, and rest for the others. One
+  /// pass over the scores, three beyond some 200,000 of them. False, with `out` in disorder, where NaN is among the best
+  /// or the sample misled.
+  bool split(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
+             std::uint8_t* out) const {
+    auto const key = [&](std::uint32_t i) { return order_key(scores[i]); };
+    auto const pass = [&](bracket b) {
+      return kernels_.split_scores(scores, n, b.low, b.high, best, rest, out, keys_, at_, room);
+    };
+    bracket b{1u, 0xffffffffu};
+    if (n > enough) b = sampled(n < 2 * room ? 512 : n < 8 * room ? 1024 : most_samples, n, k, key);
+    key_counts c = pass(b);
+    if (!encloses(c, k)) return false;
+    if (c.inside > enough && b.low != b.high) {
+      b = narrowed(scores, n, k - c.above, b, out);
+      c = pass(b);
+      if (c.inside > enough && b.low != b.high) return false;
+    }
+    std::uint32_t ties = k - c.above;  // still to be taken
+    if (b.low == b.high) {
+      for (std::uint32_t i = 0; ties != 0; ++i) {
+        if (key(i) != b.low) continue;
+        out[i] = best;
+        --ties;
+      }
+      return true;
+    }
+    key_threshold const t = find_kept(c.inside, ties);
+    ties = t.ties;
+    for (std::uint32_t j = 0; j < c.inside; ++j) {
+      bool const tied = keys_[j] == t.key && ties != 0;
+      if (tied) --ties;
+      out[at_[j]] = keys_[j] > t.key || tied ? best : rest;
+    }
+    return true;
+  }
+
 private:
   static constexpr std::uint32_t enough = room - 64;  ///< vectors may write beyond what they keep
   struct bracket {
     std::uint32_t low, high;
   };
+  static bool encloses(key_counts c, std::uint32_t k) { return c.above < k && k <= c.above + c.inside; }
 
-  /// Two keys that the k-th of n most likely lies between: four standard deviations of its rank in a sample apart.
+  /// Two keys that the k-th of n most likely lies between: eight standard deviations of its rank in a sample apart.
   template <class Key> bracket sampled(std::uint32_t count, std::uint32_t n, std::uint32_t k, Key key) const {
-    for (std::uint32_t i = 0; i < count; ++i) {
-      samples_[i] = key(static_cast<std::uint32_t>(std::uint64_t{i} * n / count));
-    }
-    std::uint32_t const margin = count == 512 ? 45 : 90;
+    std::uint64_t const step = (std::uint64_t{n} << 32) / count;
+    for (std::uint32_t i = 0; i < count; ++i) samples_[i] = key(static_cast<std::uint32_t>(i * step >> 32));
     std::uint32_t const rank = static_cast<std::uint32_t>(std::uint64_t{k} * count / n);  // from the highest
+    double const variance = static_cast<double>(rank) * (count - rank) / count;
+    std::uint32_t const margin = 4 + static_cast<std::uint32_t>(4.0 * std::sqrt(variance));
     std::uint32_t const high = rank > margin ? kernels_.kth_key(samples_, count, rank - margin) : 0xffffffffu;
     std::uint32_t const low = rank + margin <= count ? kernels_.kth_key(samples_, count, rank + margin) : 1u;
     return {max_of(low, 1u), max_of(high, 1u)};
   }
 
-  /// The k-th of the first n keys kept.
-  key_threshold find_kept(std::uint32_t n, std::uint32_t k) const {
-    while (n > most_samples) {
-      bracket const b = sampled(512, n, k, [&](std::uint32_t i) { return keys_[i]; });
-      key_counts const c = kernels_.collect_keys(keys_, n, b.low, b.high, samples_, 0);
-      if (c.above >= k || c.above + c.inside < k || 2 * c.inside > n) break;
-      k -= c.above;
-      n = kernels_.collect_keys(keys_, n, b.low, b.high, keys_, room).inside;
+  /// The part of the bracket, a 256th of it or less, that the k-th highest of the scores within lies in.
+  bracket narrowed(float const* scores, std::uint32_t n, std::uint32_t k, bracket b,
+                   std::uint8_t* out) const {
+    std::uint32_t* const count = samples_;
+    for (std::uint32_t part = 0; part < 256; ++part) count[part] = 0;
+    int shift = 0;
+    while (((b.high - b.low) >> shift) > 255) ++shift;
+    for (std::uint32_t i = 0; i < n; i += enough) {
+      key_counts const c = kernels_.split_scores(scores + i, min_of(enough, n - i), b.low, b.high, 0, 0,
+                                                 out + i, keys_, at_, room);
+      for (std::uint32_t j = 0; j < c.inside; ++j) ++count[(keys_[j] - b.low) >> shift];
     }
-    std::uint32_t const key = kernels_.kth_key(keys_, n, k);
-    key_counts const c = kernels_.collect_keys(keys_, n, key, key, samples_, 0);
+    std::uint32_t part = 255;
+    for (; part > 0 && count[part] < k; --part) k -= count[part];
+    std::uint32_t const low = b.low + (part << shift);
+    return {low, min_of(b.high, low + ((1u << shift) - 1))};
+  }
+
+  /// The k-th of the first n keys kept, which stay as they are.
+  key_threshold find_kept(std::uint32_t n, std::uint32_t k) const {
+    std::uint32_t const* keys = keys_;
+    while (n > most_samples) {
+      bracket const b = sampled(512, n, k, [&](std::uint32_t i) { return keys[i]; });
+      key_counts const c = kernels_.collect_keys(keys, n, b.low, b.high, samples_, 0);
+      if (!encloses(c, k) || 2 * c.inside > n) break;
+      k -= c.above;
+      n = kernels_.collect_keys(keys, n, b.low, b.high, few_, room / 2).inside;
+      keys = few_;
+    }
+    std::uint32_t const key = kernels_.kth_key(keys, n, k);
+    key_counts const c = kernels_.collect_keys(keys, n, key, key, samples_, 0);
     return {key, k - c.above, c.inside, true};
   }
 
   host_kernels const& kernels_;
-  std::uint32_t* keys_;
+  std::uint32_t *keys_, *at_;  ///< those inside a bracket, and their indices
+  std::uint32_t* few_;         ///< some of them
   std::uint32_t* samples_;
 };
 

@@ -143,6 +143,52 @@ KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight
   blend_any(row, weight, count, n, to);
 }
 
+/// A vector past the caches; `to` is aligned.
+KVMELD_SIMD void stream(std::byte* to, floats x) {
+#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+  __builtin_ia32_movntps512(reinterpret_cast<float*>(to), x);
+#elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
+  __builtin_ia32_movntps256(reinterpret_cast<float*>(to), x);
+#elif defined(KVMELD_TUNED_X86)
+  __builtin_ia32_movntps(reinterpret_cast<float*>(to), x);
+#else
+  std::memcpy(to, &x, sizeof x);
+#endif
+}
+KVMELD_ENTRY void drain() {
+#if defined(KVMELD_TUNED_X86)
+  __builtin_ia32_sfence();
+#endif
+}
+KVMELD_ENTRY void clear_rows(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes) {
+  constexpr std::size_t worth_streaming = std::size_t{256} << 10;  // less is likely to be wanted in a cache
+  bool const many = rows * bytes >= worth_streaming;
+  if (stride == static_cast<std::int64_t>(bytes)) {  // one row: streams want whole lines
+    bytes *= rows;
+    rows = 1;
+  }
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    std::byte* const row = static_cast<std::byte*>(first) + r * stride;
+    std::size_t const unaligned = (0 - reinterpret_cast<std::uintptr_t>(row)) % sizeof(floats);
+    std::size_t i = many && unaligned < bytes ? unaligned : bytes;
+    std::memset(row, 0, i);
+    for (; i + sizeof(floats) <= bytes; i += sizeof(floats)) stream(row + i, floats{});
+    std::memset(row + i, 0, bytes - i);
+  }
+  if (many) drain();
+}
+KVMELD_ENTRY void stream_row(void* to, void const* from, std::size_t bytes) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | bytes) % 64 != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (std::size_t i = 0; i < bytes; i += sizeof(floats)) {
+    floats x;
+    std::memcpy(&x, static_cast<std::byte const*>(from) + i, sizeof x);
+    stream(static_cast<std::byte*>(to) + i, x);
+  }
+}
+
 /// Whether no element is NaN or infinite: those have all exponent bits set.
 template <class Vector, class Word>
 KVMELD_SIMD bool all_below(Word const* x, std::uint32_t n, Word exponent) {

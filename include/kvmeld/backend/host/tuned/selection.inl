@@ -1,5 +1,5 @@
-// Compiled once per instruction set: the passes over keys behind select_k. Keys are order keys, or scores in place of
-// them: comparing scores is comparing their keys, NaN aside, which is never above or equal to anything here.
+// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared as they are,
+// in place of their order keys; NaN is never above or equal to anything here.
 
 /// One bit per lane: x above the bar, or not below it.
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(floats x, floats bar) {
@@ -39,78 +39,107 @@ template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words ba
 #endif
 }
 
-KVMELD_SIMD words vector_at(std::uint32_t const* keys) { return load_words(keys); }
-KVMELD_SIMD floats vector_at(float const* scores) { return load(scores); }
-KVMELD_SIMD words bar_of(std::uint32_t key, std::uint32_t const*) { return all_words(key); }
-KVMELD_SIMD floats bar_of(std::uint32_t key, float const*) {
+/// The score with this order key: comparing scores is comparing their keys.
+KVMELD_SIMD float bar_of(std::uint32_t key) {
   constexpr std::uint32_t lowest = 0x007fffffu, highest = 0xff800000u;  // of the infinities
-  return all(float_of_key(key < lowest ? lowest : key > highest ? highest : key));
+  return float_of_key(key < lowest ? lowest : key > highest ? highest : key);
 }
-KVMELD_SIMD std::uint32_t key_at(std::uint32_t const* key) { return *key; }
-KVMELD_SIMD std::uint32_t key_at(float const* score) { return order_key(*score); }
-KVMELD_SIMD words keys_of(words x) { return x; }
-KVMELD_SIMD words keys_of(floats x) { return reinterpret_cast<words>(ranks(x)) ^ 0x80000000u; }
 
-template <class Source>
-KVMELD_SIMD key_counts collect_any(Source const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                                   std::uint32_t* out, std::uint32_t room) {
-  auto const least = bar_of(low, keys);
-  auto const most = bar_of(high, keys);
+/// out[j] = yes where bit j is set, else no, for j < width.
+KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_t no, std::uint8_t* out) {
+  constexpr std::uint64_t ones = 0x0101010101010101u;
+#pragma GCC unroll 2
+  for (int j = 0; j < width; j += 8, bits >>= 8) {
+    // Byte j keeps bit j alone; adding 127 moves it to the top of its byte, whatever it was.
+    std::uint64_t const one_each = ((bits & 255u) * ones) & 0x8040201008040201u;
+    std::uint64_t const set = (((one_each + 0x7f * ones) >> 7) & ones) * 255;
+    std::uint64_t const chosen = ((yes * ones) & set) | ((no * ones) & ~set);
+    std::memcpy(out + j, &chosen, width < 8 ? width : 8);
+  }
+}
+
+KVMELD_ENTRY key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low,
+                                     std::uint32_t high, std::uint8_t best, std::uint8_t rest,
+                                     std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at,
+                                     std::uint32_t room) {
+  floats const least = all(bar_of(low));
+  floats const most = all(bar_of(high));
+  words number{};
+  for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
   std::uint32_t above = 0;
   std::uint32_t inside = 0;
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) {
-    auto const x = vector_at(keys + i);
+    floats const x = load(scores + i);
     std::uint32_t const over = lanes_above<true>(x, most);
     std::uint32_t const lanes = lanes_above<false>(x, least) & ~over;
+    store_choices(over, best, rest, out + i);
     above += static_cast<std::uint32_t>(__builtin_popcount(over));
-    if (inside + width <= room) pack_lanes(lanes, keys_of(x), out + inside);
+    if (inside + width <= room) {
+      pack_lanes(lanes, reinterpret_cast<words>(ranks(x)) ^ 0x80000000u, keys + inside);
+      pack_lanes(lanes, number + i, at + inside);
+    }
     inside += static_cast<std::uint32_t>(__builtin_popcount(lanes));
   }
   for (; i < n; ++i) {
-    std::uint32_t const key = key_at(keys + i);
+    std::uint32_t const key = order_key(scores[i]);
+    out[i] = key > high ? best : rest;
     above += key > high ? 1 : 0;
     if (key < low || key > high) continue;
-    if (inside < room) out[inside] = key;
+    if (inside < room) {
+      keys[inside] = key;
+      at[inside] = i;
+    }
     ++inside;
   }
   return {above, inside};
 }
+
 KVMELD_ENTRY key_counts collect_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                                      std::uint32_t high, std::uint32_t* out, std::uint32_t room) {
-  return collect_any(keys, n, low, high, out, room);
-}
-KVMELD_ENTRY key_counts collect_scores(float const* scores, std::uint32_t n, std::uint32_t low,
-                                       std::uint32_t high, std::uint32_t* out, std::uint32_t room) {
-  return collect_any(scores, n, low, high, out, room);
+  words const least = all_words(low);
+  words const most = all_words(high);
+  std::uint32_t above = 0;
+  std::uint32_t inside = 0;
+  std::uint32_t i = 0;
+  for (; i + width <= n; i += width) {
+    words const x = load_words(keys + i);
+    std::uint32_t const over = lanes_above<true>(x, most);
+    std::uint32_t const lanes = lanes_above<false>(x, least) & ~over;
+    above += static_cast<std::uint32_t>(__builtin_popcount(over));
+    if (inside + width <= room) pack_lanes(lanes, x, out + inside);
+    inside += static_cast<std::uint32_t>(__builtin_popcount(lanes));
+  }
+  for (; i < n; ++i) {
+    above += keys[i] > high ? 1 : 0;
+    if (keys[i] < low || keys[i] > high) continue;
+    if (inside < room) out[inside] = keys[i];
+    ++inside;
+  }
+  return {above, inside};
 }
 
-template <bool strictly, class Source>
-KVMELD_SIMD std::uint32_t list_any(Source const* keys, std::uint32_t n, std::uint32_t bar,
+template <bool strictly>
+KVMELD_SIMD std::uint32_t list_any(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
                                    std::uint32_t* out) {
-  auto const least = bar_of(bar, keys);
+  words const least = all_words(bar);
   std::uint32_t count = 0;
   words number{};
   for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) {
-    std::uint32_t const lanes = lanes_above<strictly>(vector_at(keys + i), least);
+    std::uint32_t const lanes = lanes_above<strictly>(load_words(keys + i), least);
     pack_lanes(lanes, number + i, out + count);
     count += static_cast<std::uint32_t>(__builtin_popcount(lanes));
   }
   for (; i < n; ++i) {
-    std::uint32_t const key = key_at(keys + i);
-    if (strictly ? key > bar : key >= bar) out[count++] = i;
+    if (strictly ? keys[i] > bar : keys[i] >= bar) out[count++] = i;
   }
   return count;
 }
 KVMELD_ENTRY std::uint32_t list_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
                                      bool strictly, std::uint32_t* out) {
   return strictly ? list_any<true>(keys, n, bar, out) : list_any<false>(keys, n, bar, out);
-}
-KVMELD_ENTRY std::uint32_t list_scores(float const* scores, std::uint32_t n, std::uint32_t bar, bool strictly,
-                                       std::uint32_t* out) {
-  return strictly ? list_any<true>(scores, n, bar, out) : list_any<false>(scores, n, bar, out);
 }
 
 KVMELD_SIMD std::uint32_t count_from(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar) {
