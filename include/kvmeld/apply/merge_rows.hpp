@@ -10,6 +10,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -65,6 +66,18 @@ private:
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
     blend_buffers const b(team, layout.channels());
+    if (has_row_pieces<Layout>::value && team.lanes() > 1) {
+      merge_pieces(team, t, begin, end, weight);
+    } else {
+      merge_sets(team, t, begin, end, weight, b);
+    }
+    // What is spread flows into long stretches of slots alike, and is summed up once for all of them.
+    if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
+  }
+
+  template <class Team>
+  KVMELD_HD void merge_sets(Team const& team, tile const& t, slot_t begin, slot_t end, float const* weight,
+                            blend_buffers const& b) const {
     // Rows of sets lie far apart: those of a few sets ahead are asked for while one is merged.
     slot_t ahead = begin;
     auto const fetch_set = [&] {
@@ -85,8 +98,37 @@ private:
           team, layout, t.where, p, m.count, [&](std::uint32_t i) { return m.slots[i]; },
           [&](std::uint32_t i) { return weight[m.slots[i]]; }, b);
     }
-    // What is spread flows into long stretches of slots alike, and is summed up once for all of them.
-    if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
+  }
+
+  /// The same, a piece of a pivot's row to every lane: the lane that writes it is the only one to read what was there.
+  template <class Team>
+  KVMELD_HD void merge_pieces([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
+                              [[maybe_unused]] slot_t begin, [[maybe_unused]] slot_t end,
+                              [[maybe_unused]] float const* weight) const {
+    if constexpr (has_row_pieces<Layout>::value) {
+      using T = typename Layout::element_type;
+      row_pieces<Layout> const rows(layout, t.where);
+      std::uint32_t const pieces = rows.count();
+      team.for_each((end - begin) * pieces, [&](std::uint32_t i) {
+        slot_t const p = begin + i / pieces;
+        member_list const m = members_of(wave, t.item, p);
+        if (m.count < 2) return;
+        float total[row_piece<T>::size] = {};
+        for (std::uint32_t j = 0; j < m.count; ++j) {
+          float const w = weight[m.slots[j]];
+          row_piece<T> const x = rows.read(m.slots[j], i % pieces);
+          for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+            total[c] += w * element_traits<T>::to_float(x.x[c]);
+          }
+        }
+        row_piece<T> merged;
+        for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+          merged.x[c] = element_traits<T>::from_float(total[c]);
+        }
+        rows.write(p, i % pieces, merged);
+      });
+      team.sync();
+    }
   }
 
   template <class Team>

@@ -7,6 +7,7 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
 #include <kvmeld/layout/tile_view.hpp>
 
 #include <cstddef>
@@ -30,7 +31,10 @@ template <class Layout> struct inspect_phase {
   looked_at which;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, rows_per_tile); }
-  std::size_t scratch_bytes(int) const {
+  std::size_t scratch_bytes(int lanes) const {
+    if (in_pieces(static_cast<std::uint32_t>(lanes))) {
+      return 2 * scratch_size(rows_per_tile * sizeof(std::uint32_t));
+    }
     return scratch_size(std::size_t{block} * layout.channels() * sizeof(float));
   }
 
@@ -41,8 +45,6 @@ template <class Layout> struct inspect_phase {
     std::uint32_t const first = t.index * rows_per_tile;
     if (first >= n) return;
     std::uint32_t const last = min_of(n, first + rows_per_tile);
-    std::uint32_t const d = layout.channels();
-    float* const rows = team.template scratch<float>(std::size_t{block} * d);
     std::uint8_t* const flags = l.flags + l.at(t.where, 0);
     role const* const roles = wave.roles + wave.at(t.item, 0);
     auto const fresh = [&](slot_t s) {
@@ -52,6 +54,8 @@ template <class Layout> struct inspect_phase {
     auto const note = [&](slot_t s, bool good) {
       flags[s] = static_cast<std::uint8_t>(flags[s] | checked | (good ? 0 : entry_flag::nonfinite));
     };
+    if (in_pieces(team.lanes())) return look_by_pieces(team, t, first, last, fresh, note);
+    float* const rows = team.template scratch<float>(std::size_t{block} * layout.channels());
     // Every lane finds the same runs: flags change only behind the slots that are still to be looked at.
     for (slot_t s = first; s < last;) {
       if (!fresh(s)) {
@@ -66,6 +70,42 @@ template <class Layout> struct inspect_phase {
   }
 
 private:
+  KVMELD_HD static constexpr bool in_pieces(std::uint32_t lanes) {
+    return has_row_pieces<Layout>::value && lanes > 1;
+  }
+
+  /// A piece of a row to every lane.
+  template <class Team, class Fresh, class Note>
+  KVMELD_HD void look_by_pieces([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
+                                [[maybe_unused]] slot_t first, [[maybe_unused]] slot_t last,
+                                [[maybe_unused]] Fresh const& fresh,
+                                [[maybe_unused]] Note const& note) const {
+    if constexpr (has_row_pieces<Layout>::value) {
+      using piece = typename row_pieces<Layout>::piece;
+      row_pieces<Layout> const rows(layout, t.where);
+      std::uint32_t const pieces = rows.count();
+      slot_t* const slots = team.template scratch<slot_t>(rows_per_tile);
+      std::uint32_t* const bad = team.template scratch<std::uint32_t>(rows_per_tile);
+      std::uint32_t const found = compact_indices(
+          team, last - first, [&](std::uint32_t i) { return fresh(first + i); },
+          [&](std::uint32_t rank, std::uint32_t i) {
+            slots[rank] = first + i;
+            bad[rank] = 0;
+          });
+      team.for_each(found * pieces, [&](std::uint32_t i) {
+        piece const p = rows.read(slots[i / pieces], i % pieces);
+        bool good = true;
+        for (auto const& x : p.x) {
+          good = good && is_finite(element_traits<typename Layout::element_type>::to_float(x));
+        }
+        if (!good) team.fetch_add(&bad[i / pieces], 1);
+      });
+      team.sync();
+      team.for_each(found, [&](std::uint32_t i) { note(slots[i], bad[i] == 0); });
+      team.sync();
+    }
+  }
+
   template <class Team, class Note>
   KVMELD_HD void look(Team const& team, tile const& t, slot_t s, std::uint32_t count, float* rows,
                       Note const& note) const {

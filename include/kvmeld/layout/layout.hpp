@@ -5,6 +5,7 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/row_piece.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +54,10 @@ template <class Derived, class T> struct addressed_rows {
           continue;
         }
       }
+      if (s.channel_stride == 1 && load_pieces(team, base, s.token_stride, run, channels, to, ld)) {
+        t += run;
+        continue;
+      }
       if (s.channel_stride == 1) {
         for (std::uint32_t r = 0; r < run; ++r) {
           T const* const row = base + std::int64_t{r} * s.token_stride;
@@ -99,6 +104,34 @@ template <class Derived, class T> struct addressed_rows {
   }
 
 private:
+  /// Rows in pieces of 16 bytes, where there are several lanes to share them and all of them lie so.
+  template <class Team>
+  KVMELD_HD static bool load_pieces(Team const& team, T const* base, std::int64_t token_stride,
+                                    std::uint32_t rows, std::uint32_t channels, float* out,
+                                    std::uint32_t ld) {
+    if constexpr (fits_pieces<T>) {
+      using piece = row_piece<T>;
+      bool const whole = team.lanes() > 1 && channels % piece::size == 0 && ld % 4 == 0 &&
+                         token_stride % piece::size == 0 && is_piece_aligned(base) && is_piece_aligned(out);
+      if (!whole) return false;
+      std::uint32_t const pieces = channels / piece::size;
+      team.for_each(rows * pieces, [&](std::uint32_t i) {
+        std::uint32_t const row = i / pieces, channel = i % pieces * piece::size;
+        piece p;
+        copy_piece(&p, base + row * token_stride + channel);
+        row_piece<float> x;
+        for (std::uint32_t c = 0; c < piece::size; c += row_piece<float>::size) {
+          for (std::uint32_t j = 0; j < row_piece<float>::size; ++j) {
+            x.x[j] = element_traits<T>::to_float(p.x[c + j]);
+          }
+          copy_piece(out + std::size_t{row} * ld + channel + c, &x);
+        }
+      });
+      return true;
+    } else {
+      return false;
+    }
+  }
   KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
 };
 

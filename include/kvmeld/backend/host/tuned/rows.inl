@@ -145,7 +145,9 @@ KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight
 
 /// A vector past the caches; `to` is aligned.
 KVMELD_SIMD void stream(std::byte* to, floats x) {
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
+#if defined(__clang__)
+  __builtin_nontemporal_store(x, reinterpret_cast<floats*>(to));
+#elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   __builtin_ia32_movntps512(reinterpret_cast<float*>(to), x);
 #elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
   __builtin_ia32_movntps256(reinterpret_cast<float*>(to), x);

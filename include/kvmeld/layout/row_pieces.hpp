@@ -1,0 +1,70 @@
+// The rows of a track in pieces of 16 bytes, for teams of several lanes.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/row_piece.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Layouts whose rows are read and written in pieces, wherever they lie.
+template <class Layout, bool = has_plain_rows<Layout>::value> struct has_row_pieces : std::false_type {};
+template <class Layout>
+struct has_row_pieces<Layout, true> : std::bool_constant<fits_pieces<typename Layout::element_type>> {};
+
+/// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at multiples of
+/// 16 bytes, channels side by side, move 16 bytes at a time.
+template <class Layout> class row_pieces {
+public:
+  using T = typename Layout::element_type;
+  using piece = row_piece<T>;
+
+  KVMELD_HD row_pieces(Layout const& layout, track where)
+      : layout_(layout), where_(where), channels_(layout.channels()) {}
+
+  /// Pieces of a row; the last one may have fewer channels.
+  KVMELD_HD std::uint32_t count() const { return ceil_div(channels_, piece::size); }
+
+  KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
+    segment<T> const s = layout_.locate(where_, slot);
+    T const* const from = s.base + std::int64_t{index} * piece::size * s.channel_stride;
+    piece p;
+    if (whole(from, s.channel_stride, index)) {
+      copy_piece(&p, from);
+    } else {
+      for (std::uint32_t c = 0; c < piece::size; ++c) {
+        p.x[c] = c < width(index) ? from[std::int64_t{c} * s.channel_stride] : T{};
+      }
+    }
+    return p;
+  }
+
+  KVMELD_HD void write(slot_t slot, std::uint32_t index, piece const& p) const {
+    segment<T> const s = layout_.locate(where_, slot);
+    T* const to = s.base + std::int64_t{index} * piece::size * s.channel_stride;
+    if (whole(to, s.channel_stride, index)) {
+      copy_piece(to, &p);
+    } else {
+      for (std::uint32_t c = 0; c < width(index); ++c) to[std::int64_t{c} * s.channel_stride] = p.x[c];
+    }
+  }
+
+private:
+  KVMELD_HD std::uint32_t width(std::uint32_t index) const {
+    return min_of(piece::size, channels_ - index * piece::size);
+  }
+  KVMELD_HD bool whole(T const* at, std::int64_t channel_stride, std::uint32_t index) const {
+    return channel_stride == 1 && is_piece_aligned(at) && width(index) == piece::size;
+  }
+  Layout const& layout_;
+  track where_;
+  std::uint32_t channels_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
