@@ -202,11 +202,19 @@ public:
 
 private:
   template <class Calls> std::string finish(fenced_executor& caller, Calls calls) {
-    caller.attach(&record_);
-    calls();
-    caller.attach(nullptr);
+    struct attachment {
+      fenced_executor& executor;
+      ~attachment() { executor.attach(nullptr); }
+    };
+    kvmeld::joint_launch all(record_);
+    {
+      attachment const calls_go_here{caller};
+      caller.attach(&record_);
+      calls();
+    }
     std::string const problem = record_.end();
     if (!problem.empty()) return problem;
+    all.launched = true;
     executor_.upload(places_.data(), record_.numbers().data(),
                      record_.numbers().size() * sizeof(std::uint32_t));
     for (auto const& launch : launches_) launch(executor_);

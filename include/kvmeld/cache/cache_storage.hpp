@@ -118,6 +118,18 @@ protected:
     facts_ = is_immediate<Executor>::value ? ledger_ : known_.view(ledger_);
   }
 
+  /// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back to.
+  void keep_known() {
+    if constexpr (!is_immediate<Executor>::value) {
+      auto const undo = [](void* self) {
+        auto& cache = *static_cast<cache_storage*>(self);
+        cache.known_ = cache.known_before_;
+        cache.facts_ = cache.known_.view(cache.ledger_);
+      };
+      if (executor_.remembers(this, undo)) known_before_ = known_;
+    }
+  }
+
   Executor executor_;
   Policy policy_;
   kv<Keys, Values> tensors_;
@@ -127,6 +139,7 @@ protected:
   cache_arrays arrays_;
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
   std::vector<std::uint32_t> budgets_;  ///< per track, of the last call that was recorded
+  known_state known_before_;            ///< recorded calls, see keep_known
 };
 
 }  // namespace KVMELD_ABI

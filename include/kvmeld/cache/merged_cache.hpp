@@ -48,6 +48,7 @@ class merged_cache : public cache_storage<Executor, Policy, Keys, Values> {
   using base::executor_;
   using base::facts_;
   using base::for_tracks;
+  using base::keep_known;
   using base::known_;
   using base::ledger_;
   using base::memory_;
@@ -104,6 +105,7 @@ public:
   /// queries included, and findings stay.
   status truncate(std::uint32_t slot, std::uint32_t tokens) {
     if (status s = refuse([&] { return check_calls::truncate(facts_, slot, tokens); }); !s.ok()) return s;
+    keep_known();
     forget_plan_of(slot);
     sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens, 1}).data()};
     launch(truncate_phase{all});
@@ -116,6 +118,7 @@ public:
   /// longer. Ragged sharing is for layouts with `writable`.
   status freeze(std::uint32_t slot, std::uint32_t length) {
     if (status s = refuse([&] { return check_calls::freeze(facts_, slot, length); }); !s.ok()) return s;
+    keep_known();
     forget_plan_of(slot);
     launch(freeze_phase{{ledger_, stage({&slot, 1}), executor_.stage({&length, 1}).data()}});
     known_.freeze(slot, length);
@@ -125,6 +128,7 @@ public:
   /// Ends a sequence; its slot can be opened again.
   status close(std::uint32_t slot) {
     if (status s = refuse([&] { return check_calls::is_open("close", facts_, {slot}); }); !s.ok()) return s;
+    keep_known();
     forget_plan_of(slot);
     launch(close_phase{{ledger_, stage({&slot, 1}), nullptr}});
     known_.close(slot);
@@ -135,6 +139,7 @@ public:
   /// slots below ref().length(track), before or after this call, before attention reads them.
   status append(index_list slots, index_list counts) {
     if (status s = refuse([&] { return check_calls::append(facts_, slots, counts); }); !s.ok()) return s;
+    keep_known();
     sequence_phase const all{ledger_, stage(slots), executor_.stage(counts).data()};
     launch(append_phase{all});
     launch(append_settle_phase{all});
@@ -149,6 +154,7 @@ public:
   /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
   status commit(index_list slots, index_list accepted) {
     if (status s = refuse([&] { return check_calls::commit(facts_, slots, accepted); }); !s.ok()) return s;
+    keep_known();
     sequence_phase const all{ledger_, stage(slots), executor_.stage(accepted).data()};
     launch(commit_phase{all});
     launch(commit_settle_phase{all});
@@ -224,6 +230,7 @@ public:
   /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
+    keep_known();
     planned_.clear();
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
     std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
@@ -288,6 +295,7 @@ public:
   /// Starts Chelsea's schedule again.
   void reset_rounds(std::uint32_t slot) {
     if (!within("reset_rounds", slot)) return;
+    keep_known();
     launch(reset_rounds_phase{{ledger_, stage({&slot, 1}), nullptr}});
     known_.reset_rounds(slot);
   }
@@ -420,6 +428,7 @@ private:
     executor_.run(phase, sizes_.extent, source.items(), source);
     observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
     executor_.run(done, sizes_.extent, source.items(), source);
+    keep_known();
     for (std::uint32_t i = 0; i < batch.size(); ++i)
       known_.observe(batch.sequence(i), batch.layer(), batch.queries(i));
   }

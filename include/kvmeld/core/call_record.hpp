@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvmeld {
@@ -18,7 +19,7 @@ inline namespace KVMELD_ABI {
 /// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always, but
 /// their lists (sequence slots, counts, budgets) get places of their own. To replay, the same calls are made again with
 /// other lists: they check their arguments and keep up what the host knows, write the lists to the same places, and
-/// launch nothing; then whoever kept the launches repeats them. Lists may be shorter than recorded, not longer: tiles of
+/// launch nothing; then whoever kept the launches repeats them. Calls that are not launched after all are taken back. Lists may be shorter than recorded, not longer: tiles of
 /// the missing sequences are idle. Everything that is no list is as recorded: tensors, layers, parameters, fallbacks.
 ///
 /// An executor that can be recorded asks its attached record; a backend's graph owns one and its memory.
@@ -85,6 +86,21 @@ public:
     return recording_;
   }
 
+  /// Has undo(owner) called if the calls made since `begin_...` are not launched. True the first time an owner asks: then
+  /// it keeps what it has to go back to.
+  bool remember(void* owner, void (*undo)(void*)) {
+    for (auto const& [known, how] : undos_) {
+      if (known == owner) return false;
+    }
+    undos_.push_back({owner, undo});
+    return true;
+  }
+  /// Owners go back to what they were when the calls began. For whoever keeps the launches, where it made none.
+  void take_back() {
+    for (auto const& [owner, undo] : undos_) undo(owner);
+    undos_.clear();
+  }
+
   /// Notes why what is recorded or replayed cannot be launched; the first problem is the one to tell.
   void refuse(std::string const& why) {
     if (problem_.empty()) problem_ = (recording_ ? "record: " : "replay: ") + why;
@@ -102,6 +118,7 @@ private:
   void begin(bool recording) {
     recording_ = recording;
     problem_.clear();
+    undos_.clear();
     piece_ = limit_ = launch_ = 0;
   }
   bool add_piece(std::size_t size) {
@@ -127,6 +144,20 @@ private:
   std::vector<one> launches_;
   std::size_t piece_ = 0, limit_ = 0, launch_ = 0;
   std::string problem_;
+  std::vector<std::pair<void*, void (*)(void*)>> undos_;
+};
+
+/// While it lives, calls are made that will be launched together or not at all: without `launched`, also where a call
+/// throws, it takes them back.
+struct joint_launch {
+  explicit joint_launch(call_record& r) : record(r) {}
+  joint_launch(joint_launch const&) = delete;
+  joint_launch& operator=(joint_launch const&) = delete;
+  ~joint_launch() {
+    if (!launched) record.take_back();
+  }
+  call_record& record;
+  bool launched = false;
 };
 
 /// Base of executors whose calls can be recorded. A copy of an executor is attached to nothing.
@@ -140,6 +171,10 @@ public:
   bool records() const { return record_ != nullptr; }
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
     return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
+  }
+  /// Whether `owner` is to keep what it knows now, for undo(owner): before its first change in calls that are recorded.
+  bool remembers(void* owner, void (*undo)(void*)) const {
+    return record_ != nullptr && record_->remember(owner, undo);
   }
 
 protected:

@@ -29,8 +29,7 @@ inline namespace KVMELD_ABI {
 /// share one stream, not the default one, which cannot be captured, and stay where they are as long as the graph lives, and so
 /// do the caches. After `rebind` record anew, or use `relocatable` layouts. What calls would allocate has to be there: call
 /// `reserve`, or make the same calls once before. Allocates at construction, and the graph's nodes in `record`; waits for
-/// nothing. Where `record` or `replay` is refused, the host's part of the calls has been made and the device's has not:
-/// close the sequences concerned.
+/// nothing. Where `record` or `replay` is refused, or a call throws, caches know what they knew before.
 template <class Executor> class call_graph {
 public:
   explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 17)
@@ -55,6 +54,7 @@ public:
   template <class Calls> status record(Calls calls) {
     forget();
     record_.begin_recording();
+    joint_launch all(record_);
     std::string problem;
     {
       capture const open(*this, problem);
@@ -66,19 +66,20 @@ public:
     }
     if (problem.empty()) check("cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
     if (!problem.empty()) forget();
-    return problem.empty() ? launch() : report(problem);
+    return problem.empty() ? launch(all) : report(problem);
   }
 
   /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
   template <class Calls> status replay(Calls calls) {
     if (ready_ == nullptr) return report("replay: nothing is recorded; call record first");
     record_.begin_replay();
+    joint_launch all(record_);
     {
       attachment const calls_go_here(*this);
       calls();
     }
     std::string const problem = record_.end();
-    return problem.empty() ? launch() : report(problem);
+    return problem.empty() ? launch(all) : report(problem);
   }
 
   /// Null until `record`.
@@ -112,9 +113,10 @@ private:
   static void check(char const* call, cudaError_t e, std::string& problem) {
     if (e != cudaSuccess) problem = message("record: ", call, " says ", cudaGetErrorString(e));
   }
-  status launch() {
+  status launch(joint_launch& all) {
     executor_.write(static_cast<std::uint32_t*>(places_.data()), record_.numbers());
     cudaError_t const e = cudaGraphLaunch(ready_, executor_.stream());
+    all.launched = e == cudaSuccess;
     return report(e == cudaSuccess ? std::string()
                                    : message("replay: cudaGraphLaunch says ", cudaGetErrorString(e)));
   }
