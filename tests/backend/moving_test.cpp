@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/eviction.hpp>
 
 #include <cstdint>
@@ -43,7 +44,45 @@ std::vector<unsigned char> evicted(kvmeld::host_executor executor, char const* o
   return out;
 }
 
+// Rows that stop being contiguous half-way: strides hold for `remaining` slots only.
+struct broken_rows : kvmeld::addressed_rows<broken_rows, float> {
+  static constexpr int channel_run = 0, token_run = 1;
+  static constexpr std::uint32_t width = 64, half = 40000;
+  float* memory;
+  explicit broken_rows(float* m) : memory(m) {}
+  kvmeld::segment<float> locate(kvmeld::track, kvmeld::slot_t slot) const {
+    if (slot < half) return {memory + std::size_t{slot} * width, width, 1, half - slot};
+    return {memory + std::size_t{half} * width + (slot - half), 1, half, 2 * half - slot};
+  }
+  std::uint32_t channels() const { return width; }
+  bool writable(kvmeld::track, kvmeld::slot_t) const { return true; }
+};
+
+std::vector<float> evicted_from_broken_rows(kvmeld::host_executor const& executor) {
+  constexpr std::uint32_t n = 2 * broken_rows::half;
+  std::vector<float> keys(std::size_t{n} * broken_rows::width), values(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = values[i] = static_cast<float>(i % 1000003);
+  kvmeld::merged_cache cache(executor, kvmeld::preset::streaming_llm::with_sinks(),
+                             kvmeld::kv{broken_rows(keys.data()), broken_rows(values.data())},
+                             {{1, 1, 1, 1, broken_rows::width, broken_rows::width, n}});
+  cache.open(0, n);
+  cache.compress({0}, kvmeld::budget::entries(n - 5000));
+  keys.insert(keys.end(), values.begin(), values.end());
+  return keys;
+}
+
+// A 16-bit type of an engine that cannot be made from nothing.
+struct own_half {
+  explicit own_half(std::uint16_t b) : bits(b) {}
+  std::uint16_t bits;
+};
+
 }  // namespace
+
+template <> struct kvmeld::element_traits<own_half> {
+  static float to_float(own_half x) { return element_traits<bfloat16>::to_float({x.bits}); }
+  static own_half from_float(float x) { return own_half(element_traits<bfloat16>::from_float(x).bits); }
+};
 
 TEST_CASE_TEMPLATE("many rows are moved and cleared as few are", T, float, kvmeld::bfloat16) {
   for (char const* order : {"LSHTC", "LSTHC"}) {
@@ -61,4 +100,26 @@ TEST_CASE_TEMPLATE("many rows are moved and cleared as few are", T, float, kvmel
       }
     }
   }
+}
+
+TEST_CASE("rows whose strides change half-way are moved as they lie") {
+  auto const wanted = evicted_from_broken_rows(kvmeld::host_executor(1, kvmeld::tuning::off));
+  CHECK((evicted_from_broken_rows(kvmeld::host_executor(1)) == wanted));
+}
+
+TEST_CASE("element types without a default constructor are stored like others") {
+  std::vector<own_half> keys(40 * 8, own_half(0x3f80)), values = keys;
+  kvmeld::shape const extent{1, 1, 1, 1, 8, 8, 40};
+  kvmeld::merged_cache cache(kvmeld::host_executor(1),
+                             kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05},
+                                                                    kvmeld::quantity::entries(2),
+                                                                    kvmeld::quantity::entries(4)),
+                             kvmeld::kv{kvmeld::strided<own_half>(keys.data(), "LSHTC", extent, 8),
+                                        kvmeld::strided<own_half>(values.data(), "LSHTC", extent, 8)},
+                             {extent});
+  cache.open(0, 40);
+  cache.compress({0}, kvmeld::budget::entries(10));
+  CHECK(cache.length(0, 0, 0) == 10);
+  CHECK(keys[0].bits == 0x3f80);
+  CHECK(values[10 * 8].bits == 0);
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -121,6 +122,39 @@ TEST_CASE("scores are marked as their order keys rank, with NaN, infinities and 
     }
   }
 }
+
+TEST_CASE("protected scores and few wanted ones among very many are marked exactly") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(33);
+    for (std::uint32_t n : {20000u, 1000000u}) {
+      for (float top : {infinity, 3e38f, 1.0f}) {
+        std::vector<float> scores(n);
+        for (std::uint32_t i = 0; i < n; ++i) {
+          scores[i] = i % 100 == 7 ? top : top == 1.0f ? static_cast<float>(d.uniform()) : -1.0f;
+        }
+        for (std::uint32_t k : {n / 200, n / 100, n / 100 + 1, n - n / 100}) check_scores(set, scores, k);
+      }
+    }
+  }
+}
+
+#if defined(KVMELD_TUNED_X86)
+TEST_CASE("subnormal scores rank as their keys where the processor takes them for zero") {
+  unsigned const before = __builtin_ia32_stmxcsr();
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    dice d(34);
+    std::vector<float> scores(40000);
+    for (float& x : scores) x = kvmeld::bits_float(1 + d.below(6) + (d.chance(0.3) ? 0x80000000u : 0u));
+    __builtin_ia32_ldmxcsr(before | 0x8040u);  // denormals are zero, on the way in and out
+    check_scores(set, scores, 20000);
+    check_scores(set, scores, 300);
+    __builtin_ia32_ldmxcsr(before);
+  }
+}
+#endif
 
 TEST_CASE("an executor uses the widest set unless told otherwise, and none where tuning is off") {
   using kvmeld::host_executor;

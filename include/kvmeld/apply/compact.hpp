@@ -43,13 +43,11 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 }
 
 /// Moves rows of K or V by raw bits and zeroes emptied rows if `zero` is set (values: a stale NaN would poison an
-/// engine's output even at weight 0). A row's lanes always own the same channels, so moves need no barrier.
+/// engine's output even at weight 0).
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
-  static constexpr std::uint32_t window =
-      1024;  ///< slots looked through at a time, by teams of several lanes
-  static constexpr std::uint32_t most_in_flight =
-      4;  ///< pieces of rows that a lane has read and not yet written
+  /// Slots that teams of several lanes look through at a time, and pieces of rows that a lane has read and not yet written.
+  static constexpr std::uint32_t window = 1024, most_in_flight = 4;
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -104,7 +102,7 @@ template <class Layout> struct compact_rows_phase {
         for (slot_t to = kept; to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
       });
     } else {
-      bool const past_caches = streams(team, t.where, kept - begin);
+      bool const past_caches = streams(team, kept - begin);
       for (slot_t from = begin; from < n; ++from) {
         if (plan.what[base + from] == fate::keep) {
           move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
@@ -126,11 +124,10 @@ private:
 
   /// Whether so many rows are moved past the caches: then lines written need not be read first. Fewer rows stay in the
   /// cache for the attention that comes next.
-  template <class Team> KVMELD_HD bool streams(Team const& team, track where, std::uint32_t rows) const {
+  template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       constexpr std::size_t worth_streaming = std::size_t{8} << 20;
-      return team.kernels() != nullptr && rows * row_bytes() >= worth_streaming &&
-             layout.locate(where, 0).channel_stride == 1;
+      return team.kernels() != nullptr && rows * row_bytes() >= worth_streaming;
     } else {
       return false;
     }
@@ -141,8 +138,11 @@ private:
                           [[maybe_unused]] bool past_caches) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       if (past_caches) {
-        return team.kernels()->stream_row(layout.locate(where, to).base, layout.locate(where, from).base,
-                                          row_bytes());
+        auto const target = layout.locate(where, to);
+        auto const source = layout.locate(where, from);
+        if (target.channel_stride == 1 && source.channel_stride == 1) {
+          return team.kernels()->stream_row(target.base, source.base, row_bytes());
+        }
       }
     }
     layout.copy_row(team, where, to, from);
@@ -206,11 +206,13 @@ private:
         to += found;
       }
       if (!zero) return;
-      team.for_each((n - kept) * pieces, [&](std::uint32_t i) {
-        piece nothing;
-        for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
-        rows.write(kept + i / pieces, i % pieces, nothing);
-      });
+      for (slot_t begin = kept; begin < n; begin += window) {
+        team.for_each(min_of(window, n - begin) * pieces, [&](std::uint32_t i) {
+          piece nothing;
+          for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
+          rows.write(begin + i / pieces, i % pieces, nothing);
+        });
+      }
     }
   }
 

@@ -29,6 +29,7 @@ template <class Layout> struct merge_rows_phase {
   static constexpr std::uint32_t block = 256;         ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice = 16;  ///< channels per tile, tokens first
   static constexpr std::uint32_t most_fetched = 8;    ///< rows of a set that are asked for ahead
+  static constexpr std::uint32_t most_in_flight = 4;  ///< pieces of rows that a lane of several reads at once
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -79,7 +80,10 @@ private:
   KVMELD_HD void merge_sets(Team const& team, tile const& t, slot_t begin, slot_t end, float const* weight,
                             blend_buffers const& b) const {
     // Rows of sets lie far apart: those of a few sets ahead are asked for while one is merged.
-    slot_t ahead = begin;
+    slot_t ahead = end;
+    if constexpr (has_row_kernels<Team, Layout>::value) {
+      if (team.kernels() != nullptr) ahead = begin;
+    }
     auto const fetch_set = [&] {
       while (ahead < end) {
         member_list const m = members_of(wave, t.item, ahead++);
@@ -114,11 +118,17 @@ private:
         member_list const m = members_of(wave, t.item, p);
         if (m.count < 2) return;
         float total[row_piece<T>::size] = {};
-        for (std::uint32_t j = 0; j < m.count; ++j) {
-          float const w = weight[m.slots[j]];
-          row_piece<T> const x = rows.read(m.slots[j], i % pieces);
-          for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-            total[c] += w * element_traits<T>::to_float(x.x[c]);
+        for (std::uint32_t j = 0; j < m.count; j += most_in_flight) {
+          row_piece<T> x[most_in_flight];
+          for (std::uint32_t r = 0; r < most_in_flight; ++r) {
+            if (j + r < m.count) x[r] = rows.read(m.slots[j + r], i % pieces);
+          }
+          for (std::uint32_t r = 0; r < most_in_flight; ++r) {
+            if (j + r >= m.count) break;
+            float const w = weight[m.slots[j + r]];
+            for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+              total[c] += w * element_traits<T>::to_float(x[r].x[c]);
+            }
           }
         }
         row_piece<T> merged;

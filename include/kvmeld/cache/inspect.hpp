@@ -71,7 +71,7 @@ template <class Layout> struct inspect_phase {
 
 private:
   KVMELD_HD static constexpr bool in_pieces(std::uint32_t lanes) {
-    return has_row_pieces<Layout>::value && lanes > 1;
+    return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
   }
 
   /// A piece of a row to every lane.
@@ -95,8 +95,8 @@ private:
       team.for_each(found * pieces, [&](std::uint32_t i) {
         piece const p = rows.read(slots[i / pieces], i % pieces);
         bool good = true;
-        for (auto const& x : p.x) {
-          good = good && is_finite(element_traits<typename Layout::element_type>::to_float(x));
+        for (std::uint32_t c = 0; c < rows.width(i % pieces); ++c) {
+          good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
         }
         if (!good) team.fetch_add(&bad[i / pieces], 1);
       });

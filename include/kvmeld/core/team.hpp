@@ -111,10 +111,11 @@ struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernel
 /// executor.run would.
 template <class Backend, class Phase, class = void> struct tuned { static constexpr bool value = false; };
 
-/// Optional declaration of a phase, false where it says nothing: `light`, a few operations per entry of a track and no
-/// rows. Waking other threads for such a launch over few entries costs more than it saves.
-template <class Phase, class = void> struct is_light : std::false_type {};
-template <class Phase> struct is_light<Phase, std::enable_if_t<Phase::light>> : std::true_type {};
+/// Optional declaration of a phase, or of the part of a policy that it runs, false where it says nothing: `light`, a few
+/// operations per entry of a track and no rows. Waking other threads for such a launch over few entries costs more than
+/// it saves.
+template <class T, class = void> struct is_light : std::false_type {};
+template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

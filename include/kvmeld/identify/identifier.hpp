@@ -131,7 +131,7 @@ template <class Identify> struct admit_phase {
   wave_ref wave;
   bool repeats;  ///< of the identifier
 
-  static constexpr bool light = true;
+  static constexpr bool light = is_light<Identify>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
 

@@ -43,6 +43,7 @@ struct local_span {
   bool reference_max = false;
 
   static constexpr char const* name = "local_span";
+  static constexpr bool light = true;
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
   static constexpr bool empties_field = true;

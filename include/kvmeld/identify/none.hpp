@@ -15,6 +15,7 @@ namespace identify {
 /// Proposes nothing.
 struct none {
   static constexpr char const* name = "none";
+  static constexpr bool light = true;
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = false;
   static constexpr bool needs_score = false;

@@ -19,6 +19,7 @@ namespace identify {
 /// computed from them.
 struct zero_class {
   static constexpr char const* name = "zero_class";
+  static constexpr bool light = true;
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
   static constexpr bool needs_score = false;

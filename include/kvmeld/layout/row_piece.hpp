@@ -18,7 +18,7 @@ template <class T> struct alignas(16) row_piece {
 
 /// Element types that pieces are made of.
 template <class T>
-inline constexpr bool fits_pieces = std::is_trivially_copyable_v<T> &&
+inline constexpr bool fits_pieces = std::is_default_constructible_v<T>&& std::is_trivially_copyable_v<T> &&
                                     (sizeof(T) == 4 || sizeof(T) == 2 || sizeof(T) == 1);
 
 /// Whether 16 bytes at once may be read or written here.

@@ -30,6 +30,11 @@ public:
   /// Pieces of a row; the last one may have fewer channels.
   KVMELD_HD std::uint32_t count() const { return ceil_div(channels_, piece::size); }
 
+  /// Channels of a piece.
+  KVMELD_HD std::uint32_t width(std::uint32_t index) const {
+    return min_of(piece::size, channels_ - index * piece::size);
+  }
+
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
     segment<T> const s = layout_.locate(where_, slot);
     T const* const from = s.base + std::int64_t{index} * piece::size * s.channel_stride;
@@ -55,9 +60,6 @@ public:
   }
 
 private:
-  KVMELD_HD std::uint32_t width(std::uint32_t index) const {
-    return min_of(piece::size, channels_ - index * piece::size);
-  }
   KVMELD_HD bool whole(T const* at, std::int64_t channel_stride, std::uint32_t index) const {
     return channel_stride == 1 && is_piece_aligned(at) && width(index) == piece::size;
   }

@@ -35,6 +35,7 @@ struct additive {
   additive_variant variant = additive_variant::mass_corrected;
 
   static constexpr char const* name = "additive";
+  static constexpr bool light = true;
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = false;
   static constexpr bool spreads = true;

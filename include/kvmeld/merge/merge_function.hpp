@@ -77,7 +77,7 @@ template <class Merge> struct weigh_spans_phase {
   Merge merge;
   wave_ref wave;
 
-  static constexpr bool light = true;
+  static constexpr bool light = is_light<Merge>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
 

@@ -20,6 +20,7 @@ struct above_mean {
   std::uint32_t window = 400;
 
   static constexpr char const* name = "above_mean";
+  static constexpr bool light = true;
   static constexpr bool needs_attention = true;
   static constexpr channel_list channels() {
     channel_list c;

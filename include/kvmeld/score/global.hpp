@@ -14,6 +14,7 @@ namespace score {
 /// One channel; when entries merge their sums add, since the entry stands for all of them.
 struct global {
   static constexpr char const* name = "global";
+  static constexpr bool light = true;
   static constexpr bool needs_attention = true;
   static constexpr channel_list channels() {
     channel_list c;

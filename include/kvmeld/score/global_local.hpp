@@ -25,6 +25,7 @@ struct global_local {
   kvmeld::pooling pooling{};
 
   static constexpr char const* name = "global_local";
+  static constexpr bool light = true;
   static constexpr bool needs_attention = true;
   static constexpr std::uint32_t accumulated = 0, past = 1, current = 2;
   static constexpr channel_list channels() {

@@ -21,6 +21,7 @@ struct local {
   kvmeld::pooling pooling{};
 
   static constexpr char const* name = "local";
+  static constexpr bool light = true;
   static constexpr bool needs_attention = true;
   static constexpr std::uint32_t past = 0, current = 1;
   static constexpr channel_list channels() {

@@ -13,6 +13,7 @@ namespace score {
 /// Every entry scores 0. Keeps no channel and needs no attention.
 struct none {
   static constexpr char const* name = "none";
+  static constexpr bool light = true;
   static constexpr bool needs_attention = false;
   static constexpr channel_list channels() { return {}; }
 

@@ -102,7 +102,7 @@ template <class Score> struct score_phase {
   Score score;
   wave_ref wave;
 
-  static constexpr bool light = true;
+  static constexpr bool light = is_light<Score>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return score_scratch(); }
 

@@ -84,7 +84,7 @@ template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
 
-  static constexpr bool light = true;
+  static constexpr bool light = is_light<Select>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_scratch(); }
 

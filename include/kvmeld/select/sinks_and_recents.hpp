@@ -18,6 +18,7 @@ struct sinks_and_recents {
   quantity recents = quantity::entries(64);
 
   static constexpr char const* name = "sinks_and_recents";
+  static constexpr bool light = true;
   static constexpr bool needs_score = false;
   static constexpr bool pins_exactly = true;
 

@@ -22,6 +22,7 @@ struct top {
   quantity heavy = quantity::rest_of_budget();
 
   static constexpr char const* name = "top";
+  static constexpr bool light = true;
   static constexpr bool needs_score = true;
   static constexpr bool pins_exactly = true;
 

@@ -16,11 +16,6 @@ inline namespace KVMELD_ABI {
 struct key_counts {
   std::uint32_t above, inside;
 };
-/// The score whose order key this is.
-constexpr std::uint32_t score_bits_of_key(std::uint32_t key) {
-  return (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key;
-}
-inline float float_of_key(std::uint32_t key) { return bits_float(score_bits_of_key(key)); }
 
 /// What a vector unit does faster than the generic loops. Rows are floats in scratch unless said otherwise.
 struct host_kernels {

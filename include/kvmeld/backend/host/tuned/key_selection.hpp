@@ -60,8 +60,8 @@ public:
   }
 
   /// out[i] = best for the k highest of n scores, 1 <= k <= n and ties to the lower index, and rest for the others. One
-  /// pass over the scores, three beyond some 200,000 of them. False, with `out` in disorder, where NaN is among the best
-  /// or the sample misled.
+  /// pass over the scores; beyond some 180,000 of them, or where they are unevenly spread, two more for each time that what
+  /// lies near the k-th has to be narrowed down. False, with `out` in disorder, where NaN is among the best or the sample misled.
   bool split(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
              std::uint8_t* out) const {
     auto const key = [&](std::uint32_t i) { return order_key(scores[i]); };
@@ -69,17 +69,17 @@ public:
       return kernels_.split_scores(scores, n, b.low, b.high, best, rest, out, keys_, at_, room);
     };
     bracket b{1u, 0xffffffffu};
-    if (n > enough) b = sampled(n < 2 * room ? 512 : n < 8 * room ? 1024 : most_samples, n, k, key);
+    if (n > enough) b = sampled(n < 2 * room ? 512 : n < 6 * room ? 1024 : most_samples, n, k, key);
     key_counts c = pass(b);
     if (!encloses(c, k)) return false;
-    if (c.inside > enough && b.low != b.high) {
+    while (c.inside > enough && b.low != b.high) {
       b = narrowed(scores, n, k - c.above, b, out);
       c = pass(b);
-      if (c.inside > enough && b.low != b.high) return false;
+      if (!encloses(c, k)) return false;
     }
     std::uint32_t ties = k - c.above;  // still to be taken
     if (b.low == b.high) {
-      for (std::uint32_t i = 0; ties != 0; ++i) {
+      for (std::uint32_t i = 0; ties != 0 && i < n; ++i) {
         if (key(i) != b.low) continue;
         out[i] = best;
         --ties;
@@ -115,7 +115,7 @@ private:
     return {max_of(low, 1u), max_of(high, 1u)};
   }
 
-  /// The part of the bracket, a 256th of it or less, that the k-th highest of the scores within lies in.
+  /// The part of the bracket, a 128th of it or less, that the k-th highest of the scores within lies in.
   bracket narrowed(float const* scores, std::uint32_t n, std::uint32_t k, bracket b,
                    std::uint8_t* out) const {
     std::uint32_t* const count = samples_;
@@ -130,7 +130,7 @@ private:
     std::uint32_t part = 255;
     for (; part > 0 && count[part] < k; --part) k -= count[part];
     std::uint32_t const low = b.low + (part << shift);
-    return {low, min_of(b.high, low + ((1u << shift) - 1))};
+    return {low, low + min_of(b.high - low, (1u << shift) - 1)};
   }
 
   /// The k-th of the first n keys kept, which stay as they are.

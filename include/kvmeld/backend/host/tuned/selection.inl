@@ -1,22 +1,7 @@
-// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared as they are,
-// in place of their order keys; NaN is never above or equal to anything here.
+// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared by their order
+// keys, whatever the processor makes of subnormal numbers.
 
 /// One bit per lane: x above the bar, or not below it.
-template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(floats x, floats bar) {
-#if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-  return __builtin_ia32_cmpps512_mask(x, bar, strictly ? 30 : 29, static_cast<std::uint16_t>(0xffff), 4);
-#elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
-  return static_cast<std::uint32_t>(
-      __builtin_ia32_movmskps256(__builtin_ia32_cmpps256(x, bar, strictly ? 30 : 29)));
-#elif defined(KVMELD_TUNED_X86)
-  return static_cast<std::uint32_t>(
-      __builtin_ia32_movmskps(strictly ? __builtin_ia32_cmpltps(bar, x) : __builtin_ia32_cmpleps(bar, x)));
-#else
-  std::uint32_t bits = 0;
-  for (int i = 0; i < width; ++i) bits |= ((strictly ? x[i] > bar[i] : x[i] >= bar[i]) ? 1u : 0u) << i;
-  return bits;
-#endif
-}
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words bar) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = int __attribute__((vector_size(64)));
@@ -39,12 +24,6 @@ template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words ba
 #endif
 }
 
-/// The score with this order key: comparing scores is comparing their keys.
-KVMELD_SIMD float bar_of(std::uint32_t key) {
-  constexpr std::uint32_t lowest = 0x007fffffu, highest = 0xff800000u;  // of the infinities
-  return float_of_key(key < lowest ? lowest : key > highest ? highest : key);
-}
-
 /// out[j] = yes where bit j is set, else no, for j < width.
 KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_t no, std::uint8_t* out) {
   constexpr std::uint64_t ones = 0x0101010101010101u;
@@ -58,25 +37,26 @@ KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_
   }
 }
 
+constexpr std::uint32_t lowest_key = 0x007fffffu;  // of -infinity
 KVMELD_ENTRY key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low,
                                      std::uint32_t high, std::uint8_t best, std::uint8_t rest,
                                      std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at,
                                      std::uint32_t room) {
-  floats const least = all(bar_of(low));
-  floats const most = all(bar_of(high));
+  words const least = all_words(low < lowest_key ? lowest_key : low);  // above NaN
+  words const most = all_words(high);
   words number{};
   for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
   std::uint32_t above = 0;
   std::uint32_t inside = 0;
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) {
-    floats const x = load(scores + i);
+    words const x = reinterpret_cast<words>(ranks(load(scores + i))) ^ 0x80000000u;
     std::uint32_t const over = lanes_above<true>(x, most);
     std::uint32_t const lanes = lanes_above<false>(x, least) & ~over;
     store_choices(over, best, rest, out + i);
     above += static_cast<std::uint32_t>(__builtin_popcount(over));
     if (inside + width <= room) {
-      pack_lanes(lanes, reinterpret_cast<words>(ranks(x)) ^ 0x80000000u, keys + inside);
+      pack_lanes(lanes, x, keys + inside);
       pack_lanes(lanes, number + i, at + inside);
     }
     inside += static_cast<std::uint32_t>(__builtin_popcount(lanes));
