@@ -120,14 +120,12 @@ protected:
 
   /// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back to.
   void keep_known() {
-    if constexpr (!is_immediate<Executor>::value) {
-      auto const undo = [](void* self) {
-        auto& cache = *static_cast<cache_storage*>(self);
-        cache.known_ = cache.known_before_;
-        cache.facts_ = cache.known_.view(cache.ledger_);
-      };
-      if (executor_.remembers(this, undo)) known_before_ = known_;
-    }
+    auto const undo = [](void* self) {
+      auto& cache = *static_cast<cache_storage*>(self);
+      cache.known_ = cache.known_before_;
+      cache.facts_ = cache.known_.view(cache.ledger_);
+    };
+    if (executor_.remembers(this, undo)) known_before_ = known_;
   }
 
   Executor executor_;

@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 //   stage(list)                        a list of numbers where phases of the same call can read it, maybe filled up with
 //                                      idle_sequence
 //   records(), limit(what, n, most)    whether a call_record is attached; n, or what was recorded for it
-//   remembers(owner, undo)             where launches are not immediate: recordable_executor's
+//   remembers(owner, undo)             false, or as recordable_executor has it
 //   run(phase, extent, items, source)  one launch: phase(team, tile) for every tile of every item that is not idle
 //   transfer                           a copy to the host that nothing waits for: begin(executor, p, bytes),
 //                                      done(executor), data()

@@ -95,6 +95,7 @@ public:
   /// The list where phases can read it: here, as it is.
   index_list stage(index_list list) const { return list; }
   static constexpr bool records() { return false; }
+  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
   static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
