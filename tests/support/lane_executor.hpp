@@ -160,6 +160,7 @@ public:
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
   kvmeld::index_list stage(kvmeld::index_list list) const { return list; }
   static constexpr bool records() { return false; }
+  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
   static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return teams_; }
   int lanes() const { return static_cast<int>(lanes_); }
