@@ -46,8 +46,7 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 /// engine's output even at weight 0).
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
-  /// Slots that teams of several lanes look through at a time, and pieces of rows that a lane has read and not yet written.
-  static constexpr std::uint32_t window = 1024, most_in_flight = 4;
+  static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -56,7 +55,8 @@ template <class Layout> struct compact_rows_phase {
     return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice) : 1;
   }
   std::size_t scratch_bytes(int lanes) const {
-    return in_pieces(static_cast<std::uint32_t>(lanes)) ? scratch_size(window * sizeof(slot_t)) : 0;
+    return shares_pieces<Layout>(static_cast<std::uint32_t>(lanes)) ? scratch_size(window * sizeof(slot_t))
+                                                                    : 0;
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -64,7 +64,9 @@ template <class Layout> struct compact_rows_phase {
     std::uint32_t const n = plan.old_length[t.item];
     std::uint32_t const kept = plan.new_length[t.item];
     if (kept == n) return;
-    if (in_pieces(team.lanes())) return move_pieces(team, t, kept, n);
+    if constexpr (has_row_pieces<Layout>::value) {
+      if (shares_pieces<Layout>(team.lanes())) return move_pieces(team, t, kept, n);
+    }
     slot_t const begin = first_move(plan, t.item, n);
     std::size_t const base = plan.at(t.item, 0);
     if constexpr (runs_along_tokens<Layout>) {
@@ -167,52 +169,45 @@ private:
     }
   }
 
-  KVMELD_HD static constexpr bool in_pieces(std::uint32_t lanes) {
-    return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
-  }
-
   /// Kept rows in batches of pieces, read by all lanes before any is written. No later batch reads what was written: the
   /// k-th kept row lies in slot k or behind it.
   template <class Team>
-  KVMELD_HD void move_pieces([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
-                             [[maybe_unused]] std::uint32_t kept, [[maybe_unused]] std::uint32_t n) const {
-    if constexpr (has_row_pieces<Layout>::value) {
-      using piece = typename row_pieces<Layout>::piece;
-      row_pieces<Layout> const rows(layout, t.where);
-      std::uint32_t const pieces = rows.count();
-      fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
-      slot_t* const from = team.template scratch<slot_t>(window);
-      slot_t to = 0;
-      for (slot_t first = 0; first < n; first += window) {
-        std::uint32_t const slots = min_of(window, n - first);
-        std::uint32_t const found = compact_indices(
-            team, slots, [&](std::uint32_t i) { return what[first + i] == fate::keep; },
-            [&](std::uint32_t rank, std::uint32_t i) { from[rank] = first + i; });
-        bool const moves = to != first || found != slots;  // else all lie where they belong
-        std::uint32_t const total = moves ? found * pieces : 0;
-        for (std::uint32_t batch = 0; batch < total; batch += team.lanes() * most_in_flight) {
-          piece held[most_in_flight];
-          for (std::uint32_t j = 0; j < most_in_flight; ++j) {
-            std::uint32_t const i = batch + j * team.lanes() + team.lane();
-            if (i < total) held[j] = rows.read(from[i / pieces], i % pieces);
-          }
-          team.sync();
-          for (std::uint32_t j = 0; j < most_in_flight; ++j) {
-            std::uint32_t const i = batch + j * team.lanes() + team.lane();
-            if (i < total) rows.write(to + i / pieces, i % pieces, held[j]);
-          }
+  KVMELD_HD void move_pieces(Team const& team, tile const& t, std::uint32_t kept, std::uint32_t n) const {
+    using piece = typename row_pieces<Layout>::piece;
+    row_pieces<Layout> const rows(layout, t.where);
+    std::uint32_t const pieces = rows.count();
+    fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    slot_t* const from = team.template scratch<slot_t>(window);
+    slot_t to = 0;
+    for (slot_t first = 0; first < n; first += window) {
+      std::uint32_t const slots = min_of(window, n - first);
+      std::uint32_t const found = compact_indices(
+          team, slots, [&](std::uint32_t i) { return what[first + i] == fate::keep; },
+          [&](std::uint32_t rank, std::uint32_t i) { from[rank] = first + i; });
+      bool const moves = to != first || found != slots;  // else all lie where they belong
+      std::uint32_t const total = moves ? found * pieces : 0;
+      for (std::uint32_t batch = 0; batch < total; batch += team.lanes() * pieces_in_flight) {
+        piece held[pieces_in_flight];
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          std::uint32_t const i = batch + j * team.lanes() + team.lane();
+          if (i < total) held[j] = rows.read(from[i / pieces], i % pieces);
         }
-        team.sync();  // the list is written anew
-        to += found;
+        team.sync();
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          std::uint32_t const i = batch + j * team.lanes() + team.lane();
+          if (i < total) rows.write(to + i / pieces, i % pieces, held[j]);
+        }
       }
-      if (!zero) return;
-      for (slot_t begin = kept; begin < n; begin += window) {
-        team.for_each(min_of(window, n - begin) * pieces, [&](std::uint32_t i) {
-          piece nothing;
-          for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
-          rows.write(begin + i / pieces, i % pieces, nothing);
-        });
-      }
+      team.sync();  // the list is written anew
+      to += found;
+    }
+    if (!zero) return;
+    for (slot_t begin = kept; begin < n; begin += window) {
+      team.for_each(min_of(window, n - begin) * pieces, [&](std::uint32_t i) {
+        piece nothing;
+        for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
+        rows.write(begin + i / pieces, i % pieces, nothing);
+      });
     }
   }
 

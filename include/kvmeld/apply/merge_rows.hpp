@@ -29,7 +29,6 @@ template <class Layout> struct merge_rows_phase {
   static constexpr std::uint32_t block = 256;         ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice = 16;  ///< channels per tile, tokens first
   static constexpr std::uint32_t most_fetched = 8;    ///< rows of a set that are asked for ahead
-  static constexpr std::uint32_t most_in_flight = 4;  ///< pieces of rows that a lane of several reads at once
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -67,11 +66,11 @@ private:
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
     blend_buffers const b(team, layout.channels());
-    if (has_row_pieces<Layout>::value && team.lanes() > 1) {
-      merge_pieces(team, t, begin, end, weight);
-    } else {
-      merge_sets(team, t, begin, end, weight, b);
+    bool const by_pieces = shares_pieces<Layout>(team.lanes());
+    if constexpr (has_row_pieces<Layout>::value) {
+      if (by_pieces) merge_pieces(team, t, begin, end, weight);
     }
+    if (!by_pieces) merge_sets(team, t, begin, end, weight, b);
     // What is spread flows into long stretches of slots alike, and is summed up once for all of them.
     if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
   }
@@ -106,39 +105,36 @@ private:
 
   /// The same, a piece of a pivot's row to every lane: the lane that writes it is the only one to read what was there.
   template <class Team>
-  KVMELD_HD void merge_pieces([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
-                              [[maybe_unused]] slot_t begin, [[maybe_unused]] slot_t end,
-                              [[maybe_unused]] float const* weight) const {
-    if constexpr (has_row_pieces<Layout>::value) {
-      using T = typename Layout::element_type;
-      row_pieces<Layout> const rows(layout, t.where);
-      std::uint32_t const pieces = rows.count();
-      team.for_each((end - begin) * pieces, [&](std::uint32_t i) {
-        slot_t const p = begin + i / pieces;
-        member_list const m = members_of(wave, t.item, p);
-        if (m.count < 2) return;
-        float total[row_piece<T>::size] = {};
-        for (std::uint32_t j = 0; j < m.count; j += most_in_flight) {
-          row_piece<T> x[most_in_flight];
-          for (std::uint32_t r = 0; r < most_in_flight; ++r) {
-            if (j + r < m.count) x[r] = rows.read(m.slots[j + r], i % pieces);
-          }
-          for (std::uint32_t r = 0; r < most_in_flight; ++r) {
-            if (j + r >= m.count) break;
-            float const w = weight[m.slots[j + r]];
-            for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-              total[c] += w * element_traits<T>::to_float(x[r].x[c]);
-            }
+  KVMELD_HD void merge_pieces(Team const& team, tile const& t, slot_t begin, slot_t end,
+                              float const* weight) const {
+    using T = typename Layout::element_type;
+    row_pieces<Layout> const rows(layout, t.where);
+    std::uint32_t const pieces = rows.count();
+    team.for_each((end - begin) * pieces, [&](std::uint32_t i) {
+      slot_t const p = begin + i / pieces;
+      member_list const m = members_of(wave, t.item, p);
+      if (m.count < 2) return;
+      float total[row_piece<T>::size] = {};
+      for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
+        row_piece<T> x[pieces_in_flight];
+        for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+          if (j + r < m.count) x[r] = rows.read(m.slots[j + r], i % pieces);
+        }
+        for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+          if (j + r >= m.count) break;
+          float const w = weight[m.slots[j + r]];
+          for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+            total[c] += w * element_traits<T>::to_float(x[r].x[c]);
           }
         }
-        row_piece<T> merged;
-        for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-          merged.x[c] = element_traits<T>::from_float(total[c]);
-        }
-        rows.write(p, i % pieces, merged);
-      });
-      team.sync();
-    }
+      }
+      row_piece<T> merged;
+      for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+        merged.x[c] = element_traits<T>::from_float(total[c]);
+      }
+      rows.write(p, i % pieces, merged);
+    });
+    team.sync();
   }
 
   template <class Team>

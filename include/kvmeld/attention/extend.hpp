@@ -86,12 +86,10 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       if constexpr (has_kernels<Team>::value) {
         auto const* const tuned = team.kernels();
         if (tuned != nullptr && params.window == 0 && !params.rope.active()) {
-          auto const keys = [&](auto use) {
-            with_tile(*tuned, team, cache.keys, t.where, begin, tokens, k, use);
-          };
+          auto const keys = [&](auto use) { with_tile(team, cache.keys, t.where, begin, tokens, k, use); };
           auto const values = [&](auto use) {
             float* const near = dv <= dk ? k : v;  // the keys are done with
-            with_tile(*tuned, team, cache.values, t.where, begin, tokens, near, use);
+            with_tile(team, cache.values, t.where, begin, tokens, near, use);
           };
           bool const plain = params.softcap == 0.0f && params.use_degree;
           ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, keys, values, tokens, dk, dv, logits,

@@ -32,7 +32,7 @@ template <class Layout> struct inspect_phase {
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, rows_per_tile); }
   std::size_t scratch_bytes(int lanes) const {
-    if (in_pieces(static_cast<std::uint32_t>(lanes))) {
+    if (shares_pieces<Layout>(static_cast<std::uint32_t>(lanes))) {
       return 2 * scratch_size(rows_per_tile * sizeof(std::uint32_t));
     }
     return scratch_size(std::size_t{block} * layout.channels() * sizeof(float));
@@ -54,7 +54,9 @@ template <class Layout> struct inspect_phase {
     auto const note = [&](slot_t s, bool good) {
       flags[s] = static_cast<std::uint8_t>(flags[s] | checked | (good ? 0 : entry_flag::nonfinite));
     };
-    if (in_pieces(team.lanes())) return look_by_pieces(team, t, first, last, fresh, note);
+    if constexpr (has_row_pieces<Layout>::value) {
+      if (shares_pieces<Layout>(team.lanes())) return look_by_pieces(team, t, first, last, fresh, note);
+    }
     float* const rows = team.template scratch<float>(std::size_t{block} * layout.channels());
     // Every lane finds the same runs: flags change only behind the slots that are still to be looked at.
     for (slot_t s = first; s < last;) {
@@ -70,40 +72,32 @@ template <class Layout> struct inspect_phase {
   }
 
 private:
-  KVMELD_HD static constexpr bool in_pieces(std::uint32_t lanes) {
-    return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
-  }
-
   /// A piece of a row to every lane.
   template <class Team, class Fresh, class Note>
-  KVMELD_HD void look_by_pieces([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
-                                [[maybe_unused]] slot_t first, [[maybe_unused]] slot_t last,
-                                [[maybe_unused]] Fresh const& fresh,
-                                [[maybe_unused]] Note const& note) const {
-    if constexpr (has_row_pieces<Layout>::value) {
-      using piece = typename row_pieces<Layout>::piece;
-      row_pieces<Layout> const rows(layout, t.where);
-      std::uint32_t const pieces = rows.count();
-      slot_t* const slots = team.template scratch<slot_t>(rows_per_tile);
-      std::uint32_t* const bad = team.template scratch<std::uint32_t>(rows_per_tile);
-      std::uint32_t const found = compact_indices(
-          team, last - first, [&](std::uint32_t i) { return fresh(first + i); },
-          [&](std::uint32_t rank, std::uint32_t i) {
-            slots[rank] = first + i;
-            bad[rank] = 0;
-          });
-      team.for_each(found * pieces, [&](std::uint32_t i) {
-        piece const p = rows.read(slots[i / pieces], i % pieces);
-        bool good = true;
-        for (std::uint32_t c = 0; c < rows.width(i % pieces); ++c) {
-          good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
-        }
-        if (!good) team.fetch_add(&bad[i / pieces], 1);
-      });
-      team.sync();
-      team.for_each(found, [&](std::uint32_t i) { note(slots[i], bad[i] == 0); });
-      team.sync();
-    }
+  KVMELD_HD void look_by_pieces(Team const& team, tile const& t, slot_t first, slot_t last,
+                                Fresh const& fresh, Note const& note) const {
+    using piece = typename row_pieces<Layout>::piece;
+    row_pieces<Layout> const rows(layout, t.where);
+    std::uint32_t const pieces = rows.count();
+    slot_t* const slots = team.template scratch<slot_t>(rows_per_tile);
+    std::uint32_t* const bad = team.template scratch<std::uint32_t>(rows_per_tile);
+    std::uint32_t const found = compact_indices(
+        team, last - first, [&](std::uint32_t i) { return fresh(first + i); },
+        [&](std::uint32_t rank, std::uint32_t i) {
+          slots[rank] = first + i;
+          bad[rank] = 0;
+        });
+    team.for_each(found * pieces, [&](std::uint32_t i) {
+      piece const p = rows.read(slots[i / pieces], i % pieces);
+      bool good = true;
+      for (std::uint32_t c = 0; c < rows.width(i % pieces); ++c) {
+        good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
+      }
+      if (!good) team.fetch_add(&bad[i / pieces], 1);
+    });
+    team.sync();
+    team.for_each(found, [&](std::uint32_t i) { note(slots[i], bad[i] == 0); });
+    team.sync();
   }
 
   template <class Team, class Note>
@@ -112,7 +106,7 @@ private:
     std::uint32_t const d = layout.channels();
     if constexpr (has_kernels<Team>::value) {
       if (auto const* const tuned = team.kernels()) {
-        with_tile(*tuned, team, layout, t.where, s, count, rows, [&](auto const& x) {
+        with_tile(team, layout, t.where, s, count, rows, [&](auto const& x) {
           // Nearly always all of them are.
           bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
           for (std::uint32_t i = 0; i < count; ++i)

@@ -19,8 +19,9 @@ inline namespace KVMELD_ABI {
 /// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always, but
 /// their lists (sequence slots, counts, budgets) get places of their own. To replay, the same calls are made again with
 /// other lists: they check their arguments and keep up what the host knows, write the lists to the same places, and
-/// launch nothing; then whoever kept the launches repeats them. Calls that are not launched after all are taken back. Lists may be shorter than recorded, not longer: tiles of
-/// the missing sequences are idle. Everything that is no list is as recorded: tensors, layers, parameters, fallbacks.
+/// launch nothing; then whoever kept the launches repeats them. Calls that are not launched after all are taken back.
+/// Lists may be shorter than recorded, not longer: tiles of the missing sequences are idle. Everything that is no list is
+/// as recorded: tensors, layers, parameters, fallbacks.
 ///
 /// An executor that can be recorded asks its attached record; a backend's graph owns one and its memory.
 class call_record {

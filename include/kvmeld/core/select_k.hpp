@@ -17,6 +17,11 @@ KVMELD_HD constexpr std::size_t select_k_scratch() {
   return scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
 }
 
+/// The key of a score that is always eligible: a NaN ranks lowest, but is taken where nothing else is left.
+KVMELD_HD inline std::uint32_t eligible_key(float score) {
+  return max_of(std::uint32_t{1}, order_key(score));
+}
+
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
 /// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
 /// histogram passes and one marking pass, exact and independent of the lane count. Collective. Tuned forms mark the same.
@@ -82,7 +87,7 @@ KVMELD_HD void mark_best(Team const& team, std::uint32_t n, std::uint32_t k, flo
   team.for_each(n, [&](std::uint32_t i) { out[i] = rest; });
   team.sync();
   select_k(
-      team, n, k, [&](std::uint32_t i) { return max_of(std::uint32_t{1}, order_key(score[i])); },
+      team, n, k, [&](std::uint32_t i) { return eligible_key(score[i]); },
       [&](std::uint32_t i) { out[i] = best; });
 }
 

@@ -17,6 +17,15 @@ template <class Layout, bool = has_plain_rows<Layout>::value> struct has_row_pie
 template <class Layout>
 struct has_row_pieces<Layout, true> : std::bool_constant<fits_pieces<typename Layout::element_type>> {};
 
+/// Whether a team of so many lanes shares out pieces of rows: one lane goes row by row, and layouts along tokens run along
+/// them.
+template <class Layout> KVMELD_HD constexpr bool shares_pieces(std::uint32_t lanes) {
+  return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
+}
+
+/// Pieces that a lane has read and not yet used.
+constexpr std::uint32_t pieces_in_flight = 4;
+
 /// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at multiples of
 /// 16 bytes, channels side by side, move 16 bytes at a time.
 template <class Layout> class row_pieces {
@@ -33,6 +42,13 @@ public:
   /// Channels of a piece.
   KVMELD_HD std::uint32_t width(std::uint32_t index) const {
     return min_of(piece::size, channels_ - index * piece::size);
+  }
+
+  /// Where a piece lies, if its 16 bytes may be read there at once; else null.
+  KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
+    segment<T> const s = layout_.locate(where_, slot);
+    T const* const from = s.base + std::int64_t{index} * piece::size * s.channel_stride;
+    return whole(from, s.channel_stride, index) ? from : nullptr;
   }
 
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {

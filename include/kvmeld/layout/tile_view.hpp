@@ -19,11 +19,11 @@ template <class T> struct tile_view {
 
 /// Calls use(tile_view) with slots first .. first + tokens - 1 where they lie, if kernels can read them there, else as
 /// floats in `scratch` [tokens][channels]. One lane.
-template <class Kernels, class Team, class Layout, class Use>
-void with_tile(Kernels const&, Team const& team, Layout const& layout, track where, slot_t first,
-               std::uint32_t tokens, float* scratch, Use use) {
-  using T = typename Layout::element_type;
-  if constexpr (has_plain_rows<Layout>::value && Kernels::template reads<T>) {
+template <class Team, class Layout, class Use>
+void with_tile(Team const& team, Layout const& layout, track where, slot_t first, std::uint32_t tokens,
+               float* scratch, Use use) {
+  if constexpr (has_row_kernels<Team, Layout>::value) {
+    using T = typename Layout::element_type;
     segment<T> const s = layout.locate(where, first);
     if (s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
       return use(tile_view<T>{s.base, static_cast<std::size_t>(s.token_stride)});

@@ -50,8 +50,9 @@ struct bands {
     float const* const score = wave.score + wave.at(item, 0);
     role* const roles = wave.roles + wave.at(item, 0);
     // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
-    auto const rank = [](float x) { return max_of(std::uint32_t{1}, order_key(x)); };
-    auto const open = [&](std::uint32_t s) { return roles[s] == role::mergeable ? rank(score[s]) : 0u; };
+    auto const open = [&](std::uint32_t s) {
+      return roles[s] == role::mergeable ? eligible_key(score[s]) : 0u;
+    };
     select_k(team, n, p.heavy, open, [&](std::uint32_t s) { roles[s] = role::pinned; });
     select_k(team, n, p.centers, open, [&](std::uint32_t s) { roles[s] = role::center; });
 
@@ -71,8 +72,8 @@ struct bands {
     select_k(
         team, n + members, places,
         [&](std::uint32_t i) {
-          if (i >= n) return rank(member_score[i - n]);
-          return roles[i] == role::irrelevant ? rank(score[i]) : 0u;
+          if (i >= n) return eligible_key(member_score[i - n]);
+          return roles[i] == role::irrelevant ? eligible_key(score[i]) : 0u;
         },
         [&](std::uint32_t i) {
           if (i < n) {

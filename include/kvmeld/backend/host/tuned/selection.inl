@@ -26,6 +26,12 @@ template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words ba
 #endif
 }
 
+KVMELD_SIMD words lane_numbers() {
+  words number{};
+  for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
+  return number;
+}
+
 /// out[j] = yes where bit j is set, else no, for j < width.
 KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_t no, std::uint8_t* out) {
   constexpr std::uint64_t ones = 0x0101010101010101u;
@@ -46,8 +52,7 @@ KVMELD_ENTRY key_counts split_scores(float const* scores, std::uint32_t n, std::
                                      std::uint32_t room) {
   words const least = all_words(low < lowest_key ? lowest_key : low);  // above NaN
   words const most = all_words(high);
-  words number{};
-  for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
+  words const number = lane_numbers();
   std::uint32_t above = 0;
   std::uint32_t inside = 0;
   std::uint32_t i = 0;
@@ -106,8 +111,7 @@ KVMELD_SIMD std::uint32_t list_any(std::uint32_t const* keys, std::uint32_t n, s
                                    std::uint32_t* out) {
   words const least = all_words(bar);
   std::uint32_t count = 0;
-  words number{};
-  for (int i = 0; i < width; ++i) number[i] = static_cast<std::uint32_t>(i);
+  words const number = lane_numbers();
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) {
     std::uint32_t const lanes = lanes_above<strictly>(load_words(keys + i), least);
