@@ -6,4 +6,5 @@
 #include <kvmeld/backend/cuda/cuda_executor.cuh>
 #include <kvmeld/backend/cuda/device_memory.cuh>
 #include <kvmeld/backend/cuda/element_types.cuh>
+#include <kvmeld/backend/warps/warps.hpp>
 #include <kvmeld/kvmeld.hpp>

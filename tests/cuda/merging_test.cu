@@ -3,12 +3,18 @@
 
 TEST_CASE("merges on a device are the host's") {
   using kvmeld::quantity;
-  cuda_test::same_life<__nv_bfloat16>(
-      "chelsea", kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
-                                                        quantity::entries(6)));
-  cuda_test::same_life<__half>("kvmerger", kvmeld::preset::kvmerger::for_budget(), 1);
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    cuda_test::same_life<__nv_bfloat16>("chelsea",
+                                        kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05},
+                                                                               quantity::entries(2),
+                                                                               quantity::entries(6)),
+                                        0, tuning);
+    cuda_test::same_life<__half>("kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
+  }
 }
 
 TEST_CASE("shared entries on a device are the host's") {
-  cuda_test::same_life<__nv_bfloat16>("ems", kvmeld::preset::ems::shared(), 1);
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    cuda_test::same_life<__nv_bfloat16>("ems", kvmeld::preset::ems::shared(), 1, tuning);
+  }
 }

@@ -67,7 +67,8 @@ template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, 
 // Every call goes to both caches. T is a 16-bit type, for which plans agree bit for bit.
 template <class T, class Policy> class twins {
 public:
-  twins(Policy const& policy, std::uint32_t seed, cudaStream_t stream = nullptr)
+  twins(Policy const& policy, std::uint32_t seed, cudaStream_t stream = nullptr,
+        kvmeld::tuning tuning = kvmeld::tuning::off)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
         values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
@@ -75,8 +76,8 @@ public:
         device_values_(values_),
         host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
               sizes()),
-        device_(kvmeld::cuda_executor<>(stream), policy, tensors(device_keys_.data(), device_values_.data()),
-                sizes()) {}
+        device_(kvmeld::cuda_executor<>(stream, {}, tuning), policy,
+                tensors(device_keys_.data(), device_values_.data()), sizes()) {}
 
   template <class F> void both(F f) {
     f(host_);
@@ -176,9 +177,13 @@ private:
 };
 
 // Two compressions with tokens in between, a plan of its own, a fork and a cut.
-template <class T, class Policy> void same_life(char const* name, Policy const& policy, int units = 0) {
+// Tuned forms may take another partner where two are equally good up to rounding; these rows have no such pairs.
+template <class T, class Policy>
+void same_life(char const* name, Policy const& policy, int units = 0,
+               kvmeld::tuning tuning = kvmeld::tuning::off) {
   CAPTURE(std::string(name));
-  twins<T, Policy> pair(policy, 17);
+  CAPTURE(static_cast<int>(tuning));
+  twins<T, Policy> pair(policy, 17, nullptr, tuning);
   std::uint32_t const slots[] = {0, 1}, counts[] = {8, 5}, accepted[] = {8, 2};
   pair.both([](auto& c) {
     c.open(0, 300, 2, 7);

@@ -168,6 +168,16 @@ public:
 
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    run_teams(phase, extent, items, source, [](team_board& board, std::uint32_t lane, std::uint32_t lanes) {
+      return lane_team(board, lane, lanes);
+    });
+  }
+
+protected:
+  // make(board, lane, lanes): the team as one lane sees it.
+  template <class Phase, class Source, class Make>
+  void run_teams(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source,
+                 Make make) {
     std::uint64_t const per_item = phase.tiles(extent);
     std::uint64_t const total = per_item * items;
     if (total == 0) return;
@@ -177,7 +187,7 @@ public:
     }
     pool_->run([&](std::uint32_t thread) {
       std::uint32_t const number = thread / lanes_;
-      lane_team const team(*boards_[number], thread % lanes_, lanes_);
+      auto const team = make(*boards_[number], thread % lanes_, lanes_);
       for (std::uint64_t i = number; i < total; i += teams_) {
         std::uint64_t const n = order_ == tile_order::ascending ? i : total - 1 - i;
         auto const item = static_cast<std::uint32_t>(n / per_item);

@@ -3,10 +3,14 @@
 
 #include <kvmeld/core/config.hpp>
 
+#include <cstdint>
 #include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+/// Whether a backend's tuned forms replace the generic phases.
+enum class tuning : std::uint8_t { on, off };
 
 // An executor is a value with
 //   memory                             what allocate gives: data(), size(); deep copies

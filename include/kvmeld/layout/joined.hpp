@@ -14,6 +14,7 @@ inline namespace KVMELD_ABI {
 /// Row s is that of the leader's track followed by those of the `count - 1` tracks after it, in the order (layer, head);
 /// all belong to one sequence. Read only. With a count of 1 it is the layout itself.
 template <class Layout> struct joined_rows {
+  using element_type = typename Layout::element_type;
   Layout layout;
   std::uint32_t kv_heads;  ///< of the cache
   std::uint32_t sequences;
@@ -36,7 +37,7 @@ template <class Layout> struct joined_rows {
     }
   }
 
-private:
+  /// The n-th track of those that are joined.
   KVMELD_HD track follower(track leader, std::uint32_t n) const {
     std::uint32_t const head = leader.kv_head + n;
     std::uint32_t const layer = leader.layer + head / kv_heads;

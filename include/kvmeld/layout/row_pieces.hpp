@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 
@@ -81,6 +82,45 @@ private:
   }
   Layout const& layout_;
   track where_;
+  std::uint32_t channels_;
+};
+
+/// The same of joined rows, read only: pieces run on over the tracks.
+template <class Layout> class row_pieces<joined_rows<Layout>> {
+public:
+  using T = typename Layout::element_type;
+  using piece = row_piece<T>;
+
+  KVMELD_HD row_pieces(joined_rows<Layout> const& rows, track leader)
+      : rows_(rows), leader_(leader), channels_(rows.layout.channels()) {}
+
+  KVMELD_HD std::uint32_t count() const { return ceil_div(rows_.channels(), piece::size); }
+  KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
+    return apart() ? nullptr : of(index).address(slot, index * piece::size % channels_ / piece::size);
+  }
+  KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
+    if (!apart()) return of(index).read(slot, index * piece::size % channels_ / piece::size);
+    piece p;
+    for (std::uint32_t i = 0; i < piece::size; ++i) {
+      std::uint32_t const c = index * piece::size + i;
+      if (c < rows_.channels()) {
+        segment<T> const s = rows_.layout.locate(rows_.follower(leader_, c / channels_), slot);
+        p.x[i] = s.base[std::int64_t{c % channels_} * s.channel_stride];
+      } else {
+        p.x[i] = T{};
+      }
+    }
+    return p;
+  }
+
+private:
+  /// Whether pieces run across the ends of tracks.
+  KVMELD_HD bool apart() const { return rows_.count > 1 && channels_ % piece::size != 0; }
+  KVMELD_HD row_pieces<Layout> of(std::uint32_t index) const {
+    return {rows_.layout, rows_.follower(leader_, index * piece::size / channels_)};
+  }
+  joined_rows<Layout> const& rows_;
+  track leader_;
   std::uint32_t channels_;
 };
 

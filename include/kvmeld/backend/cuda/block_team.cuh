@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/core/team.hpp>
 
 #include <cub/block/block_reduce.cuh>
@@ -55,6 +56,34 @@ public:
   __device__ std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
     return atomicAdd(where, x);
   }
+
+  // core/warps.hpp
+  static constexpr bool has_warps = true;
+  __device__ std::uint32_t ballot(bool yes) const { return __ballot_sync(0xffffffffu, yes); }
+  __device__ std::uint32_t shuffle(std::uint32_t x, std::uint32_t from) const {
+    return __shfl_sync(0xffffffffu, x, static_cast<int>(from));
+  }
+  template <matrix_format Format>
+  __device__ void multiply(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t const (&b)[2]) const {
+    static_assert(Format != matrix_format::none);
+    if constexpr (Format == matrix_format::f16) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+          "{%0,%1,%2,%3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+          "{%0,%1,%2,%3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
+  __device__ void copy_ahead(void* to, void const* from) const {
+    auto const shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+  }
+  __device__ void finish_copies() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
   template <class T> __device__ T* scratch(std::size_t n) const {
     std::byte* const p = next_;
     next_ += scratch_size(n * sizeof(T));

@@ -6,8 +6,11 @@
 #include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/core/warps.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -31,20 +34,28 @@ __global__ void write_numbers(__grid_constant__ number_packet const packet, std:
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
-/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase. `scratch` null: the block's scratch is shared memory.
+/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
+/// shared memory.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_team::block_size)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
-              std::uint32_t per_item, std::uint64_t total, std::byte* scratch, std::size_t scratch_bytes) {
+              std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];
   __shared__ block_team::storage collective;
   std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
-  for (std::uint64_t n = blockIdx.x; n < total; n += gridDim.x) {
-    auto const item = static_cast<std::uint32_t>(n / per_item);
-    if (source.idle(item)) continue;
-    block_team const team(own, collective);
-    phase(team, tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
-    __syncthreads();
+  std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
+  while (item < items) {
+    if (!source.idle(item)) {
+      block_team const team(own, collective);
+      phase(team, tile{source.where(item), item, index});
+      __syncthreads();
+    }
+    item += gridDim.x / per_item;
+    index += gridDim.x % per_item;
+    if (index >= per_item) {
+      index -= per_item;
+      ++item;
+    }
   }
 }
 
@@ -105,8 +116,9 @@ public:
   static constexpr bool immediate = false;
   static constexpr std::uint32_t staged_numbers = 1u << 16;
 
-  explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {})
-      : stream_(stream), resource_(std::move(resource)) {
+  /// With tuning off every phase is the generic one, whose plans are the host's generic ones.
+  explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
+      : stream_(stream), resource_(std::move(resource)), tuning_(t) {
     int device = 0, processors = 0, shared = 0;
     note(cudaGetDevice(&device));
     note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
@@ -116,11 +128,12 @@ public:
     most_shared_ = shared > 4096 ? static_cast<std::size_t>(shared) - 4096 : 0;
     if (error_ == cudaSuccess) staging_ = allocate(staged_numbers * sizeof(std::uint32_t));
   }
-  cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_) {}
+  cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
   cuda_executor(cuda_executor&&) = default;
   cuda_executor& operator=(cuda_executor other) noexcept {
     std::swap(stream_, other.stream_);
     std::swap(resource_, other.resource_);
+    std::swap(tuning_, other.tuning_);
     std::swap(staging_, other.staging_);
     std::swap(scratch_, other.scratch_);
     std::swap(retired_, other.retired_);
@@ -182,8 +195,24 @@ public:
     scratch_ = allocate(wanted);
   }
 
+  tuning tuning_mode() const { return tuning_; }
+  /// Scratch up to here is shared memory.
+  std::size_t most_scratch() const { return most_shared_; }
+
+  /// The phase on all tiles of all items, or its tuned form.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
+    if constexpr (tuned<warps, Phase>::value) {
+      if (tuning_ == tuning::on && tuned<warps, Phase>::accepts(phase, *this)) {
+        return tuned<warps, Phase>::enqueue(*this, phase, extent, items, source);
+      }
+    }
+    launch(phase, extent, items, source);
+  }
+
+  /// One launch of this very phase.
+  template <class Phase, class Source>
+  void launch(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     std::uint32_t const per_item = phase.tiles(extent);
     std::uint64_t const total = std::uint64_t{per_item} * items;
     if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
@@ -197,14 +226,14 @@ public:
                                   static_cast<int>(bytes)));
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, total, nullptr, 0);
+      kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
         return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
       }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, total,
+      kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, items,
                                                            static_cast<std::byte*>(scratch_.data()), bytes);
     }
     note(cudaGetLastError());
@@ -234,6 +263,7 @@ private:
 
   cudaStream_t stream_;
   Resource resource_;
+  tuning tuning_;
   std::vector<memory> retired_;
   memory staging_;
   memory scratch_;

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
+#include <kvmeld/core/matrix_format.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,6 +22,9 @@ template <> struct element_traits<__nv_bfloat16> {
   KVMELD_HD static float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
   KVMELD_HD static __nv_bfloat16 from_float(float x) { return __float2bfloat16_rn(x); }
 };
+
+template <> inline constexpr matrix_format matrix_format_of<__half> = matrix_format::f16;
+template <> inline constexpr matrix_format matrix_format_of<__nv_bfloat16> = matrix_format::bf16;
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -6,6 +6,7 @@
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -23,9 +24,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// Whether a backend's tuned forms replace the generic phases.
-enum class tuning : std::uint8_t { on, off };
 
 /// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace.
 class host_memory {

@@ -1,0 +1,105 @@
+// Chelsea's matching on matrix units: a block of warps per chunk.
+#pragma once
+
+#include <kvmeld/backend/warps/matching_side.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/chunked_bipartite.hpp>
+#include <kvmeld/identify/identifier.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// The proposal of chunked_bipartite: every row of a chunk of up to 256 entries is read once, its norm comes from the
+/// same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is within twice
+/// matching_side's bound of the best one's.
+template <class Identify, class Layout> struct match_chunks {
+  static constexpr std::uint32_t most_rows = 128, most_columns = 128, strip_columns = 64;
+  propose_phase<Identify, Layout> untuned;
+
+  /// Chunks that fill at least a strip of the matrix unit.
+  static bool takes(propose_phase<Identify, Layout> const& p) {
+    return p.identify.chunk_in(p.wave.ledger.extent) >= 2 * strip_rows;
+  }
+  std::uint32_t chunk() const { return untuned.identify.chunk_in(untuned.wave.ledger.extent); }
+  KVMELD_HD static std::uint32_t rows_of(std::uint32_t chunk) {
+    return min_of(most_rows, ceil_div(Identify::sources(chunk), strip_rows) * strip_rows);
+  }
+  KVMELD_HD static std::uint32_t columns_of(std::uint32_t chunk) {
+    return min_of(most_columns, ceil_div(chunk / 2, strip_columns) * strip_columns);
+  }
+
+  std::uint32_t tiles(shape const& s) const {
+    return ceil_div(s.capacity, chunk()) * ceil_div(Identify::sources(chunk()), most_rows);
+  }
+  std::size_t scratch_bytes(int) const {
+    return matching_side<Layout>::bytes(rows_of(chunk()), columns_of(chunk()), untuned.rows.channels()) +
+           best_targets::bytes(rows_of(chunk()));
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    wave_ref const& wave = untuned.wave;
+    track_state const s = wave.state[t.item];
+    if (s.active == 0) return;
+    std::uint32_t const c = untuned.identify.chunk_in(wave.ledger.extent);
+    std::uint32_t const tiles_per_chunk = ceil_div(Identify::sources(c), most_rows);
+    std::uint32_t const begin = t.index / tiles_per_chunk * c;
+    if (begin >= s.field) return;
+    std::uint32_t const size = min_of(c, s.field - begin);
+    std::uint32_t const first = t.index % tiles_per_chunk * most_rows;  // first A entry of this tile
+    if (first >= Identify::sources(size)) return;
+    std::uint32_t const rows = min_of(most_rows, Identify::sources(size) - first);
+    slot_t const* const field = wave.field + wave.at(t.item, begin);
+
+    matching_side<Layout> const keys(team, untuned.rows, t.where, rows_of(c), columns_of(c));
+    best_targets const best(team, rows_of(c));
+    keys.load_sources(team, rows, [&](std::uint32_t i) { return field[2 * (first + i)]; });
+    std::uint32_t const targets = size / 2;
+    for (std::uint32_t j = 0; j < targets; j += columns_of(c)) {
+      std::uint32_t const columns = min_of(columns_of(c), targets - j);
+      keys.load_targets(team, columns, [&](std::uint32_t i) { return field[2 * (j + i) + 1]; });
+      team.finish_copies();
+      team.sync();
+      keys.measure(team, j == 0 ? rows : 0, columns);
+      team.sync();
+      for (std::uint32_t row = warp_of(team) * strip_rows; row < rows; row += warps_of(team) * strip_rows) {
+        for (std::uint32_t column = 0; column < columns; column += strip_columns) {
+          strip_products<strip_columns> p;
+          keys.multiply(team, row, column, p);
+          best.template take<strip_columns>(
+              team, row, column, columns, j,
+              [&](std::uint32_t r, std::uint32_t i, std::uint32_t source, std::uint32_t target) {
+                return order_key(keys.cosine_of(p.c[r][i], source, target));
+              });
+        }
+      }
+      team.sync();
+    }
+    candidate* const out = wave.candidates + wave.at(t.item, begin / c * Identify::sources(c) + first);
+    team.for_each(rows, [&](std::uint32_t i) {
+      slot_t const source = field[2 * (first + i)];
+      bool const matched = best.key(i) != 0;
+      out[i] = {best.key(i), source, matched ? field[2 * best.column(i) + 1] : source};
+    });
+  }
+};
+
+}  // namespace tuned_form
+
+template <class Admit, class Layout>
+struct tuned<warps, propose_phase<identify::chunked_bipartite<Admit>, Layout>,
+             std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>>
+    : tuned_by_form<propose_phase<identify::chunked_bipartite<Admit>, Layout>,
+                    tuned_form::match_chunks<identify::chunked_bipartite<Admit>, Layout>> {};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

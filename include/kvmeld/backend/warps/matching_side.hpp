@@ -1,0 +1,163 @@
+// Sources and targets of a matching by cosine, keys or values: both raw in shared memory, their products by matrix units.
+#pragma once
+
+#include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/identify/rows.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// Rows that a warp multiplies with.
+constexpr std::uint32_t strip_rows = 16;
+
+/// Products of 16 x Columns pairs of rows in registers, each lane its share (warp_place): a fragment of the rows serves
+/// Columns / 8 products.
+template <std::uint32_t Columns> struct strip_products {
+  static constexpr std::uint32_t columns = Columns, results = Columns / 8;
+  float c[results][4];
+};
+
+/// Rows are multiplied as they are stored: rounding normalised rows to 16 bits would choose other partners. Products are
+/// exact, sums in float: a cosine differs from the generic one by at most 2^-22 * (d + 8).
+template <class Layout> class matching_side {
+public:
+  using store = row_store<Layout>;
+
+  static std::size_t bytes(std::uint32_t rows, std::uint32_t columns, std::uint32_t channels) {
+    return store::bytes(rows, channels) + store::bytes(columns, channels) +
+           scratch_size(rows * sizeof(float)) + scratch_size(columns * sizeof(float));
+  }
+
+  /// Room for so many sources and targets, multiples of 16 and of the columns multiplied at once.
+  template <class Team>
+  KVMELD_HD matching_side(Team const& team, Layout const& layout, track where, std::uint32_t rows,
+                          std::uint32_t columns)
+      : layout_(layout),
+        where_(where),
+        sources_(team, rows, layout.channels()),
+        targets_(team, columns, layout.channels()),
+        inverse_source_(team.template scratch<float>(rows)),
+        inverse_target_(team.template scratch<float>(columns)) {}
+
+  /// Cooperative; there after finish_copies() and a barrier.
+  template <class Team, class Slot>
+  KVMELD_HD void load_sources(Team const& team, std::uint32_t count, Slot slot) const {
+    sources_.load(team, layout_, where_, count, slot);
+  }
+  template <class Team, class Slot>
+  KVMELD_HD void load_targets(Team const& team, std::uint32_t count, Slot slot) const {
+    targets_.load(team, layout_, where_, count, slot);
+  }
+  /// Norms of what was loaded. Cooperative; no barrier.
+  template <class Team>
+  KVMELD_HD void measure(Team const& team, std::uint32_t rows, std::uint32_t columns) const {
+    team.for_each(rows + columns, [&](std::uint32_t i) {
+      if (i < rows) {
+        inverse_source_[i] = sources_.inverse_norm(i);
+      } else {
+        inverse_target_[i - rows] = targets_.inverse_norm(i - rows);
+      }
+    });
+  }
+
+  /// Products of sources row .. row + 15 and targets from `column` on. Collective in a warp.
+  template <class Team, std::uint32_t Columns>
+  KVMELD_HD void multiply(Team const& team, std::uint32_t row, std::uint32_t column,
+                          strip_products<Columns>& p) const {
+    warp_place const place = place_in_warp(team);
+    for (auto& result : p.c) {
+      for (float& x : result) x = 0.0f;
+    }
+    for (std::uint32_t step = 0; step < sources_.steps(); ++step) {
+      std::uint32_t a[4];
+      sources_.left(place, row, step, a);
+      for (std::uint32_t r = 0; r < p.results; ++r) {
+        std::uint32_t b[2];
+        targets_.right(place, column + 8 * r, step, b);
+        team.template multiply<matrix_format_of<typename Layout::element_type>>(p.c[r], a, b);
+      }
+    }
+  }
+
+  KVMELD_HD float cosine_of(float product, std::uint32_t row, std::uint32_t column) const {
+    return cosine(product, inverse_source_[row], inverse_target_[column]);
+  }
+
+private:
+  Layout const& layout_;
+  track where_;
+  store sources_, targets_;
+  float* inverse_source_;
+  float* inverse_target_;
+};
+
+/// Best target of each source so far, in scratch.
+class best_targets {
+public:
+  static constexpr std::size_t bytes(std::uint32_t rows) {
+    return 2 * scratch_size(rows * sizeof(std::uint32_t));
+  }
+  template <class Team>
+  KVMELD_HD best_targets(Team const& team, std::uint32_t rows)
+      : key_(team.template scratch<std::uint32_t>(rows)),
+        column_(team.template scratch<std::uint32_t>(rows)) {
+    team.for_each(rows, [&](std::uint32_t i) { key_[i] = column_[i] = 0; });
+  }
+
+  /// Takes the strip's products, of which targets from `columns` on are none. key_of(r, i, row, column) is the
+  /// order_key of an element, 0 where it never matches; higher wins, then the lower column. Columns are numbered from
+  /// `number` on. Collective in a warp, which has the strip's rows to itself.
+  template <std::uint32_t Columns, class Team, class Key>
+  KVMELD_HD void take(Team const& team, std::uint32_t row, std::uint32_t column, std::uint32_t columns,
+                      std::uint32_t number, Key key_of) const {
+    warp_place const place = place_in_warp(team);
+    for (std::uint32_t half = 0; half < 2; ++half) {
+      std::uint32_t const source = row + place.group + 8 * half;
+      std::uint32_t key = 0, best = 0;
+      for (std::uint32_t r = 0; r < Columns / 8; ++r) {
+        for (std::uint32_t i = 0; i < 2; ++i) {
+          std::uint32_t const target = column + 8 * r + 2 * place.pair + i;
+          if (target >= columns) continue;
+          std::uint32_t const k = key_of(r, 2 * half + i, source, target);
+          if (k > key) {
+            key = k;
+            best = target;
+          }
+        }
+      }
+      for (std::uint32_t step = 1; step < 4; step *= 2) {
+        std::uint32_t const other_key = team.shuffle(key, place.lane ^ step);
+        std::uint32_t const other = team.shuffle(best, place.lane ^ step);
+        if (other_key > key || (other_key == key && other < best)) {
+          key = other_key;
+          best = other;
+        }
+      }
+      if (place.pair == 0 && key > key_[source]) {  // earlier blocks have the lower columns
+        key_[source] = key;
+        column_[source] = number + best;
+      }
+    }
+  }
+
+  KVMELD_HD std::uint32_t key(std::uint32_t row) const { return key_[row]; }
+  KVMELD_HD std::uint32_t column(std::uint32_t row) const { return column_[row]; }
+
+private:
+  std::uint32_t* key_;
+  std::uint32_t* column_;
+};
+
+}  // namespace tuned_form
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,131 @@
+// Rows of a track in shared memory as they are stored, for matrix units.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/layout/joined.hpp>
+#include <kvmeld/layout/row_piece.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// Layouts whose rows matrix units read as they are.
+template <class Layout, bool = has_row_pieces<Layout>::value> struct has_matrix_rows : std::false_type {};
+template <class Layout>
+struct has_matrix_rows<Layout, true>
+    : std::bool_constant<!runs_along_tokens<Layout> &&
+                         matrix_format_of<typename Layout::element_type> != matrix_format::none> {};
+
+template <class Layout> struct has_matrix_rows<joined_rows<Layout>, false> : has_matrix_rows<Layout> {};
+
+/// Channels that one step of the matrix unit multiplies.
+constexpr std::uint32_t matrix_step = 16;
+
+/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps; rows lie 16 bytes
+/// further apart, an odd multiple, so that the words of a fragment are in 32 different banks.
+template <class Layout> class row_store {
+public:
+  using T = typename Layout::element_type;
+  static constexpr std::uint32_t piece_size = row_piece<T>::size;
+
+  KVMELD_HD static constexpr std::uint32_t pitch(std::uint32_t channels) {
+    return ceil_div(channels, matrix_step) * matrix_step + piece_size;
+  }
+  KVMELD_HD static constexpr std::size_t bytes(std::uint32_t rows, std::uint32_t channels) {
+    return scratch_size(std::size_t{rows} * pitch(channels) * sizeof(T));
+  }
+
+  template <class Team>
+  KVMELD_HD row_store(Team const& team, std::uint32_t rows, std::uint32_t channels)
+      : data_(team.template scratch<T>(std::size_t{rows} * pitch(channels))),
+        pitch_(pitch(channels)),
+        steps_(ceil_div(channels, matrix_step)) {}
+
+  KVMELD_HD std::uint32_t steps() const { return steps_; }
+
+  /// Rows slot(0) .. slot(count - 1). Cooperative; there after finish_copies() and a barrier.
+  template <class Team, class Slot>
+  KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count,
+                      Slot slot) const {
+    row_pieces<Layout> const rows(layout, where);
+    std::uint32_t const pieces = steps_ * (matrix_step / piece_size);
+    std::uint32_t const there = rows.count();
+    team.for_each(count * pieces, [&](std::uint32_t i) {
+      std::uint32_t const row = i / pieces;
+      std::uint32_t const piece = i % pieces;
+      T* const to = data_ + std::size_t{row} * pitch_ + piece * piece_size;
+      if (piece >= there) {
+        for (std::uint32_t c = 0; c < piece_size; ++c) to[c] = element_traits<T>::from_float(0.0f);
+        return;
+      }
+      slot_t const s = slot(row);
+      if (T const* const from = rows.address(s, piece)) {
+        team.copy_ahead(to, from);
+      } else {
+        row_piece<T> const p = rows.read(s, piece);
+        copy_piece(to, &p);
+      }
+    });
+  }
+
+  /// Channels `channel` (even) and the next of a row.
+  KVMELD_HD std::uint32_t word(std::uint32_t row, std::uint32_t channel) const {
+    std::uint32_t w;
+    std::memcpy(&w, data_ + std::size_t{row} * pitch_ + channel, sizeof w);
+    return w;
+  }
+
+  /// Rows row, row + 8 of `place` as the left factor of a step; row is the first of 16 plus place.group.
+  KVMELD_HD void left(warp_place place, std::uint32_t first, std::uint32_t step,
+                      std::uint32_t (&a)[4]) const {
+    std::uint32_t const row = first + place.group;
+    std::uint32_t const channel = step * matrix_step + 2 * place.pair;
+    a[0] = word(row, channel);
+    a[1] = word(row + 8, channel);
+    a[2] = word(row, channel + 8);
+    a[3] = word(row + 8, channel + 8);
+  }
+  /// Rows first .. first + 7 as the columns of the right factor of a step.
+  KVMELD_HD void right(warp_place place, std::uint32_t first, std::uint32_t step,
+                       std::uint32_t (&b)[2]) const {
+    std::uint32_t const row = first + place.group;
+    std::uint32_t const channel = step * matrix_step + 2 * place.pair;
+    b[0] = word(row, channel);
+    b[1] = word(row, channel + 8);
+  }
+
+  /// 1 / norm of a row, 0 for a zero row. In the order of its pieces.
+  KVMELD_HD float inverse_norm(std::uint32_t row) const {
+    float sums[piece_size] = {};
+    for (std::uint32_t piece = 0; piece < steps_ * (matrix_step / piece_size); ++piece) {
+      row_piece<T> p;
+      copy_piece(&p, data_ + std::size_t{row} * pitch_ + piece * piece_size);
+      for (std::uint32_t c = 0; c < piece_size; ++c) {
+        float const x = element_traits<T>::to_float(p.x[c]);
+        sums[c] += x * x;
+      }
+    }
+    float square = 0.0f;
+    for (float s : sums) square += s;
+    return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f;
+  }
+
+private:
+  T* data_;
+  std::uint32_t pitch_, steps_;
+};
+
+}  // namespace tuned_form
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,5 @@
+// The tuned forms for teams made of warps.
+#pragma once
+
+#include <kvmeld/backend/warps/match_centers.hpp>
+#include <kvmeld/backend/warps/match_chunks.hpp>

@@ -1,0 +1,71 @@
+// Teams made of warps: what tuned forms may ask for beyond core/team.hpp. CUDA blocks have it; the tests' warps are
+// threads that multiply as the matrix unit does.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+constexpr std::uint32_t warp_size = 32;
+
+/// The backend of tuned<warps, Phase>, for every executor whose teams are made of warps and that has
+///   launch(phase, extent, items, source)  one launch of this very phase
+///   most_scratch()                        bytes of shared memory a team may have; scratch within them is shared memory
+/// Such a team has, collective in a warp unless said otherwise:
+///   ballot(yes)               bit i is what lane i of the warp said
+///   shuffle(x, from)          x of lane `from` of the warp
+///   multiply<format>(c, a, b) c += a b with a 16 x 16, b 16 x 8: mma.m16n8k16, its shares of fragments included
+///   copy_ahead(to, from)      one lane: 16 bytes to scratch, aligned; there after finish_copies() and a barrier
+///   finish_copies()           one lane: waits for its own copies
+struct warps {};
+
+template <class Team, class = void> struct has_warps : std::false_type {};
+template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
+
+/// A tuned phase that one launch of `Form{phase}` replaces, where its scratch is shared memory.
+template <class Phase, class Form> struct tuned_by_form {
+  static constexpr bool value = true;
+  template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
+    return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.most_scratch();
+  }
+  template <class Executor, class Source>
+  static void enqueue(Executor& executor, Phase const& p, shape const& extent, std::uint32_t items,
+                      Source const& source) {
+    executor.launch(Form{p}, extent, items, source);
+  }
+};
+
+/// Whose part of a 16 x 8 result a lane holds: c[0], c[1] are row `group`, columns 2 * pair and 2 * pair + 1; c[2], c[3]
+/// the same columns of row `group` + 8.
+struct warp_place {
+  std::uint32_t lane, group, pair;
+};
+
+template <class Team> KVMELD_HD warp_place place_in_warp(Team const& team) {
+  std::uint32_t const lane = team.lane() % warp_size;
+  return {lane, lane / 4, lane % 4};
+}
+template <class Team> KVMELD_HD std::uint32_t warp_of(Team const& team) { return team.lane() / warp_size; }
+template <class Team> KVMELD_HD std::uint32_t warps_of(Team const& team) { return team.lanes() / warp_size; }
+
+/// op over the four lanes that hold a row of a result, on all of them: pairs first, so that the order is fixed for
+/// commutative operations. Collective in a warp.
+template <class Team, class Op> KVMELD_HD float over_row(Team const& team, float x, Op op) {
+  std::uint32_t const lane = team.lane() % warp_size;
+  for (std::uint32_t step = 1; step < 4; step *= 2) {
+    x = op(x, bits_float(team.shuffle(float_bits(x), lane ^ step)));
+  }
+  return x;
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

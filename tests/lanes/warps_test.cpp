@@ -1,0 +1,236 @@
+// Tuned forms for teams made of warps, on threads that multiply as a matrix unit does: whole lives beside the host's
+// generic ones, and how good every chosen partner is.
+#include <kvmeld/backend/warps/matching_side.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "scenario.hpp"
+#include "support/compositions.hpp"
+#include "support/track_view.hpp"
+#include "support/warp_executor.hpp"
+
+namespace {
+
+// 16-bit rows at multiples of 16 bytes, and wherever 17 and 19 channels put them.
+template <class K, class V> struct matrix_rows {
+  using key_type = K;
+  using value_type = V;
+  static auto view(K* k, V* v, kvmeld::shape const& s) {
+    return kvmeld::kv{kvmeld::strided<K>(k, "LSHTC", s, s.key_dim),
+                      kvmeld::strided<V>(v, "LSTHC", s, s.value_dim)};
+  }
+};
+constexpr lanes_test::sizes_of_life aligned_life{{1, 2, 1, 2, 48, 32, 300}, 290, 44, 90, 60};
+constexpr lanes_test::sizes_of_life odd_life{{1, 2, 2, 1, 17, 19, 120}, 110, 44, 50, 30};
+
+template <class Storage, class Policy>
+void same_on_warps(char const* name, Policy const& policy, lanes_test::sizes_of_life const& life,
+                   bool replaced = true, bool same_ledger = true) {
+  CAPTURE(std::string(name));
+  auto const fallback = kvmeld::shortfall::report;
+  auto const host =
+      lanes_test::play<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
+  for (std::uint32_t warps : {1u, 2u}) {
+    CAPTURE(warps);
+    support::warp_executor const executor(warps);
+    auto const got = lanes_test::play<Storage>(executor, policy, fallback, life);
+    CHECK((executor.tuned_launches() > 0) == replaced);
+    CHECK(got.keys == host.keys);
+    CHECK(got.values == host.values);
+    CHECK((!same_ledger || got.ledger == host.ledger));
+    CHECK(got.lengths == host.lengths);
+  }
+}
+
+// One warp's products of random rows, as matching_side takes them.
+template <class Layout> struct product_phase {
+  Layout layout;
+  std::uint32_t rows, columns;
+  float* out;  // [rows][columns]
+
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const {
+    return kvmeld::tuned_form::matching_side<Layout>::bytes(32, 64, layout.channels());
+  }
+  template <class Team> void operator()(Team const& team, kvmeld::tile const& t) const {
+    kvmeld::tuned_form::matching_side<Layout> const side(team, layout, t.where, 32, 64);
+    side.load_sources(team, rows, [](std::uint32_t i) { return 2 * i; });
+    side.load_targets(team, columns, [&](std::uint32_t i) { return columns - 1 - i; });
+    team.finish_copies();
+    team.sync();
+    side.measure(team, rows, columns);
+    team.sync();
+    auto const place = kvmeld::place_in_warp(team);
+    for (std::uint32_t row = 16 * kvmeld::warp_of(team); row < rows; row += 16 * kvmeld::warps_of(team)) {
+      kvmeld::tuned_form::strip_products<64> p;
+      side.multiply(team, row, 0, p);
+      for (std::uint32_t r = 0; r < 8; ++r) {
+        for (std::uint32_t i = 0; i < 4; ++i) {
+          std::uint32_t const a = row + place.group + (i >= 2 ? 8 : 0), b = 8 * r + 2 * place.pair + i % 2;
+          if (a < rows && b < columns) out[a * columns + b] = side.cosine_of(p.c[r][i], a, b);
+        }
+      }
+    }
+  }
+};
+
+double exact_cosine(std::vector<double> const& a, std::vector<double> const& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t c = 0; c < a.size(); ++c) {
+    ab += a[c] * b[c];
+    aa += a[c] * a[c];
+    bb += b[c] * b[c];
+  }
+  return aa == 0 || bb == 0 ? 0 : ab / std::sqrt(aa) / std::sqrt(bb);
+}
+
+template <class T> void check_products(support::dice& d) {
+  std::uint32_t const channels = d.between(1, 70), rows = d.between(1, 32), columns = d.between(1, 64);
+  kvmeld::shape const s{1, 1, 2, 1, channels, 1, 64};
+  std::uint32_t const shift = d.below(3) * 4;  // some rows lie at multiples of 16 bytes, some do not
+  std::vector<T> memory(s.slots() * channels + shift);
+  for (T& x : memory) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.normal()));
+  kvmeld::strided<T> const layout(memory.data() + shift, d.chance(0.5) ? "LSHTC" : "LSTHC", s, channels);
+  kvmeld::track const where = kvmeld::make_track(s, 0, 0, 1);
+  support::write_row(layout, where, 4, std::vector<float>(channels, 0.0f));  // cosines of a zero row are 0
+  std::vector<float> got(std::size_t{rows} * columns, -7.0f);
+  std::uint32_t const sequences[] = {0};
+  kvmeld::track_source const source{s, {sequences, 1}};
+  support::warp_executor executor(d.between(1, 2));
+  executor.launch(product_phase<kvmeld::strided<T>>{layout, rows, columns, got.data()}, s, 2, source);
+  double far = 0;
+  for (std::uint32_t i = 0; i < rows; ++i) {
+    auto const a = support::read_row(layout, where, 2 * i);
+    for (std::uint32_t j = 0; j < columns; ++j) {
+      auto const b = support::read_row(layout, where, columns - 1 - j);
+      far = std::max(far, std::abs(static_cast<double>(got[i * columns + j]) - exact_cosine(a, b)));
+    }
+  }
+  CHECK(far <= 0x1p-22 * (channels + 8));
+}
+
+// Every partner that a plan chose is as similar as the best one, up to what tuned forms are allowed.
+template <class T, class Policy, class Partners, class Similarity>
+std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& policy, std::uint32_t length,
+                             std::uint32_t budget, double bound, Partners partners, Similarity similarity) {
+  kvmeld::limits sizes = support::with_plan();
+  sizes.extent = memory.extent;
+  auto const x = memory.tensors();
+  support::warp_executor const executor(2);
+  kvmeld::merged_cache cache{executor, policy, x, sizes};
+  cache.open(0, length);
+  if constexpr (kvmeld::needs_centers<typename Policy::identify_type>::value) {
+    std::vector<float> p(length);
+    support::dice d(length);
+    for (float& y : p) y = static_cast<float>(d.uniform());
+    cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 1, length));
+  }
+  REQUIRE(cache.plan({0}, kvmeld::budget::entries(budget)).ok());
+  CHECK(executor.tuned_launches() == 1);
+  kvmeld::plan_ref const& plan = cache.current_plan();
+  kvmeld::track const where = kvmeld::make_track(memory.extent, 0, 0, 0);
+  std::vector<std::vector<double>> keys, values;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    keys.push_back(support::read_row(x.keys, where, i));
+    values.push_back(support::read_row(x.values, where, i));
+  }
+  auto const alike = [&](std::uint32_t i, std::uint32_t j) {
+    return similarity(exact_cosine(keys[i], keys[j]), exact_cosine(values[i], values[j]));
+  };
+  std::uint32_t merged = 0;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    if (plan.what[plan.at(0, i)] != kvmeld::fate::merge) continue;
+    ++merged;
+    double best = -2;
+    for (std::uint32_t j : partners(plan, i, length)) best = std::max(best, alike(i, j));
+    CHECK(alike(i, plan.target[plan.at(0, i)]) >= best - 2 * bound);
+  }
+  return merged;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("matrix units multiply rows as they are stored", T, kvmeld::half, kvmeld::bfloat16) {
+  support::dice d(91);
+  for (int i = 0; i < 12; ++i) check_products<T>(d);
+}
+
+TEST_CASE("matching in chunks on warps is the host's") {
+  using kvmeld::bfloat16;
+  using kvmeld::half;
+  auto const chelsea = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
+                                                              kvmeld::quantity::entries(5));
+  same_on_warps<matrix_rows<bfloat16, half>>("chelsea", chelsea, aligned_life);
+  same_on_warps<matrix_rows<half, bfloat16>>("chelsea, odd rows", chelsea, odd_life);
+  auto small = chelsea;
+  small.identify.chunk = 31;  // too small for a matrix unit
+  same_on_warps<matrix_rows<bfloat16, half>>("chelsea, small chunks", small, odd_life, false);
+  same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life, false);
+}
+
+TEST_CASE("matching with centres on warps is the host's") {
+  using kvmeld::bfloat16;
+  using kvmeld::half;
+  support::each_ems_preset(
+      [](char const* name, auto const& p) { same_on_warps<matrix_rows<bfloat16, half>>(name, p, odd_life); });
+  // The ledger holds D2O's threshold, a mean of cosines.
+  same_on_warps<matrix_rows<half, half>>("d2o", kvmeld::preset::d2o::halves(), aligned_life, true, false);
+}
+
+TEST_CASE("a chunk's partners are the best up to the stated bound") {
+  support::dice d(5);
+  auto policy = kvmeld::preset::chelsea::with_schedule({0.5, 0.0, 0, 0.05}, kvmeld::quantity::entries(0),
+                                                       kvmeld::quantity::entries(0));
+  for (std::uint32_t chunk : {32u, 77u, 300u, 600u}) {
+    CAPTURE(chunk);
+    policy.identify.chunk = chunk;
+    std::uint32_t const length = 500 + d.below(100), dim = d.between(8, 40);
+    support::engine_memory<kvmeld::bfloat16> memory({1, 1, 1, 1, dim, 4, 640});
+    memory.fill_sequence(d, 0, 0, length, support::texture::clusters);
+    std::uint32_t const merged = check_partners(
+        memory, policy, length, 10, 0x1p-22 * (dim + 8),
+        [&](kvmeld::plan_ref const&, std::uint32_t i, std::uint32_t n) {
+          std::vector<std::uint32_t> list;
+          std::uint32_t const begin = i / chunk * chunk;
+          for (std::uint32_t j = begin + 1; j < std::min(n, begin + chunk); j += 2) list.push_back(j);
+          return list;
+        },
+        [](double k, double) { return k; });
+    CHECK(merged >= length / 2 - 1);
+  }
+}
+
+TEST_CASE("centres are the best up to the stated bound") {
+  support::dice d(6);
+  std::uint32_t const length = 330, dim = 40;
+  support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, dim, dim, 400});
+  memory.fill_sequence(d, 0, 0, length, support::texture::clusters);
+  auto policy = kvmeld::preset::d2o::halves();
+  std::uint32_t const merged = check_partners(
+      memory, policy, length, 180, 0x1p-22 * (dim + 8),
+      [&](kvmeld::plan_ref const& plan, std::uint32_t, std::uint32_t n) {
+        std::vector<std::uint32_t> list;
+        for (std::uint32_t j = 0; j < n; ++j) {
+          if (plan.what[plan.at(0, j)] == kvmeld::fate::merge) list.push_back(plan.target[plan.at(0, j)]);
+        }
+        return list;
+      },
+      [](double k, double) { return k; });
+  CHECK(merged > 20);
+}
+
+TEST_CASE("without room in shared memory, and with tuning off, phases are the generic ones") {
+  auto const chelsea = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
+                                                              kvmeld::quantity::entries(5));
+  using storage = matrix_rows<kvmeld::half, kvmeld::half>;
+  auto const host = lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), chelsea,
+                                              kvmeld::shortfall::report, odd_life);
+  for (support::warp_executor const& executor : {support::warp_executor(1, kvmeld::tuning::off),
+                                                 support::warp_executor(1, kvmeld::tuning::on, 2000)}) {
+    CHECK(host == lanes_test::play<storage>(executor, chelsea, kvmeld::shortfall::report, odd_life));
+    CHECK(executor.tuned_launches() == 0);
+  }
+}

@@ -1,0 +1,148 @@
+// Teams made of warps on a machine without any: 32 threads each, which multiply as the matrix unit's fragments are
+// documented (PTX ISA, mma.m16n8k16), element by element in float.
+#pragma once
+
+#include "checking_barrier.hpp"
+#include "lane_executor.hpp"
+
+#include <kvmeld/backend/warps/warps.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/warps.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace support {
+
+// What the lanes of one warp share. Two of everything, used in turn, so that one barrier per operation is enough.
+struct warp_board {
+  warp_board() : barrier(kvmeld::warp_size) {}
+  checking_barrier barrier;
+  std::array<std::array<std::uint32_t, 6>, kvmeld::warp_size> words[2];
+};
+
+class warp_team : public lane_team {
+public:
+  warp_team(team_board& board, std::uint32_t lane, std::uint32_t lanes, warp_board& warp)
+      : lane_team(board, lane, lanes), warp_(warp), place_of_(kvmeld::place_in_warp(*this)) {}
+
+  static constexpr bool has_warps = true;
+
+  std::uint32_t ballot(bool yes, char const* file = __builtin_FILE(), int line = __builtin_LINE()) const {
+    auto const& all = exchange("ballot", {yes ? 1u : 0u}, file, line);
+    std::uint32_t bits = 0;
+    for (std::uint32_t i = 0; i < kvmeld::warp_size; ++i) bits |= all[i][0] << i;
+    return bits;
+  }
+  std::uint32_t shuffle(std::uint32_t x, std::uint32_t from, char const* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) const {
+    if (from >= kvmeld::warp_size) found("shuffle from lane " + std::to_string(from));
+    return exchange("shuffle", {x}, file, line)[from % kvmeld::warp_size][0];
+  }
+  template <kvmeld::matrix_format Format>
+  void multiply(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t const (&b)[2],
+                char const* file = __builtin_FILE(), int line = __builtin_LINE()) const {
+    auto const& all = exchange("multiply", {a[0], a[1], a[2], a[3], b[0], b[1]}, file, line);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      std::uint32_t const row = place_of_.group + (i >= 2 ? 8 : 0);
+      std::uint32_t const column = 2 * place_of_.pair + i % 2;
+      float sum = 0.0f;
+      for (std::uint32_t k = 0; k < 16; ++k) {
+        std::uint32_t const left = all[row % 8 * 4 + k % 8 / 2][(row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)];
+        std::uint32_t const right = all[column * 4 + k % 8 / 2][4 + (k >= 8 ? 1 : 0)];
+        sum += element<Format>(left, k % 2) * element<Format>(right, k % 2);
+      }
+      c[i] += sum;
+    }
+  }
+  // Copies really arrive only with finish_copies: what reads too early finds poison.
+  void copy_ahead(void* to, void const* from) const { copies_.push_back({to, from}); }
+  void finish_copies() const {
+    for (auto const& [to, from] : copies_) {
+      if (!kvmeld::is_piece_aligned(to) || !kvmeld::is_piece_aligned(from))
+        found("copy_ahead is not aligned");
+      std::memcpy(to, from, 16);
+    }
+    copies_.clear();
+  }
+  void end_tile() const {
+    if (!copies_.empty()) found("a tile ended with copies under way");
+    lane_team::end_tile();
+  }
+
+private:
+  using shares = std::array<std::array<std::uint32_t, 6>, kvmeld::warp_size>;
+
+  template <kvmeld::matrix_format Format> static float element(std::uint32_t word, std::uint32_t which) {
+    auto const bits = static_cast<std::uint16_t>(word >> (16 * which));
+    if constexpr (Format == kvmeld::matrix_format::f16) {
+      return kvmeld::element_traits<kvmeld::half>::to_float({bits});
+    } else {
+      return kvmeld::element_traits<kvmeld::bfloat16>::to_float({bits});
+    }
+  }
+  shares const& exchange(char const* what, std::array<std::uint32_t, 6> const& mine, char const* file,
+                         int line) const {
+    shares& words = warp_.words[exchanges_++ % 2];
+    words[place_of_.lane] = mine;
+    where_.note(what, file, line, 0);
+    warp_.barrier.arrive(place_of_.lane, where_);
+    return words;
+  }
+
+  warp_board& warp_;
+  kvmeld::warp_place place_of_;
+  mutable place where_;
+  mutable std::uint32_t exchanges_ = 0;
+  struct copy {
+    void* to;
+    void const* from;
+  };
+  mutable std::vector<copy> copies_;
+};
+
+// lane_executor with teams of `warps` warps, which runs tuned forms where they accept, and counts them.
+class warp_executor : public lane_executor {
+public:
+  explicit warp_executor(std::uint32_t warps = 1, kvmeld::tuning tuning = kvmeld::tuning::on,
+                         std::size_t most_scratch = std::size_t{220} << 10)
+      : lane_executor(warps * kvmeld::warp_size), tuning_(tuning), most_scratch_(most_scratch) {
+    for (std::uint32_t i = 0; i < warps; ++i) boards_of_warps_.push_back(std::make_shared<warp_board>());
+  }
+
+  std::size_t most_scratch() const { return most_scratch_; }
+  std::uint32_t tuned_launches() const { return *tuned_; }
+
+  template <class Phase, class Source>
+  void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    if constexpr (kvmeld::tuned<kvmeld::warps, Phase>::value) {
+      if (tuning_ == kvmeld::tuning::on && kvmeld::tuned<kvmeld::warps, Phase>::accepts(phase, *this)) {
+        ++*tuned_;
+        return kvmeld::tuned<kvmeld::warps, Phase>::enqueue(*this, phase, extent, items, source);
+      }
+    }
+    launch(phase, extent, items, source);
+  }
+  template <class Phase, class Source>
+  void launch(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    for (auto const& board : boards_of_warps_) board->barrier.mend();
+    run_teams(phase, extent, items, source, [&](team_board& board, std::uint32_t lane, std::uint32_t lanes) {
+      return warp_team(board, lane, lanes, *boards_of_warps_[lane / kvmeld::warp_size]);
+    });
+  }
+
+private:
+  kvmeld::tuning tuning_;
+  std::size_t most_scratch_;
+  std::shared_ptr<std::uint32_t> tuned_ = std::make_shared<std::uint32_t>(0);
+  std::vector<std::shared_ptr<warp_board>> boards_of_warps_;
+};
+
+}  // namespace support
