@@ -83,16 +83,17 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
   if constexpr (!decltype(cache)::shares) {
     std::uint32_t const parts = kvmeld::ceil_div(2 * multiprocessors(), heads);
     std::size_t const floats = kvmeld::attention::split_floats(s, parts, 1, 1);
-    device_array<float> memory(floats), q(s.query_heads() * s.key_dim), out(s.query_heads() * s.value_dim);
+    device_array<float> memory(floats);
+    device_array<T> q(s.query_heads() * s.key_dim), out(s.query_heads() * s.value_dim);
     fill(q.data(), s.query_heads() * s.key_dim, 4u);
     double const step = median_of(
         9, [] {},
         [&] {
-          kvmeld::attention::extend(
-              cache.executor(), {}, {0, 0, 1},
-              kvmeld::rows_by_token<float const>(q.data(), 1, s.query_heads(), s.key_dim), cache.ref(),
-              kvmeld::rows_by_token(out.data(), 1, s.query_heads(), s.value_dim), {},
-              {parts, {memory.data(), floats}});
+          kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
+                                    kvmeld::rows_by_token<T const>(q.data(), 1, s.query_heads(), s.key_dim),
+                                    cache.ref(),
+                                    kvmeld::rows_by_token(out.data(), 1, s.query_heads(), s.value_dim), {},
+                                    {parts, {memory.data(), floats}});
         });
     double const read = double{heads} * budget * (2 * s.key_dim * sizeof(T) + 4);
     print_row(std::string("attend after ") + name, s, step, read / step / bandwidth, 2);

@@ -110,35 +110,48 @@ public:
     CHECK(farthest(values_, device_values_.get()) <= units);
   }
   void check_attention(std::uint32_t slot) {
-    std::uint32_t const heads = extent.query_heads();
-    std::vector<float> q(std::size_t{3} * heads * extent.key_dim);
-    for (float& x : q) x = noise_.uniform();
-    std::vector<float> out(std::size_t{3} * heads * extent.value_dim), lse(std::size_t{3} * heads);
-    device_array<float> const far_q(q);
-    device_array<float> far_out(out), far_lse(lse);
-    auto const attend = [&](auto& cache, float const* from, float* to, float* sums) {
-      kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
-                                kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
-                                kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
-                                kvmeld::rows_by_head(sums, 3, heads, 1));
-    };
-    attend(host_, q.data(), out.data(), lse.data());
-    attend(device_, far_q.data(), far_out.data(), far_lse.data());
-    compare(out, lse, far_out, far_lse);
-    if constexpr (!decltype(host_)::shares) {  // the keys of a track over several blocks
-      device_array<float> memory(kvmeld::attention::split_floats(extent, 3, 1, 3));
-      far_out.put(std::vector<float>(out.size()));
-      kvmeld::attention::extend(
-          device_.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
-          kvmeld::rows_by_token<float const>(far_q.data(), 3, heads, extent.key_dim), device_.ref(),
-          kvmeld::rows_by_token(far_out.data(), 3, heads, extent.value_dim),
-          kvmeld::rows_by_head(far_lse.data(), 3, heads, 1),
-          {3, {memory.data(), kvmeld::attention::split_floats(extent, 3, 1, 3)}});
-      compare(out, lse, far_out, far_lse);
-    }
+    check_attention_of<float>(slot);
+    check_attention_of<T>(slot);  // what the tuned form is for
   }
 
 private:
+  template <class Q> void check_attention_of(std::uint32_t slot) {
+    std::uint32_t const heads = extent.query_heads();
+    std::vector<Q> q;
+    for (std::uint32_t i = 0; i < 3 * heads * extent.key_dim; ++i)
+      q.push_back(kvmeld::element_traits<Q>::from_float(noise_.uniform()));
+    std::vector<float> out(std::size_t{3} * heads * extent.value_dim), lse(std::size_t{3} * heads);
+    device_array<Q> const far_q(q);
+    device_array<float> far_out(out), far_lse(lse);
+    auto const attend = [&](auto& cache, Q const* from, float* to, float* sums,
+                            kvmeld::span<float> memory = {}) {
+      kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
+                                kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+                                kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
+                                kvmeld::rows_by_head(sums, 3, heads, 1),
+                                {memory.size() == 0 ? 1u : 3u, memory});
+    };
+    if constexpr (decltype(host_)::shares) {
+      auto const attend_shared = [&](auto& cache, Q const* from, float* to, float* sums) {
+        kvmeld::attention::extend(
+            cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
+            kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+            kvmeld::rows_by_token(to, 3, heads, extent.value_dim), kvmeld::rows_by_head(sums, 3, heads, 1));
+      };
+      attend_shared(host_, q.data(), out.data(), lse.data());
+      attend_shared(device_, far_q.data(), far_out.data(), far_lse.data());
+      compare(out, lse, far_out, far_lse);
+    } else {
+      attend(host_, q.data(), out.data(), lse.data());
+      attend(device_, far_q.data(), far_out.data(), far_lse.data());
+      compare(out, lse, far_out, far_lse);
+      far_out.put(std::vector<float>(out.size()));
+      std::size_t const floats = kvmeld::attention::split_floats(extent, 3, 1, 3);
+      device_array<float> memory(floats);  // the keys of a track over several blocks
+      attend(device_, far_q.data(), far_out.data(), far_lse.data(), {memory.data(), floats});
+      compare(out, lse, far_out, far_lse);
+    }
+  }
   static void compare(std::vector<float> const& out, std::vector<float> const& lse,
                       device_array<float> const& far_out, device_array<float> const& far_lse) {
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);

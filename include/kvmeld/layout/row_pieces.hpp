@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/core/unrolled.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_piece.hpp>
@@ -45,6 +46,13 @@ public:
     return min_of(piece::size, channels_ - index * piece::size);
   }
 
+  /// Where a row lies, if all of it may be read in pieces of 16 bytes; else null.
+  KVMELD_HD T const* row(slot_t slot) const {
+    segment<T> const s = layout_.locate(where_, slot);
+    bool const pieces = s.channel_stride == 1 && channels_ % piece::size == 0 && is_piece_aligned(s.base);
+    return pieces ? s.base : nullptr;
+  }
+
   /// Where a piece lies, if its 16 bytes may be read there at once; else null.
   KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
     segment<T> const s = layout_.locate(where_, slot);
@@ -59,9 +67,10 @@ public:
     if (whole(from, s.channel_stride, index)) {
       copy_piece(&p, from);
     } else {
-      for (std::uint32_t c = 0; c < piece::size; ++c) {
+      unrolled<piece::size>([&](auto channel) {
+        constexpr std::uint32_t c = decltype(channel)::value;
         p.x[c] = c < width(index) ? from[std::int64_t{c} * s.channel_stride] : T{};
-      }
+      });
     }
     return p;
   }
@@ -72,7 +81,10 @@ public:
     if (whole(to, s.channel_stride, index)) {
       copy_piece(to, &p);
     } else {
-      for (std::uint32_t c = 0; c < width(index); ++c) to[std::int64_t{c} * s.channel_stride] = p.x[c];
+      unrolled<piece::size>([&](auto channel) {
+        constexpr std::uint32_t c = decltype(channel)::value;
+        if (c < width(index)) to[std::int64_t{c} * s.channel_stride] = p.x[c];
+      });
     }
   }
 
@@ -101,7 +113,8 @@ public:
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
     if (!apart()) return of(index).read(slot, index * piece::size % channels_ / piece::size);
     piece p;
-    for (std::uint32_t i = 0; i < piece::size; ++i) {
+    unrolled<piece::size>([&](auto channel) {
+      constexpr std::uint32_t i = decltype(channel)::value;
       std::uint32_t const c = index * piece::size + i;
       if (c < rows_.channels()) {
         segment<T> const s = rows_.layout.locate(rows_.follower(leader_, c / channels_), slot);
@@ -109,7 +122,7 @@ public:
       } else {
         p.x[i] = T{};
       }
-    }
+    });
     return p;
   }
 

@@ -1,5 +1,6 @@
 // The tuned forms for teams made of warps.
 #pragma once
 
+#include <kvmeld/backend/warps/attend_few.hpp>
 #include <kvmeld/backend/warps/match_centers.hpp>
 #include <kvmeld/backend/warps/match_chunks.hpp>

@@ -1,0 +1,117 @@
+// Attention of few queries on teams made of warps, against softmax attention in double precision.
+#include <kvmeld/backend/warps/attend_few.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "attention/ragged_call.hpp"
+#include "support/random_cache.hpp"
+#include "support/warp_executor.hpp"
+
+using namespace attention_test;
+
+namespace {
+
+// A cache as another executor attends to it.
+template <class Cache> struct on_warps {
+  Cache& cache;
+  support::warp_executor executor_;
+  auto& executor() { return executor_; }
+  auto ref() const { return cache.ref(); }
+};
+template <class Cache> on_warps(Cache&, support::warp_executor) -> on_warps<Cache>;
+
+template <class T, class Out> void against_reference(std::uint64_t seed, double tolerance) {
+  CAPTURE(seed);
+  support::dice d(seed);
+  kvmeld::shape const s{2,
+                        3,
+                        d.between(1, 2),
+                        d.pick({1u, 3u, 4u, 16u}),
+                        d.between(1, 128),
+                        d.between(1, 128),
+                        d.between(2, 190)};
+  ragged_cache<T> x(s, d);
+  call<T, Out> c(s, d, d.pick({1u, 4u, 9u}));
+  kvmeld::attention_params params;
+  params.causal = d.chance(0.7);
+  params.use_degree = d.chance(0.7);
+  if (d.chance(0.5)) params.scale = static_cast<float>(0.05 + 0.2 * d.uniform());
+  if (d.chance(0.5)) params.softcap = static_cast<float>(0.5 + 4 * d.uniform());
+  std::vector<float> sinks;
+  for (std::uint32_t h = 0; h < s.query_heads(); ++h) sinks.push_back(static_cast<float>(3 * d.normal()));
+  if (d.chance(0.3)) params.sink = sinks.data();
+  on_warps cache{x.cache, support::warp_executor(d.between(1, 2))};
+  std::uint32_t const parts = d.pick({1u, 2u, 5u});
+  compare(cache, params, d.below(2), c, d.chance(0.8), tolerance, parts);
+  CHECK(cache.executor().tuned_launches() == 1);
+}
+
+// What a call gives on warps, and whether a tuned form gave it.
+template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attention_params const& params) {
+  support::dice d(3);
+  ragged_cache<T> x(s, d);
+  call<Q, float> c(s, d, 2);
+  on_warps cache{x.cache, support::warp_executor(1)};
+  compare(cache, params, 0, c, true, 1e-4);
+  return cache.executor().tuned_launches() != 0;
+}
+
+}  // namespace
+
+TEST_CASE("few queries on warps attend as softmax attention does") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) against_reference<kvmeld::half, float>(seed, 2e-4);
+  for (std::uint64_t seed = 100; seed < 107; ++seed) against_reference<kvmeld::bfloat16, float>(seed, 2e-4);
+  for (std::uint64_t seed = 200; seed < 203; ++seed)
+    against_reference<kvmeld::bfloat16, kvmeld::bfloat16>(seed, 0.02);
+}
+
+TEST_CASE("what a query does not see is not even multiplied by zero") {
+  kvmeld::shape const s{1, 1, 1, 2, 16, 70, 60};
+  support::dice d(8);
+  support::engine_memory<kvmeld::half> memory(s);
+  memory.fill_sequence(d, 0, 0, 41, support::texture::clusters);
+  kvmeld::track const where = kvmeld::make_track(s, 0, 0, 0);
+  float const nan = kvmeld::bits_float(0x7fc00000u);
+  support::write_row(memory.tensors().values, where, 39, std::vector<float>(s.value_dim, nan));
+  support::write_row(memory.tensors().keys, where, 40, std::vector<float>(s.key_dim, nan));
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 41);
+  std::vector<kvmeld::half> q;
+  for (std::uint32_t i = 0; i < 4 * 2 * s.key_dim; ++i)
+    q.push_back(kvmeld::element_traits<kvmeld::half>::from_float(static_cast<float>(d.normal())));
+  for (std::uint32_t warps : {1u, 2u}) {
+    std::vector<float> out(4 * 2 * s.value_dim);
+    support::warp_executor executor(warps);
+    kvmeld::attention::extend(executor, {}, {0, 0, 4},
+                              kvmeld::rows_by_token<kvmeld::half const>(q.data(), 4, 2, s.key_dim),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 4, 2, s.value_dim));
+    CHECK(executor.tuned_launches() == 1);
+    for (std::uint32_t query = 0; query < 4; ++query) {
+      int finite = 0;
+      for (std::uint32_t i = 0; i < 2 * s.value_dim; ++i)
+        finite += kvmeld::is_finite(out[query * 2 * s.value_dim + i]) ? 1 : 0;
+      CHECK(finite == (query < 2 ? int(2 * s.value_dim) : 0));  // the last two see a row of NaN
+    }
+  }
+}
+
+TEST_CASE("attention that warps have no tuned form for is the generic one") {
+  using kvmeld::bfloat16;
+  using kvmeld::half;
+  kvmeld::shape const small{1, 3, 1, 2, 24, 20, 70};
+  CHECK(replaced<half, half>(small, {}));
+  CHECK_FALSE(replaced<half, float>(small, {}));
+  CHECK_FALSE(replaced<half, bfloat16>(small, {}));
+  CHECK_FALSE(replaced<float, float>(small, {}));
+  kvmeld::attention_params windowed;
+  windowed.window = 30;
+  CHECK_FALSE(replaced<half, half>(small, windowed));
+  kvmeld::attention_params rotated;
+  rotated.rope.pairing = kvmeld::rope_pairing::half_split;
+  CHECK_FALSE(replaced<half, half>(small, rotated));
+  CHECK_FALSE(replaced<half, half>({1, 3, 1, 17, 24, 20, 70}, {}));
+  CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 130, 20, 40}, {}));
+  CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 24, 129, 40}, {}));
+}
