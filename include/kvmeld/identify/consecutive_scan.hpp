@@ -36,6 +36,33 @@ KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std:
   return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float));
 }
 
+/// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Cooperative; barrier at the
+/// end.
+template <class Team>
+KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t n, slot_t* newest) {
+  compact_indices(
+      team, n, [&](std::uint32_t i) { return marks[i].target == i; },
+      [&](std::uint32_t rank, std::uint32_t i) { newest[rank] = i; });
+}
+
+/// Removes the `excess` boundaries with the highest keys, of which marks[b].key is that between sets b and b + 1; sources
+/// are 0. Marks then tell the newest entries of the joined sets. Cooperative; barrier at the end.
+template <class Team>
+KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* newest, std::uint32_t sets,
+                            std::uint32_t excess) {
+  std::uint32_t const boundaries = sets - 1;
+  select_k(
+      team, boundaries, excess, [&](std::uint32_t b) { return marks[b].key; },
+      [&](std::uint32_t b) { marks[b].source = 1; });
+  team.for_each(sets, [&](std::uint32_t b) {
+    std::uint32_t last = b;
+    while (last < boundaries && marks[last].source != 0) ++last;
+    std::uint32_t const oldest = b == 0 ? 0 : newest[b - 1] + 1;
+    for (std::uint32_t i = oldest; i <= newest[b]; ++i) marks[i].target = newest[last];
+  });
+  team.sync();
+}
+
 /// One track's scan. Borrows arrays of the wave that are free until sets are linked:
 /// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary keys.
 template <class Team, class Keys> class consecutive_scan {
@@ -141,9 +168,7 @@ public:
 
   /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar.
   KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
-    compact_indices(
-        team_, n_, [&](std::uint32_t i) { return marks_[i].target == i; },
-        [&](std::uint32_t rank, std::uint32_t i) { newest_[rank] = i; });
+    list_sets(team_, marks_, n_, newest_);
     std::uint32_t const boundaries = sets - 1;
     for (std::uint32_t b = 0; b < boundaries; ++b) {
       bool const gap = break_at_gap_ && field_[newest_[b]] + 1 != field_[newest_[b] + 1];
@@ -156,16 +181,7 @@ public:
       }
       team_.sync();
     }
-    select_k(
-        team_, boundaries, excess, [&](std::uint32_t b) { return marks_[b].key; },
-        [&](std::uint32_t b) { marks_[b].source = 1; });
-    team_.for_each(sets, [&](std::uint32_t b) {
-      std::uint32_t last = b;
-      while (last < boundaries && marks_[last].source != 0) ++last;
-      std::uint32_t const oldest = b == 0 ? 0 : newest_[b - 1] + 1;
-      for (std::uint32_t i = oldest; i <= newest_[b]; ++i) marks_[i].target = newest_[last];
-    });
-    team_.sync();
+    join_closest(team_, marks_, newest_, sets, excess);
   }
 
 private:

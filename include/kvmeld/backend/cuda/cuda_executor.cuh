@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,10 +35,16 @@ __global__ void write_numbers(__grid_constant__ number_packet const packet, std:
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
+/// Blocks of a phase that a multiprocessor's registers have room for: one, or what the phase declares as `least_blocks`.
+template <class Phase, class = void> struct least_blocks : std::integral_constant<int, 1> {};
+template <class Phase>
+struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
+    : std::integral_constant<int, Phase::least_blocks> {};
+
 /// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
 /// shared memory.
 template <class Phase, class Source>
-__global__ void __launch_bounds__(block_team::block_size)
+__global__ void __launch_bounds__(block_team::block_size, least_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
               std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];

@@ -23,6 +23,7 @@ namespace tuned_form {
 /// same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is within twice
 /// matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
+  static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr std::uint32_t most_rows = 128, most_columns = 128, strip_columns = 64;
   propose_phase<Identify, Layout> untuned;
 

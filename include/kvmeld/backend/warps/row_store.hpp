@@ -54,17 +54,17 @@ public:
 
   KVMELD_HD std::uint32_t steps() const { return steps_; }
 
-  /// Rows slot(0) .. slot(count - 1). Cooperative; there after finish_copies() and a barrier.
+  /// Rows slot(0) .. slot(count - 1), to rows `first` and on. Cooperative; there after finish_copies() and a barrier.
   template <class Team, class Slot>
-  KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count,
-                      Slot slot) const {
+  KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
+                      std::uint32_t first = 0) const {
     row_pieces<Layout> const rows(layout, where);
     std::uint32_t const pieces = steps_ * (matrix_step / piece_size);
     std::uint32_t const there = rows.count();
     team.for_each(count * pieces, [&](std::uint32_t i) {
       std::uint32_t const row = i / pieces;
       std::uint32_t const piece = i % pieces;
-      T* const to = data_ + std::size_t{row} * pitch_ + piece * piece_size;
+      T* const to = data_ + std::size_t{first + row} * pitch_ + piece * piece_size;
       if (piece >= there) {
         for (std::uint32_t c = 0; c < piece_size; ++c) to[c] = element_traits<T>::from_float(0.0f);
         return;

@@ -1,0 +1,299 @@
+// KVMerger's sets in parallel: how far every entry reaches comes from matrix units (reach.hpp); sets are then counted by
+// segments at once, each lane following the sets of one.
+#pragma once
+
+#include <kvmeld/backend/warps/reach.hpp>
+#include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/unrolled.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/consecutive_scan.hpp>
+#include <kvmeld/identify/consecutive_threshold.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/rows.hpp>
+#include <kvmeld/layout/row_piece.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// The sets of one track for one threshold, newest first.
+template <class Layout> class reaching_sets {
+public:
+  KVMELD_HD reaching_sets(Layout const& layout, wave_ref const& wave, tile const& t, reach_table const& table,
+                          bool break_at_gap)
+      : rows_(layout, t.where),
+        field_(wave.field + wave.at(t.item, 0)),
+        n_(wave.state[t.item].field),
+        table_(table),
+        break_at_gap_(break_at_gap) {}
+
+  /// reach(entry), for sets above `bar`.
+  struct cut {
+    reach_table table;
+    std::uint32_t threshold;
+    std::uint32_t bar;  ///< order_key of the threshold
+    KVMELD_HD std::uint32_t reach(std::uint32_t entry) const { return table.get(entry, threshold); }
+  };
+
+  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is scratch: where the
+  /// next set begins for who comes from the newer side. Lanes first take a segment's newest entry to be a set's newest;
+  /// chains of sets soon meet, so that after a few turns every segment is entered where the one before left off.
+  template <class Team>
+  KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
+    std::uint32_t found = 0;
+    if (!settle(team, c, ends, found))
+      return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
+    return found >= wanted;
+  }
+
+  /// visit(oldest, newest) for every set; the lane that does it is its own. Returns how many there are. Cooperative;
+  /// barrier at the end.
+  template <class Team, class Visit>
+  KVMELD_HD std::uint32_t each(Team const& team, cut const& c, std::uint32_t* ends, Visit visit) const {
+    std::uint32_t found = 0;
+    if (!settle(team, c, ends, found)) {
+      return walk(team, c, ~0u, [&](std::uint32_t oldest, std::uint32_t newest) {
+        if (team.lane() == 0) visit(oldest, newest);
+      });
+    }
+    bool more = false;
+    follow(c, contiguous_range(team, n_).begin, ends[team.lane() + 1], more, visit);
+    team.sync();
+    return found;
+  }
+
+  /// cos of two entries, from their rows, in the order of their pieces.
+  KVMELD_HD float similarity(std::uint32_t older, std::uint32_t newer) const {
+    float sums[piece::size] = {};
+    for (std::uint32_t p = 0; p < rows_.count(); ++p) {
+      piece const a = rows_.read(field_[older], p), b = rows_.read(field_[newer], p);
+      unrolled<piece::size>([&](auto channel) {
+        constexpr std::uint32_t c = decltype(channel)::value;
+        sums[c] += traits::to_float(a.x[c]) * traits::to_float(b.x[c]);
+      });
+    }
+    float product = 0.0f;
+    for (float s : sums) product += s;
+    return cosine(product, table_.inverse_norm(older), table_.inverse_norm(newer));
+  }
+  KVMELD_HD bool apart(std::uint32_t entry) const { return field_[entry] + 1 != field_[entry + 1]; }
+
+private:
+  using piece = row_piece<typename Layout::element_type>;
+  using traits = element_traits<typename Layout::element_type>;
+
+  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one ends.
+  template <class Visit>
+  KVMELD_HD static std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
+                                        Visit visit) {
+    while (end > begin) {
+      std::uint32_t const newest = end - 1;
+      std::uint32_t const reach = c.reach(newest);
+      more = more || (reach == reach_window && newest > reach_window);
+      visit(newest - reach, newest);
+      end = newest - reach;
+    }
+    return end;
+  }
+
+  /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be longer than
+  /// the window. Cooperative; barrier at the end.
+  template <class Team>
+  KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
+    lane_range const mine = contiguous_range(team, n_);
+    ends[team.lane() + 1] = mine.end;
+    for (;;) {
+      bool more = false;
+      std::uint32_t sets = 0;
+      std::uint32_t const entered = ends[team.lane() + 1];
+      std::uint32_t const left =
+          follow(c, mine.begin, entered, more, [&](std::uint32_t, std::uint32_t) { ++sets; });
+      team.sync();
+      ends[team.lane()] = left;
+      team.sync();
+      std::uint32_t const now = team.lane() + 1 == team.lanes() ? n_ : ends[team.lane() + 1];
+      team.sync();
+      ends[team.lane() + 1] = now;
+      bool const moved = team.reduce(now != entered ? 1u : 0u, op_max{}) != 0;
+      if (moved) continue;
+      found = team.reduce(sets, op_sum{});
+      return team.reduce(more ? 1u : 0u, op_max{}) == 0;
+    }
+  }
+
+  /// One set after the other, until there are `most` of them or too few are left. Behind the window all lanes look on.
+  template <class Team, class Visit>
+  KVMELD_HD std::uint32_t walk(Team const& team, cut const& c, std::uint32_t most, Visit visit) const {
+    std::uint32_t sets = 0;
+    for (std::uint32_t end = n_; end > 0 && sets < most; ++sets) {
+      if (most != ~0u && sets + end < most) break;
+      std::uint32_t const newest = end - 1;
+      std::uint32_t oldest = newest - c.reach(newest);
+      bool open = newest - oldest == reach_window;
+      while (open && oldest > 0) {
+        std::uint32_t const rows = min_of(oldest, team.lanes());
+        std::uint32_t joined = rows;
+        if (team.lane() < rows) {
+          std::uint32_t const i = oldest - 1 - team.lane();
+          bool const joins = !(break_at_gap_ && apart(i)) && order_key(similarity(i, newest)) > c.bar;
+          if (!joins) joined = team.lane();
+        }
+        joined = team.reduce(joined, op_min{});
+        open = joined == rows;
+        oldest -= joined;
+      }
+      visit(oldest, newest);
+      end = oldest;
+    }
+    team.sync();
+    return sets;
+  }
+
+  row_pieces<Layout> rows_;
+  slot_t const* field_;
+  std::uint32_t n_;
+  reach_table table_;
+  bool break_at_gap_;
+};
+
+/// Four bisections of every track's threshold; in the last pass, or the only one, sets are marked as `propose` does.
+template <class Admit, class Layout> struct settle_sets_phase {
+  using identify_type = identify::consecutive_threshold<Admit>;
+  propose_phase<identify_type, Layout> untuned;
+  std::uint32_t bisections;  ///< of this pass
+  bool first_pass, last_pass;
+
+  static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int lanes) const {
+    return scratch_size((static_cast<std::size_t>(lanes) + 1) * sizeof(std::uint32_t)) + select_k_scratch();
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    wave_ref const& wave = untuned.wave;
+    track_state const s = wave.state[t.item];
+    if (s.active == 0 || s.field == 0) return;
+    reach_table const table(wave, t.item);
+    reaching_sets<Layout> const sets(untuned.rows, wave, t, table, untuned.identify.break_at_gap);
+    using cut = typename reaching_sets<Layout>::cut;
+    std::uint32_t* const ends = team.template scratch<std::uint32_t>(team.lanes() + 1);
+    if constexpr (to_budget) {
+      std::uint32_t const others = s.alive - s.field;
+      std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
+      bracket now = first_pass ? bracket::widest() : bracket{s.low, s.high};
+      std::uint32_t high = upper_end;
+      for (std::uint32_t node = 1, i = 0; i < bisections; ++i) {
+        bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle())}, wanted, ends);
+        if (!few) high = node - 1;
+        now = now.half(few);
+        node = 2 * node + (few ? 1 : 0);
+      }
+      team.sync();
+      if (last_pass) {
+        mark(team, t, sets, cut{table, high, order_key(now.high)}, ends, wanted);
+      } else if (team.lane() == 0) {
+        wave.state[t.item].low = now.low;
+        wave.state[t.item].high = now.high;
+      }
+    } else {
+      mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta)}, ends, ~0u);
+    }
+  }
+
+private:
+  template <class Team>
+  KVMELD_HD void mark(Team const& team, tile const& t, reaching_sets<Layout> const& sets,
+                      typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends,
+                      std::uint32_t wanted) const {
+    wave_ref const& wave = untuned.wave;
+    std::uint32_t const n = wave.state[t.item].field;
+    candidate* const marks = wave.candidates + wave.at(t.item, 0);
+    // Marks are written where reach lies: this threshold's moves out of their way.
+    team.for_each(n, [&](std::uint32_t i) {
+      std::uint32_t const reach = c.reach(i);
+      wave.set_end[wave.at(t.item, i)] = 0;
+      c.table.put(i, last_byte, reach);
+    });
+    team.sync();
+    std::uint32_t const found =
+        sets.each(team, {c.table, last_byte, c.bar}, ends, [&](std::uint32_t oldest, std::uint32_t newest) {
+          for (std::uint32_t i = oldest; i <= newest; ++i) marks[i].target = newest;
+        });
+    if (found > wanted) join(team, t, sets, found, found - wanted);
+  }
+
+  template <class Team>
+  KVMELD_HD void join(Team const& team, tile const& t, reaching_sets<Layout> const& sets, std::uint32_t found,
+                      std::uint32_t excess) const {
+    wave_ref const& wave = untuned.wave;
+    std::uint32_t const n = wave.state[t.item].field;
+    candidate* const marks = wave.candidates + wave.at(t.item, 0);
+    slot_t* const newest = wave.set_end + wave.at(t.item, 0);  // what set_member holds is still wanted
+    identify::list_sets(team, marks, n, newest);
+    team.for_each(found - 1, [&](std::uint32_t b) {
+      bool const gap = untuned.identify.break_at_gap && sets.apart(newest[b]);
+      marks[b].key = gap ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
+      marks[b].source = 0;
+    });
+    team.sync();
+    identify::join_closest(team, marks, newest, found, excess);
+  }
+
+  static constexpr std::uint32_t last_byte = reach_thresholds - 1;  // in set_end
+};
+
+}  // namespace tuned_form
+
+/// Sets around fixed anchors, of 16-bit rows. Thresholds and sets are those of the generic form up to rounding: an entry
+/// whose cosine with its anchor is within 2^-22 * (d + 8) of a threshold may join or not.
+template <class Admit, class Layout>
+struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout>,
+             std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>> {
+  using phase = propose_phase<identify::consecutive_threshold<Admit>, Layout>;
+  using reach = tuned_form::reach_phase<Layout>;
+  using settle = tuned_form::settle_sets_phase<Admit, Layout>;
+  static constexpr bool value = true;
+
+  template <class Executor> static bool accepts(phase const& p, Executor const& executor) {
+    return p.identify.anchor == identify::anchor_rule::fixed &&
+           reach_of(p, true).scratch_bytes(executor.lanes()) <= executor.most_scratch();
+  }
+  template <class Executor, class Source>
+  static void enqueue(Executor& executor, phase const& p, shape const& extent, std::uint32_t items,
+                      Source const& source) {
+    if constexpr (settle::to_budget) {
+      std::uint32_t const bisections = p.identify.admission.bisections;
+      for (std::uint32_t done = 0; done < bisections; done += tuned_form::pass_bisections) {
+        std::uint32_t const now = min_of(tuned_form::pass_bisections, bisections - done);
+        executor.launch(reach_of(p, done == 0), extent, items, source);
+        executor.launch(settle{p, now, done == 0, done + now == bisections}, extent, items, source);
+      }
+    } else {
+      executor.launch(reach_of(p, true), extent, items, source);
+      executor.launch(settle{p, 0, true, true}, extent, items, source);
+    }
+  }
+
+private:
+  static reach reach_of(phase const& p, bool first) {
+    float theta = 0.0f;
+    if constexpr (!settle::to_budget) theta = p.identify.admission.theta;
+    return {p.rows, p.wave, theta, settle::to_budget, first, p.identify.break_at_gap};
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,188 @@
+// How far sets of consecutive similar entries reach: each entry against the 48 before it, by matrix units, for up to 16
+// thresholds at once.
+#pragma once
+
+#include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/unrolled.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/rows.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// Entries that reach looks back; where it finds no end, there may be more.
+constexpr std::uint32_t reach_window = 48;
+/// Thresholds of a pass: the 15 that four bisections may ask for, then the upper end of the bracket.
+constexpr std::uint32_t reach_thresholds = 16, upper_end = 15, pass_bisections = 4;
+
+/// Where thresholds lie between which a track's is looked for.
+struct bracket {
+  float low, high;
+  /// Below and above every cosine, rounding included.
+  KVMELD_HD static constexpr bracket widest() { return {-1.0625f, 1.0625f}; }
+  KVMELD_HD float middle() const { return 0.5f * (low + high); }
+  /// The one after a bisection: the upper half if there were too few sets.
+  KVMELD_HD bracket half(bool upper) const {
+    return upper ? bracket{middle(), high} : bracket{low, middle()};
+  }
+};
+
+/// Threshold `index` of a pass: node index + 1 of a heap, whose children 2 k and 2 k + 1 halve the interval of k.
+KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
+  if (index == upper_end) return b.high;
+  std::uint32_t const node = index + 1;
+  std::uint32_t depth = 0;
+  while (node >> (depth + 1) != 0) ++depth;
+  while (depth-- > 0) b = b.half((node >> depth & 1u) != 0);
+  return b.middle();
+}
+
+/// What passes leave behind, in arrays of the wave that are free until sets are linked: reach per entry of the live-slot
+/// list and threshold in candidates and set_end, inverse norms in set_member.
+class reach_table {
+public:
+  KVMELD_HD reach_table(wave_ref const& wave, std::uint32_t item)
+      : candidates_(wave.candidates + wave.at(item, 0)),
+        set_end_(wave.set_end + wave.at(item, 0)),
+        set_member_(wave.set_member + wave.at(item, 0)) {}
+
+  KVMELD_HD std::uint32_t get(std::uint32_t entry, std::uint32_t threshold) const {
+    return *at(entry, threshold);
+  }
+  KVMELD_HD void put(std::uint32_t entry, std::uint32_t threshold, std::uint32_t reach) const {
+    *at(entry, threshold) = static_cast<std::uint8_t>(reach);
+  }
+  KVMELD_HD float inverse_norm(std::uint32_t entry) const { return bits_float(set_member_[entry]); }
+  KVMELD_HD void put_inverse_norm(std::uint32_t entry, float x) const { set_member_[entry] = float_bits(x); }
+
+private:
+  KVMELD_HD std::uint8_t* at(std::uint32_t entry, std::uint32_t threshold) const {
+    constexpr std::uint32_t first = sizeof(candidate);
+    static_assert(first + sizeof(slot_t) == reach_thresholds);
+    return threshold < first ? reinterpret_cast<std::uint8_t*>(candidates_ + entry) + threshold
+                             : reinterpret_cast<std::uint8_t*>(set_end_ + entry) + (threshold - first);
+  }
+  candidate* candidates_;
+  slot_t* set_end_;
+  slot_t* set_member_;
+};
+
+/// Entry i reaches r back: the r entries before it are more similar to it than the threshold, the next is not, or there
+/// is none, or r is the window. A tile of 128 entries reads 48 rows twice.
+template <class Layout> struct reach_phase {
+  static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr std::uint32_t tile_rows = 128, strip = 16;
+  static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window and itself
+  Layout layout;
+  wave_ref wave;
+  float theta;  ///< the only threshold, where there are no bisections
+  bool bisects, first_pass, break_at_gap;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
+  std::size_t scratch_bytes(int) const {
+    return row_store<Layout>::bytes(tile_rows + reach_window, layout.channels()) +
+           scratch_size((tile_rows + reach_window) * sizeof(float)) + scratch_size(tile_rows + reach_window) +
+           scratch_size(reach_thresholds * sizeof(std::uint32_t));
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const s = wave.state[t.item];
+    std::uint32_t const begin = t.index * tile_rows;
+    if (s.active == 0 || begin >= s.field) return;
+    std::uint32_t const rows = min_of(tile_rows, s.field - begin);
+    std::uint32_t const before = min_of(reach_window, begin);
+    std::uint32_t const skipped = reach_window - before;  // rows of the store that no entry has
+    slot_t const* const field = wave.field + wave.at(t.item, 0);
+    reach_table const table(wave, t.item);
+
+    row_store<Layout> const store(team, tile_rows + reach_window, layout.channels());
+    float* const inverse = team.template scratch<float>(tile_rows + reach_window);
+    std::uint8_t* const gap = team.template scratch<std::uint8_t>(tile_rows + reach_window);
+    std::uint32_t* const bar = team.template scratch<std::uint32_t>(reach_thresholds);
+    auto const entry_of = [&](std::uint32_t row) { return begin - before + row; };
+    store.load(
+        team, layout, t.where, before + rows, [&](std::uint32_t i) { return field[entry_of(i)]; }, skipped);
+    bracket const now = first_pass ? bracket::widest() : bracket{s.low, s.high};
+    team.for_each(reach_thresholds,
+                  [&](std::uint32_t k) { bar[k] = order_key(bisects ? pass_threshold(now, k) : theta); });
+    // Whether a set ends above this entry, whatever its row is.
+    team.for_each(before + rows, [&](std::uint32_t i) {
+      std::uint32_t const e = entry_of(i);
+      gap[skipped + i] = break_at_gap && e + 1 < s.field && field[e] + 1 != field[e + 1] ? 1 : 0;
+    });
+    team.finish_copies();
+    team.sync();
+    team.for_each(before + rows, [&](std::uint32_t i) {
+      inverse[skipped + i] = store.inverse_norm(skipped + i);
+      if (first_pass && i >= before) table.put_inverse_norm(entry_of(i), inverse[skipped + i]);
+    });
+    team.sync();
+    for (std::uint32_t row = warp_of(team) * strip; row < rows; row += warps_of(team) * strip) {
+      look_back(team, store, inverse, gap, bar, row, min_of(rows, row + strip), begin, table);
+    }
+  }
+
+private:
+  /// The entries of one strip. Collective in a warp.
+  template <class Team>
+  KVMELD_HD static void look_back(Team const& team, row_store<Layout> const& store, float const* inverse,
+                                  std::uint8_t const* gap, std::uint32_t const* bar, std::uint32_t row,
+                                  std::uint32_t end, std::uint32_t begin, reach_table const& table) {
+    warp_place const place = place_in_warp(team);
+    float c[results][4] = {};
+    for (std::uint32_t step = 0; step < store.steps(); ++step) {
+      std::uint32_t a[4];
+      store.left(place, reach_window + row, step, a);
+      unrolled<results>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value;
+        std::uint32_t b[2];
+        store.right(place, row + 8 * n, step, b);
+        team.template multiply<matrix_format_of<typename Layout::element_type>>(c[n], a, b);
+      });
+    }
+    // Some thresholds at a time: distances of all of them would not fit into registers.
+    constexpr std::uint32_t some = 4, turns = reach_thresholds / some;
+    unrolled<2 * turns>([&](auto which) {
+      constexpr std::uint32_t half = decltype(which)::value / turns,
+                              first = decltype(which)::value % turns * some;
+      std::uint32_t const mine = row + place.group + 8 * half;  // of the tile
+      std::uint32_t const most = min_of(reach_window, begin + mine);
+      std::uint32_t fails[some];  // distance of the nearest entry that does not join
+      for (std::uint32_t& f : fails) f = most + 1;
+      unrolled<2 * results>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+        std::uint32_t const column = row + 8 * n + 2 * place.pair + i;  // of the store
+        std::uint32_t const distance = reach_window + mine - column;    // wraps round above the row
+        if (distance - 1 >= most) return;
+        float const x = cosine(c[n][2 * half + i], inverse[column], inverse[reach_window + mine]);
+        std::uint32_t const key = gap[column] != 0 ? 0 : order_key(x);
+        unrolled<some>([&](auto threshold) {
+          constexpr std::uint32_t k = decltype(threshold)::value;
+          if (key <= bar[first + k]) fails[k] = min_of(fails[k], distance);
+        });
+      });
+      unrolled<some>([&](auto threshold) {
+        constexpr std::uint32_t k = decltype(threshold)::value;
+        for (std::uint32_t step = 1; step < 4; step *= 2) {
+          fails[k] = min_of(fails[k], team.shuffle(fails[k], place.lane ^ step));
+        }
+        if (place.pair == k && mine < end) table.put(begin + mine, first + k, fails[k] - 1);
+      });
+    });
+  }
+};
+
+}  // namespace tuned_form
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,147 @@
+// KVMerger's sets on teams made of warps: whole lives beside the host's generic ones, sets longer than what an entry looks
+// back at once, and the thresholds that several bisections may ask for.
+#include <kvmeld/backend/warps/consecutive.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include "scenario.hpp"
+#include "support/compositions.hpp"
+#include "support/warp_executor.hpp"
+
+namespace {
+
+using rows = support::rows;
+
+// Which entries a plan merges into which, on an executor.
+template <class Executor, class Policy>
+std::vector<std::uint32_t> targets(Executor executor, Policy const& policy,
+                                   support::engine_memory<kvmeld::half> memory, std::uint32_t length,
+                                   std::uint32_t budget) {
+  kvmeld::limits sizes = support::with_plan();
+  sizes.extent = memory.extent;
+  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
+  cache.open(0, length);
+  std::vector<float> p(length);
+  support::dice d(length);
+  for (float& y : p) y = static_cast<float>(d.uniform());
+  cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 1, length));
+  REQUIRE(cache.plan({0}, kvmeld::budget::entries(budget)).ok());
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t i = 0; i < length; ++i) out.push_back(cache.current_plan().target[i]);
+  return out;
+}
+
+template <class Policy>
+void same_sets(Policy const& policy, rows const& keys, std::uint32_t budget, bool replaced = true) {
+  auto const length = static_cast<std::uint32_t>(keys.size());
+  support::engine_memory<kvmeld::half> memory(
+      {1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 4, length + 3});
+  memory.fill(kvmeld::make_track(memory.extent, 0, 0, 0), 0, keys, rows(length, std::vector<float>(4, 1.0f)));
+  auto const host = targets(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, budget);
+  for (std::uint32_t warps : {1u, 2u}) {
+    CAPTURE(warps);
+    support::warp_executor const executor(warps);
+    CHECK(targets(executor, policy, memory, length, budget) == host);
+    CHECK((executor.tuned_launches() == 1) == replaced);
+  }
+}
+
+struct storage {
+  using key_type = kvmeld::bfloat16;
+  using value_type = float;
+  static auto view(kvmeld::bfloat16* k, float* v, kvmeld::shape const& s) {
+    return kvmeld::kv{kvmeld::strided<kvmeld::bfloat16>(k, "LSHTC", s, s.key_dim),
+                      kvmeld::strided<float>(v, "LSTHC", s, s.value_dim)};
+  }
+};
+
+kvmeld::preset::kvmerger::type scanning(bool break_at_gap = false) {
+  auto p = kvmeld::preset::kvmerger::for_budget(kvmeld::quantity::entries(5), kvmeld::quantity::entries(8));
+  p.identify.break_at_gap = break_at_gap;
+  return p;
+}
+
+// Stretches of rows that resemble each other, of the given lengths.
+rows stretches(support::dice& d, std::vector<std::uint32_t> const& lengths, std::uint32_t dim,
+               double spread) {
+  rows out;
+  for (std::uint32_t n : lengths) {
+    std::vector<float> centre(dim);
+    for (float& x : centre) x = static_cast<float>(d.normal());
+    for (std::uint32_t i = 0; i < n; ++i) {
+      std::vector<float> row = centre;
+      for (float& x : row) x += static_cast<float>(spread * d.normal());
+      out.push_back(row);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("consecutive sets on warps are the host's") {
+  support::dice d(31);
+  for (std::uint32_t n : {2u, 3u, 17u, 300u}) {
+    CAPTURE(n);
+    rows const keys = support::random_rows(d, n + 13, d.between(9, 40), support::texture::walk);
+    for (bool gaps : {false, true}) same_sets(scanning(gaps), keys, 14 + n / 3);
+  }
+}
+
+TEST_CASE("sets longer than the window are looked at to their end") {
+  support::dice d(32);
+  same_sets(scanning(), stretches(d, {200, 3, 1, 120, 49, 48, 50, 7}, 24, 0.15), 40);
+  same_sets(scanning(true), stretches(d, {150, 60, 97}, 24, 0.1), 120);
+  same_sets(scanning(), rows(230, std::vector<float>(8, 1.0f)), 60);  // all the same
+  rows some = stretches(d, {100, 100}, 16, 0.1);
+  for (std::uint32_t i : {0u, 50u, 199u}) some[i].assign(16, 0.0f);  // cosines of zero rows are 0
+  same_sets(scanning(), some, 30);
+}
+
+TEST_CASE("one threshold, and any number of bisections") {
+  support::dice d(33);
+  rows const keys = support::random_rows(d, 260, 20, support::texture::walk);
+  for (std::uint32_t bisections : {1u, 3u, 4u, 7u, 24u}) {
+    CAPTURE(bisections);
+    auto p = scanning();
+    p.identify.admission.bisections = bisections;
+    same_sets(p, keys, 90);
+  }
+  auto paper = kvmeld::preset::kvmerger::paper_50();
+  for (float theta : {-1.0f, 0.5f, 0.75f, 0.99f}) {
+    CAPTURE(theta);
+    paper.identify.admission.theta = theta;
+    same_sets(paper, keys, 90);
+  }
+  auto chain = scanning();
+  chain.identify.anchor = kvmeld::identify::anchor_rule::chain;
+  same_sets(chain, support::random_rows(d, 60, 20, support::texture::walk), 30, false);
+}
+
+TEST_CASE("the thresholds of a pass are those of bisections in turn") {
+  using kvmeld::tuned_form::bracket;
+  support::dice d(34);
+  for (int i = 0; i < 50; ++i) {
+    bracket const start{static_cast<float>(d.uniform() - 1), static_cast<float>(d.uniform())};
+    CHECK(kvmeld::tuned_form::pass_threshold(start, kvmeld::tuned_form::upper_end) == start.high);
+    bracket now = start;
+    std::uint32_t node = 1;
+    for (int step = 0; step < 4; ++step) {
+      float const middle = 0.5f * (now.low + now.high);
+      CHECK(kvmeld::tuned_form::pass_threshold(start, node - 1) == middle);
+      bool const upper = d.chance(0.5);
+      (upper ? now.low : now.high) = middle;
+      node = 2 * node + (upper ? 1 : 0);
+    }
+  }
+}
+
+TEST_CASE("kvmerger on warps is the host's") {
+  constexpr lanes_test::sizes_of_life life{{1, 2, 2, 1, 24, 19, 200}, 190, 44, 70, 40};
+  auto const fallback = kvmeld::shortfall::report;
+  auto const policy = kvmeld::preset::kvmerger::for_budget();
+  auto const host =
+      lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
+  CHECK(host == lanes_test::play<storage>(support::warp_executor(2), policy, fallback, life));
+}
