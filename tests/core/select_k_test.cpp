@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
+#include "support/warp_executor.hpp"
 
 namespace {
 
@@ -124,10 +126,28 @@ TEST_CASE("select_k does not depend on the number of lanes") {
   }
 }
 
-TEST_CASE("compact_indices keeps the order") {
+TEST_CASE("select_k on warps takes the same") {
+  support::dice d(9);
+  for (std::uint32_t warps : {1u, 2u}) {
+    support::warp_executor executor(warps);
+    for (std::uint32_t n : {0u, 1u, 31u, 32u, 65u, 300u, 1000u}) {
+      for (int i = 0; i < 5; ++i) {
+        list const keys = random_keys(d, n);
+        for (std::uint32_t k : {0u, d.below(n + 2), n + 5}) check(executor, keys, k);
+      }
+    }
+    check(executor, {5, 5, 5, 5}, 2);
+    check(executor, {0, 0, 0}, 2);
+    check(executor, {0xffffffffu, 0xffffffffu, 1}, 2);
+  }
+}
+
+TEST_CASE_TEMPLATE("compact_indices keeps the order", Executor, support::lane_executor,
+                   support::warp_executor) {
   support::dice d(8);
-  for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
-    support::lane_executor executor(lanes);
+  for (std::uint32_t size : {1u, 2u, 5u, 8u}) {
+    if (std::is_same_v<Executor, support::warp_executor> && size > 3) continue;  // warps, not lanes
+    Executor executor(size);
     for (std::uint32_t n : {0u, 1u, 4u, 9u, 200u}) {
       list const keys = random_keys(d, n);
       list wanted;

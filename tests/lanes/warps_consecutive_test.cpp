@@ -2,6 +2,9 @@
 // back at once, and the thresholds that several bisections may ask for.
 #include <kvmeld/backend/warps/consecutive.hpp>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,11 +16,15 @@ namespace {
 
 using rows = support::rows;
 
-// Which entries a plan merges into which, on an executor.
-template <class Executor, class Policy>
-std::vector<std::uint32_t> targets(Executor executor, Policy const& policy,
-                                   support::engine_memory<kvmeld::half> memory, std::uint32_t length,
-                                   std::uint32_t budget) {
+// Which entries a plan merges into which, and with what weights.
+struct planned {
+  std::vector<std::uint32_t> targets;
+  std::vector<float> weights;  // of keys, values and degrees
+};
+
+template <class T, class Executor, class Policy>
+planned plan_on(Executor executor, Policy const& policy, support::engine_memory<T> memory,
+                std::uint32_t length, std::uint32_t budget) {
   kvmeld::limits sizes = support::with_plan();
   sizes.extent = memory.extent;
   kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
@@ -27,23 +34,38 @@ std::vector<std::uint32_t> targets(Executor executor, Policy const& policy,
   for (float& y : p) y = static_cast<float>(d.uniform());
   cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 1, length));
   REQUIRE(cache.plan({0}, kvmeld::budget::entries(budget)).ok());
-  std::vector<std::uint32_t> out;
-  for (std::uint32_t i = 0; i < length; ++i) out.push_back(cache.current_plan().target[i]);
+  kvmeld::plan_ref const& plan = cache.current_plan();
+  planned out;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    out.targets.push_back(plan.target[i]);
+    out.weights.insert(out.weights.end(), {plan.key_weight[i], plan.value_weight[i], plan.degree_weight[i]});
+  }
   return out;
+}
+
+// One track with these keys.
+template <class T> support::engine_memory<T> one_track(rows const& keys) {
+  auto const length = static_cast<std::uint32_t>(keys.size());
+  support::engine_memory<T> memory({1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 4, length + 3});
+  memory.fill(kvmeld::make_track(memory.extent, 0, 0, 0), 0, keys, rows(length, std::vector<float>(4, 1.0f)));
+  return memory;
 }
 
 template <class Policy>
 void same_sets(Policy const& policy, rows const& keys, std::uint32_t budget, bool replaced = true) {
   auto const length = static_cast<std::uint32_t>(keys.size());
-  support::engine_memory<kvmeld::half> memory(
-      {1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 4, length + 3});
-  memory.fill(kvmeld::make_track(memory.extent, 0, 0, 0), 0, keys, rows(length, std::vector<float>(4, 1.0f)));
-  auto const host = targets(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, budget);
+  auto const memory = one_track<kvmeld::half>(keys);
+  auto const host = plan_on(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, budget);
   for (std::uint32_t warps : {1u, 2u}) {
     CAPTURE(warps);
     support::warp_executor const executor(warps);
-    CHECK(targets(executor, policy, memory, length, budget) == host);
-    CHECK((executor.tuned_launches() == 1) == replaced);
+    auto const got = plan_on(executor, policy, memory, length, budget);
+    CHECK(got.targets == host.targets);
+    CHECK(executor.tuned_launches() == (replaced ? 2 : 1));  // weights are always
+    float far = 0.0f;
+    for (std::size_t i = 0; i < got.weights.size(); ++i)
+      far = std::max(far, std::abs(got.weights[i] - host.weights[i]));
+    CHECK(far < 2e-5f);
   }
 }
 
@@ -143,5 +165,34 @@ TEST_CASE("kvmerger on warps is the host's") {
   auto const policy = kvmeld::preset::kvmerger::for_budget();
   auto const host =
       lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
-  CHECK(host == lanes_test::play<storage>(support::warp_executor(2), policy, fallback, life));
+  auto const got = lanes_test::play<storage>(support::warp_executor(2), policy, fallback, life);
+  CHECK(got.lengths == host.lengths);
+  CHECK(got.ledger == host.ledger);  // rows may differ by the rounding of their weights
+}
+
+TEST_CASE_TEMPLATE("gaussian weights on warps are the host's", T, float, kvmeld::bfloat16) {
+  support::dice d(35);
+  auto policy = kvmeld::preset::kvmerger::paper_50();
+  policy.identify.admission.theta = 0.3f;
+  policy.identify.anchor = kvmeld::identify::anchor_rule::chain;  // the same sets in every form
+  for (std::uint32_t dim : {1u, 7u, 64u, 300u}) {
+    CAPTURE(dim);
+    for (auto sigma : {kvmeld::merge::bandwidth::mean_l2, kvmeld::merge::bandwidth::eq7_000,
+                       kvmeld::merge::bandwidth::fixed}) {
+      policy.merge.sigma = sigma;
+      policy.merge.fixed_sigma = 0.6f;
+      policy.merge.degrees = sigma == kvmeld::merge::bandwidth::fixed;
+      policy.merge.scale_values_by_set_size = sigma == kvmeld::merge::bandwidth::eq7_000;
+      rows const keys = stretches(d, {70, 3, 32, 1, 33, 20}, dim, 0.1);
+      auto const length = static_cast<std::uint32_t>(keys.size());
+      auto const memory = one_track<T>(keys);
+      auto const host = plan_on(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, 60);
+      support::warp_executor const executor(1);
+      auto const got = plan_on(executor, policy, memory, length, 60);
+      CHECK(executor.tuned_launches() == 1);
+      REQUIRE(got.targets == host.targets);
+      for (std::size_t i = 0; i < got.weights.size(); ++i)
+        CHECK(got.weights[i] == doctest::Approx(host.weights[i]).epsilon(1e-5));
+    }
+  }
 }

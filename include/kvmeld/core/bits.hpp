@@ -21,6 +21,16 @@ KVMELD_HD inline float bits_float(std::uint32_t u) {
   return x;
 }
 
+KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__popc(x));
+#else
+  x -= (x >> 1) & 0x55555555u;
+  x = (x & 0x33333333u) + ((x >> 2) & 0x33333333u);
+  return (((x + (x >> 4)) & 0x0f0f0f0fu) * 0x01010101u) >> 24;
+#endif
+}
+
 /// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
 KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/select_on_warps.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -14,7 +15,9 @@ inline namespace KVMELD_ABI {
 
 /// Scratch that select_k takes from its team.
 KVMELD_HD constexpr std::size_t select_k_scratch() {
-  return scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
+  constexpr std::size_t bytewise =
+      scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
+  return max_of(bytewise, detail::select_on_warps_scratch());
 }
 
 /// The key of a score that is always eligible: a NaN ranks lowest, but is taken where nothing else is left.
@@ -31,6 +34,7 @@ KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_
     std::uint32_t marked = 0;
     if (team.kernels() != nullptr && team.select(n, k, key, mark, marked)) return marked;
   }
+  if constexpr (has_warps<Team>::value) return detail::select_on_warps(team, n, k, key, mark);
   std::uint32_t* const histogram = team.template scratch<std::uint32_t>(256);
   std::uint32_t* const found = team.template scratch<std::uint32_t>(2);  // chosen byte, keys above it
   std::uint32_t prefix = 0;

@@ -2,6 +2,7 @@
 // a host team has one lane, a CUDA team is a block, the tests' team is N threads behind a checking barrier.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 
 #include <cassert>
@@ -77,10 +78,51 @@ template <class Team> KVMELD_HD lane_range contiguous_range(Team const& team, st
   return {static_cast<std::uint32_t>(n * lane / lanes), static_cast<std::uint32_t>(n * (lane + 1) / lanes)};
 }
 
+/// Teams made of warps (core/warps.hpp): 32 lanes that move together.
+constexpr std::uint32_t warp_size = 32;
+template <class Team, class = void> struct has_warps : std::false_type {};
+template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
+
+/// visit(i, there) for the part of n things in index order that a warp owns, 32 neighbours at a time: all lanes come
+/// along, `there` is false for those behind the end.
+template <class Team, class Visit>
+KVMELD_HD void visit_warp_range(Team const& team, std::uint32_t n, Visit visit) {
+  std::uint32_t const warps = team.lanes() / warp_size;
+  std::uint32_t const share = (n / warp_size + warps) / warps * warp_size;  // warps * share is at least n
+  std::uint64_t const begin = std::uint64_t{share} * (team.lane() / warp_size);
+  for (std::uint64_t first = begin; first < begin + share && first < n; first += warp_size) {
+    std::uint64_t const i = first + team.lane() % warp_size;
+    visit(static_cast<std::uint32_t>(i), i < n);
+  }
+}
+
+namespace detail {
+
+/// compact_indices with neighbouring indices in neighbouring lanes.
+template <class Team, class Chosen, class Emit>
+KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
+  std::uint32_t count = 0;
+  visit_warp_range(team, n, [&](std::uint32_t i, bool there) { count += there && chosen(i) ? 1u : 0u; });
+  scan_result const s = team.scan(count);
+  std::uint32_t rank = team.shuffle(s.before, 0);
+  std::uint32_t const below = (1u << team.lane() % warp_size) - 1u;
+  visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
+    bool const mine = there && chosen(i);
+    std::uint32_t const all = team.ballot(mine);
+    if (mine) emit(rank + count_bits(all & below), i);
+    rank += count_bits(all);
+  });
+  team.sync();
+  return s.total;
+}
+
+}  // namespace detail
+
 /// Writes the indices i < n for which `chosen(i)`, ascending, through emit(rank, i); returns how many.
 /// Collective. `chosen` is called twice per index.
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
+  if constexpr (has_warps<Team>::value) return detail::compact_on_warps(team, n, chosen, emit);
   lane_range const mine = contiguous_range(team, n);
   std::uint32_t count = 0;
   for (std::uint32_t i = mine.begin; i < mine.end; ++i) count += chosen(i) ? 1u : 0u;
@@ -116,6 +158,11 @@ template <class Backend, class Phase, class = void> struct tuned { static conste
 /// it saves.
 template <class T, class = void> struct is_light : std::false_type {};
 template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
+
+/// The same for phases: `wide`, one tile goes through all entries of a track, and no rows. Devices give it all the lanes
+/// that a tile can have.
+template <class T, class = void> struct is_wide : std::false_type {};
+template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

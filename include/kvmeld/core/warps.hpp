@@ -15,8 +15,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-constexpr std::uint32_t warp_size = 32;
-
 /// The backend of tuned<warps, Phase>, for every executor whose teams are made of warps and that has
 ///   launch(phase, extent, items, source)  one launch of this very phase
 ///   most_scratch()                        bytes of shared memory a team may have; scratch within them is shared memory
@@ -27,9 +25,6 @@ constexpr std::uint32_t warp_size = 32;
 ///   copy_ahead(to, from)      one lane: 16 bytes to scratch, aligned; there after finish_copies() and a barrier
 ///   finish_copies()           one lane: waits for its own copies
 struct warps {};
-
-template <class Team, class = void> struct has_warps : std::false_type {};
-template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
 
 /// A tuned phase that one launch of `Form{phase}` replaces, where its scratch is shared memory.
 template <class Phase, class Form> struct tuned_by_form {

@@ -132,6 +132,7 @@ template <class Identify> struct admit_phase {
   bool repeats;  ///< of the identifier
 
   static constexpr bool light = is_light<Identify>::value;
+  static constexpr bool wide = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
 

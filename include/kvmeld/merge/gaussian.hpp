@@ -109,6 +109,16 @@ struct gaussian {
     team.sync();
   }
 
+  /// The Gaussian's width, from the sum of distances (mean_l2) or squared distances of a set's members to its pivot.
+  KVMELD_HD float bandwidth_of(float sum, std::uint32_t members) const {
+    switch (sigma) {
+    case bandwidth::mean_l2: return sum / static_cast<float>(members - 1);
+    case bandwidth::eq7_000: return sum / (1.41421356f * static_cast<float>(members));
+    case bandwidth::fixed: break;
+    }
+    return fixed_sigma;
+  }
+
   std::string problem() const {
     if (sigma == bandwidth::fixed && !(fixed_sigma > 0.0f && is_finite(fixed_sigma))) {
       return "merge::gaussian.fixed_sigma is " + std::to_string(fixed_sigma) +
@@ -120,16 +130,6 @@ struct gaussian {
              "correct for the size of a set";
     }
     return {};
-  }
-
-private:
-  KVMELD_HD float bandwidth_of(float sum, std::uint32_t members) const {
-    switch (sigma) {
-    case bandwidth::mean_l2: return sum / static_cast<float>(members - 1);
-    case bandwidth::eq7_000: return sum / (1.41421356f * static_cast<float>(members));
-    case bandwidth::fixed: break;
-    }
-    return fixed_sigma;
   }
 };
 

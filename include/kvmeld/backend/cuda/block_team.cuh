@@ -14,10 +14,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Every lane of the block makes one for the same tile. Collective calls are made by all lanes alike.
-class block_team {
+/// A block of `Size` threads, a multiple of 32. Every lane makes one for the same tile. Collective calls are made by all
+/// lanes alike.
+template <int Size> class block_team {
 public:
-  static constexpr int block_size = 256;
+  static constexpr int block_size = Size;
   using reduction = cub::BlockReduce<std::uint32_t, block_size>;
   using prefix_sum = cub::BlockScan<std::uint32_t, block_size>;
 

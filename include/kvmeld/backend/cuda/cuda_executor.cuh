@@ -35,7 +35,12 @@ __global__ void write_numbers(__grid_constant__ number_packet const packet, std:
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
-/// Blocks of a phase that a multiprocessor's registers have room for: one, or what the phase declares as `least_blocks`.
+/// Threads of a block, and blocks that a multiprocessor's registers have room for: phases that go through a track's
+/// entries alone wait for memory most of the time and get the largest block; others say how many blocks they need to
+/// hide that, one if they say nothing.
+constexpr int usual_block = 256, wide_block = 1024;
+template <class Phase>
+constexpr int block_of = is_light<Phase>::value || is_wide<Phase>::value ? wide_block : usual_block;
 template <class Phase, class = void> struct least_blocks : std::integral_constant<int, 1> {};
 template <class Phase>
 struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
@@ -44,16 +49,17 @@ struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
 /// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
 /// shared memory.
 template <class Phase, class Source>
-__global__ void __launch_bounds__(block_team::block_size, least_blocks<Phase>::value)
+__global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
               std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];
-  __shared__ block_team::storage collective;
+  using team_type = block_team<block_of<Phase>>;
+  __shared__ typename team_type::storage collective;
   std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
   std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
   while (item < items) {
     if (!source.idle(item)) {
-      block_team const team(own, collective);
+      team_type const team(own, collective);
       phase(team, tile{source.where(item), item, index});
       __syncthreads();
     }
@@ -161,7 +167,8 @@ public:
   std::size_t launches() const { return launches_; }
   /// Tracks of a default wave: as many as multiprocessors.
   std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }
-  int lanes() const { return block_team::block_size; }
+  /// Of the phases that read or write rows.
+  int lanes() const { return detail::usual_block; }
 
   memory allocate(std::size_t bytes) const { return memory(resource_, bytes, stream_); }
   void clear(void* to, std::size_t bytes) const { note(cudaMemsetAsync(to, 0, bytes, stream_)); }
@@ -224,7 +231,8 @@ public:
     std::uint64_t const total = std::uint64_t{per_item} * items;
     if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
     if (total == 0) return;
-    std::size_t const bytes = phase.scratch_bytes(lanes());
+    constexpr int block = detail::block_of<Phase>;
+    std::size_t const bytes = phase.scratch_bytes(block);
     auto* const kernel = detail::run_tiles<Phase, Source>;
     ++launches_;
     if (bytes <= most_shared_) {
@@ -233,15 +241,15 @@ public:
                                   static_cast<int>(bytes)));
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      kernel<<<grid, block_team::block_size, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);
+      kernel<<<grid, block, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
         return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
       }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      kernel<<<grid, block_team::block_size, 0, stream_>>>(phase, source, per_item, items,
-                                                           static_cast<std::byte*>(scratch_.data()), bytes);
+      kernel<<<grid, block, 0, stream_>>>(phase, source, per_item, items,
+                                          static_cast<std::byte*>(scratch_.data()), bytes);
     }
     note(cudaGetLastError());
   }
