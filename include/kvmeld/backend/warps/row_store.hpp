@@ -32,6 +32,11 @@ template <class Layout> struct has_matrix_rows<joined_rows<Layout>, false> : has
 /// Channels that one step of the matrix unit multiplies.
 constexpr std::uint32_t matrix_step = 16;
 
+/// The 8 channels of a piece, two to a word.
+struct alignas(16) piece_words {
+  std::uint32_t w[4];
+};
+
 /// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps; rows lie 16 bytes
 /// further apart, an odd multiple, so that the words of a fragment are in 32 different banks.
 template <class Layout> class row_store {
@@ -83,6 +88,15 @@ public:
   KVMELD_HD std::uint32_t word(std::uint32_t row, std::uint32_t channel) const {
     std::uint32_t w;
     std::memcpy(&w, data_ + std::size_t{row} * pitch_ + channel, sizeof w);
+    return w;
+  }
+
+  /// A piece of a row.
+  KVMELD_HD piece_words words(std::uint32_t row, std::uint32_t piece) const {
+    piece_words w = {};
+    if (piece * piece_size < steps_ * matrix_step) {
+      copy_piece(w.w, data_ + std::size_t{row} * pitch_ + piece * piece_size);
+    }
     return w;
   }
 

@@ -23,11 +23,6 @@ namespace tuned_form {
 /// Query rows of a tile, tokens of a tile, and the most channels that a lane's registers have room for.
 constexpr std::uint32_t query_rows = 16, tile_tokens = 16, most_attended_channels = 128;
 
-/// The 8 channels of a piece, two to a word.
-struct alignas(16) piece_words {
-  std::uint32_t w[4];
-};
-
 /// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads are under way
 /// before the first is waited for, unless a row lies otherwise than at multiples of 16 bytes.
 template <std::uint32_t Slots, std::uint32_t Pieces, class Rows, class Piece>

@@ -5,4 +5,5 @@
 #include <kvmeld/backend/warps/consecutive.hpp>
 #include <kvmeld/backend/warps/match_centers.hpp>
 #include <kvmeld/backend/warps/match_chunks.hpp>
+#include <kvmeld/backend/warps/observe_queries.hpp>
 #include <kvmeld/backend/warps/weigh_gaussian.hpp>

@@ -1,0 +1,234 @@
+// Scores from queries on matrix units: FlashAttention's loop without values, column sums in registers.
+#pragma once
+
+#include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/backend/warps/warp_softmax.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/unrolled.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/layout/row_piece.hpp>
+#include <kvmeld/score/observe.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace tuned_form {
+
+/// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8 or 16 query
+/// heads, neither window nor rotation, scores of up to two channels. A block per 64 tokens; its warps take query rows in
+/// turn, 16 at a time, and sums are joined in the order of the warps. A probability differs from the generic form's by
+/// some 2^-18 of itself.
+template <class Score, class Keys, class Q> struct observe_queries {
+  using untuned_phase = observe_queries_phase<Score, Keys, Q>;
+  using key_type = typename Keys::element_type;
+  static constexpr std::uint32_t channels = untuned_phase::channels, most_channels = 2;
+  static constexpr std::uint32_t token_block = untuned_phase::token_block, results = token_block / 8;
+  static constexpr std::uint32_t pieces = most_attended_channels / 32;
+  static_assert(token_block % 8 == 0);
+  untuned_phase untuned;
+
+  static bool takes(untuned_phase const& p) {
+    std::uint32_t const group = p.ledger.extent.group;
+    return p.params.window == 0 && !p.params.rope.active() && group <= query_rows &&
+           (group & (group - 1)) == 0 && p.keys.channels() <= most_attended_channels;
+  }
+  std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
+  std::size_t scratch_bytes(int lanes) const {
+    return row_store<Keys>::bytes(token_block, untuned.keys.channels()) +
+           scratch_size(token_block * sizeof(float)) +
+           scratch_size(static_cast<std::uint32_t>(lanes) / warp_size * token_block * channels *
+                        sizeof(float));
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = untuned.ledger;
+    std::uint32_t const length = l.length[t.where.index];
+    slot_t const begin = t.index * token_block;
+    if (begin >= length) return;
+    std::uint32_t const tokens = min_of(token_block, length - begin);
+    std::uint32_t const member = untuned.source.row_of(t.item);
+    std::uint32_t const queries = untuned.source.batch.queries(member);
+    auto const u = untuned.updates_of(t.where, queries);
+    row_store<Keys> const store(team, token_block, untuned.keys.channels());
+    float* const bias = team.template scratch<float>(token_block);
+    float* const parts = team.template scratch<float>(std::size_t{warps_of(team)} * token_block * channels);
+    store.load(team, untuned.keys, t.where, tokens, [&](std::uint32_t i) { return begin + i; });
+    load_bias(team, l, t.where, begin, tokens, bias);
+    team.finish_copies();
+    team.sync();
+
+    // The earliest query that sees any of these tokens: visible() grows by one from query to query.
+    std::uint32_t first = u.first_row;
+    if (untuned.params.causal && begin + queries > length) first = max_of(first, begin + queries - length);
+    sums mine;
+    std::uint32_t const at_once = query_rows / l.extent.group;
+    for (std::uint32_t q = first + at_once * warp_of(team); q < queries; q += at_once * warps_of(team)) {
+      strip(team, {member, queries, q, l.extent.group, t.where.kv_head, 0}, store, bias, begin, tokens,
+            length, u, mine);
+    }
+    gather(team, mine, parts);
+    team.sync();
+    team.for_each(tokens, [&](std::uint32_t j) {
+      float total[channels] = {};
+      for (std::uint32_t w = 0; w < warps_of(team); ++w) {
+        for (std::uint32_t c = 0; c < channels; ++c) total[c] += parts[(w * token_block + j) * channels + c];
+      }
+      untuned.add(t.where, begin + j, u, total);
+    });
+  }
+
+private:
+  /// What a lane has summed of the tokens that its results are of.
+  struct sums {
+    float of[channels][results][2] = {};
+  };
+
+  /// Query rows of one strip: row r is query first + r / group of head r % group.
+  template <class Team, class Updates>
+  KVMELD_HD void strip(Team const& team, block_of_rows const& b, row_store<Keys> const& store,
+                       float const* bias, slot_t begin, std::uint32_t tokens, std::uint32_t length,
+                       Updates const& u, sums& mine) const {
+    warp_place const place = place_in_warp(team);
+    float const scale = untuned.params.scale_for(untuned.keys.channels());
+    float p[results][4] = {};
+    multiply(team, place, b, store, p);
+    unrolled<2>([&](auto which) {
+      constexpr std::uint32_t half = decltype(which)::value;
+      std::uint32_t const row = place.group + 8 * half;
+      std::uint32_t const query = b.query_of(row);
+      std::uint32_t const visible = query < b.queries ? untuned.params.visible(length, b.queries, query) : 0;
+      float const norm = query < b.queries ? *untuned.lse.row(b.member, b.head_of(row), query)
+                                           : element_traits<float>::lowest;
+      bool const usable = untuned_phase::usable(norm);
+      unrolled<2 * results>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+        std::uint32_t const token = 8 * n + 2 * place.pair + i;
+        float& x = p[n][2 * half + i];
+        bool const seen = usable && token < tokens && begin + token < visible;
+        x = seen ? std::exp2((untuned.params.logit(scale * x, bias[token]) - norm) * 1.44269504f) : 0.0f;
+      });
+    });
+    add_heads(team, b.group, p);
+    unrolled<2>([&](auto which) {
+      constexpr std::uint32_t half = decltype(which)::value;
+      std::uint32_t const row = place.group + 8 * half;
+      std::uint32_t const query = b.query_of(row);
+      if (row % b.group != 0 || query >= b.queries) return;
+      std::uint32_t const visible = untuned.params.visible(length, b.queries, query);
+      unrolled<2 * results>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+        std::uint32_t const token = 8 * n + 2 * place.pair + i;
+        if (token >= tokens || begin + token >= visible) return;
+        float const mean = p[n][2 * half + i] / static_cast<float>(b.group);
+        unrolled<channels>([&](auto channel) {
+          constexpr std::uint32_t c = decltype(channel)::value;
+          if (c < u.used && query >= u.at[c].first_row)
+            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible);
+        });
+      });
+    });
+  }
+
+  /// p = query rows x keys. Collective in a warp. Channels are multiplied in the order of key_pieces.
+  template <class Team>
+  KVMELD_HD void multiply(Team const& team, warp_place place, block_of_rows const& b,
+                          row_store<Keys> const& store, float (&p)[results][4]) const {
+    std::uint32_t const d = untuned.keys.channels();
+    piece_words rows[2][pieces];
+    unrolled<2 * pieces>([&](auto number) {
+      constexpr std::uint32_t half = decltype(number)::value / pieces, j = decltype(number)::value % pieces;
+      std::uint32_t const row = place.group + 8 * half, query = b.query_of(row);
+      rows[half][j] = {};
+      if (query < b.queries) {
+        load_query(untuned.query.row(b.member, b.head_of(row), query), 4 * j + place.pair, d, rows[half][j]);
+      }
+    });
+    unrolled<pieces>([&](auto number) {
+      constexpr std::uint32_t j = decltype(number)::value;
+      if (32 * j >= d) return;
+      unrolled<results>([&](auto result) {
+        constexpr std::uint32_t n = decltype(result)::value;
+        piece_words const key = store.words(8 * n + place.group, 4 * j + place.pair);
+        unrolled<2>([&](auto step) {
+          constexpr std::uint32_t s = decltype(step)::value;
+          std::uint32_t const a[4] = {rows[0][j].w[2 * s], rows[1][j].w[2 * s], rows[0][j].w[2 * s + 1],
+                                      rows[1][j].w[2 * s + 1]};
+          std::uint32_t const right[2] = {key.w[2 * s], key.w[2 * s + 1]};
+          team.template multiply<matrix_format_of<key_type>>(p[n], a, right);
+        });
+      });
+    });
+  }
+
+  /// A piece of a query row, zeros behind its end.
+  template <class T>
+  KVMELD_HD static void load_query(T const* row, std::uint32_t piece, std::uint32_t d, piece_words& to) {
+    std::uint32_t const first = 8 * piece;
+    if (first >= d) return;
+    if (d % 8 == 0 && is_piece_aligned(row)) return copy_piece(to.w, row + first);
+    unrolled<8>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      if (first + c >= d) return;
+      std::uint16_t bits;
+      std::memcpy(&bits, row + first + c, sizeof bits);
+      to.w[c / 2] |= std::uint32_t{bits} << (16 * (c % 2));
+    });
+  }
+
+  /// Every row becomes the sum over the heads of its query. Collective in a warp.
+  template <class Team>
+  KVMELD_HD static void add_heads(Team const& team, std::uint32_t group, float (&p)[results][4]) {
+    std::uint32_t const lane = team.lane() % warp_size;
+    for (std::uint32_t step = 1; step < min_of(group, 8u); step *= 2) {
+      unrolled<4 * results>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value / 4, i = decltype(number)::value % 4;
+        p[n][i] += bits_float(team.shuffle(float_bits(p[n][i]), lane ^ (4 * step)));
+      });
+    }
+    if (group < 16) return;
+    unrolled<2 * results>([&](auto number) {
+      constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+      p[n][i] += p[n][2 + i];
+    });
+  }
+
+  /// The warp's sums per token to its part. Collective in a warp.
+  template <class Team> KVMELD_HD static void gather(Team const& team, sums& mine, float* parts) {
+    warp_place const place = place_in_warp(team);
+    unrolled<2 * results * channels>([&](auto number) {
+      constexpr std::uint32_t c = decltype(number)::value % channels,
+                              n = decltype(number)::value / channels / 2,
+                              i = decltype(number)::value / channels % 2;
+      float x = mine.of[c][n][i];
+      for (std::uint32_t step = 4; step < warp_size; step *= 2) {
+        x += bits_float(team.shuffle(float_bits(x), place.lane ^ step));
+      }
+      std::uint32_t const token = 8 * n + 2 * place.pair + i;
+      if (place.group == 0) parts[(warp_of(team) * token_block + token) * channels + c] = x;
+    });
+  }
+};
+
+}  // namespace tuned_form
+
+template <class Score, class Keys, class Q>
+struct tuned<warps, observe_queries_phase<Score, Keys, Q>,
+             std::enable_if_t<tuned_form::has_matrix_rows<Keys>::value &&
+                              matrix_format_of<std::remove_const_t<Q>> ==
+                                  matrix_format_of<typename Keys::element_type> &&
+                              tuned_form::observe_queries<Score, Keys, Q>::channels <=
+                                  tuned_form::observe_queries<Score, Keys, Q>::most_channels>>
+    : tuned_by_form<observe_queries_phase<Score, Keys, Q>, tuned_form::observe_queries<Score, Keys, Q>> {};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
