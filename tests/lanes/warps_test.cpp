@@ -129,7 +129,7 @@ std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& po
     cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 1, length));
   }
   REQUIRE(cache.plan({0}, kvmeld::budget::entries(budget)).ok());
-  CHECK(executor.tuned_launches() == 1);
+  CHECK(executor.tuned_launches() == 1);  // planning moves nothing
   kvmeld::plan_ref const& plan = cache.current_plan();
   kvmeld::track const where = kvmeld::make_track(memory.extent, 0, 0, 0);
   std::vector<std::vector<double>> keys, values;
@@ -168,7 +168,7 @@ TEST_CASE("matching in chunks on warps is the host's") {
   auto small = chelsea;
   small.identify.chunk = 31;  // too small for a matrix unit
   same_on_warps<matrix_rows<bfloat16, half>>("chelsea, small chunks", small, odd_life, false);
-  same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life, false);
+  same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life);  // only compaction is replaced
 }
 
 TEST_CASE("matching with centres on warps is the host's") {
@@ -178,6 +178,15 @@ TEST_CASE("matching with centres on warps is the host's") {
       [](char const* name, auto const& p) { same_on_warps<matrix_rows<bfloat16, half>>(name, p, odd_life); });
   // The ledger holds D2O's threshold, a mean of cosines.
   same_on_warps<matrix_rows<half, half>>("d2o", kvmeld::preset::d2o::halves(), aligned_life, true, false);
+}
+
+TEST_CASE("rows compacted slice by slice are the host's") {
+  using kvmeld::half;
+  auto const h2o = kvmeld::preset::h2o::halves();
+  same_on_warps<matrix_rows<half, half>>("48 and 32 channels", h2o, aligned_life, true, true);
+  constexpr lanes_test::sizes_of_life wide{{1, 2, 1, 1, 70, 33, 120}, 110, 44, 50, 30};
+  same_on_warps<matrix_rows<half, float>>("70 and 33 channels", h2o, wide, true, true);
+  same_on_warps<matrix_rows<half, half>>("one slice", h2o, odd_life, false, true);
 }
 
 TEST_CASE("a chunk's partners are the best up to the stated bound") {

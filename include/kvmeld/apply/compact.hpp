@@ -50,8 +50,12 @@ template <class Layout> struct compact_rows_phase {
   Layout layout;
   wave_ref wave;
   bool zero;
+  std::uint32_t slice = 0;  ///< pieces of a row that a tile of several lanes moves; 0: all
 
   std::uint32_t tiles(shape const&) const {
+    if constexpr (has_row_pieces<Layout>::value) {
+      if (slice != 0) return ceil_div(row_pieces<Layout>::count_of(layout.channels()), slice);
+    }
     return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice) : 1;
   }
   std::size_t scratch_bytes(int lanes) const {
@@ -175,7 +179,8 @@ private:
   KVMELD_HD void move_pieces(Team const& team, tile const& t, std::uint32_t kept, std::uint32_t n) const {
     using piece = typename row_pieces<Layout>::piece;
     row_pieces<Layout> const rows(layout, t.where);
-    std::uint32_t const pieces = rows.count();
+    std::uint32_t const first_piece = slice * t.index;
+    std::uint32_t const pieces = slice == 0 ? rows.count() : min_of(slice, rows.count() - first_piece);
     fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
     slot_t* const from = team.template scratch<slot_t>(window);
     slot_t to = 0;
@@ -190,12 +195,12 @@ private:
         piece held[pieces_in_flight];
         for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
           std::uint32_t const i = batch + j * team.lanes() + team.lane();
-          if (i < total) held[j] = rows.read(from[i / pieces], i % pieces);
+          if (i < total) held[j] = rows.read(from[i / pieces], first_piece + i % pieces);
         }
         team.sync();
         for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
           std::uint32_t const i = batch + j * team.lanes() + team.lane();
-          if (i < total) rows.write(to + i / pieces, i % pieces, held[j]);
+          if (i < total) rows.write(to + i / pieces, first_piece + i % pieces, held[j]);
         }
       }
       team.sync();  // the list is written anew
@@ -206,7 +211,7 @@ private:
       team.for_each(min_of(window, n - begin) * pieces, [&](std::uint32_t i) {
         piece nothing;
         for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
-        rows.write(begin + i / pieces, i % pieces, nothing);
+        rows.write(begin + i / pieces, first_piece + i % pieces, nothing);
       });
     }
   }

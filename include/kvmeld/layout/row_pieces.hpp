@@ -39,7 +39,10 @@ public:
       : layout_(layout), where_(where), channels_(layout.channels()) {}
 
   /// Pieces of a row; the last one may have fewer channels.
-  KVMELD_HD std::uint32_t count() const { return ceil_div(channels_, piece::size); }
+  KVMELD_HD std::uint32_t count() const { return count_of(channels_); }
+  KVMELD_HD static constexpr std::uint32_t count_of(std::uint32_t channels) {
+    return ceil_div(channels, piece::size);
+  }
 
   /// Channels of a piece.
   KVMELD_HD std::uint32_t width(std::uint32_t index) const {

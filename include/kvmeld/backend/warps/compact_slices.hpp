@@ -1,0 +1,38 @@
+// Compaction with several blocks per track: few heads would leave most of a device idle.
+#pragma once
+
+#include <kvmeld/apply/compact.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/warps.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Every tile moves 64 bytes of each row, two sectors of memory; slices do not meet.
+template <class Layout>
+struct tuned<warps, compact_rows_phase<Layout>,
+             std::enable_if_t<has_row_pieces<Layout>::value && !runs_along_tokens<Layout>>> {
+  using phase = compact_rows_phase<Layout>;
+  static constexpr bool value = true;
+  static constexpr std::uint32_t slice = 4;
+
+  template <class Executor> static bool accepts(phase const& p, Executor const&) {
+    return row_pieces<Layout>::count_of(p.layout.channels()) > slice;
+  }
+  template <class Executor, class Source>
+  static void enqueue(Executor& executor, phase p, shape const& extent, std::uint32_t items,
+                      Source const& source) {
+    p.slice = slice;
+    executor.launch(p, extent, items, source);
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
