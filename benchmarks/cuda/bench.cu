@@ -22,7 +22,7 @@ template <class T> struct tensors {
         keys_before(count),
         values_before(count) {
     if (!there()) return;
-    fill(keys_before.data(), count, 1u);
+    fill(keys_before.data(), count, 1u, s.key_dim);
     fill(values_before.data(), count, 2u);
   }
   bool there() const { return keys.data() && values.data() && keys_before.data() && values_before.data(); }

@@ -45,16 +45,23 @@ private:
   T* data_ = nullptr;
 };
 
-template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32_t seed) {
+/// Uniform in [0, 1).
+__device__ inline float noise_of(std::size_t i, std::uint32_t seed) {
+  std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u + seed * 40503u;
+  x = (x ^ x >> 15) * 2246822519u;
+  return static_cast<float>(x >> 8) * 0x1p-24f;
+}
+/// Numbers, or rows of `dim` channels of which 64 neighbours at a time resemble each other, as keys along a text do.
+template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < n;
        i += std::size_t{gridDim.x} * blockDim.x) {
-    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u + seed * 40503u;
-    x = (x ^ x >> 15) * 2246822519u;
-    to[i] = kvmeld::element_traits<T>::from_float(static_cast<float>(x >> 8) * 0x1p-24f);
+    float x = noise_of(i, seed);
+    if (dim != 0) x = 2.4f * noise_of(i / dim / 64 * dim + i % dim, seed + 1) + 1.6f * x - 2.0f;
+    to[i] = kvmeld::element_traits<T>::from_float(x);
   }
 }
-template <class T> void fill(T* to, std::size_t n, std::uint32_t seed) {
-  fill_kernel<<<1024, 256>>>(to, n, seed);
+template <class T> void fill(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim = 0) {
+  fill_kernel<<<1024, 256>>>(to, n, seed, dim);
 }
 inline void copy_on_device(void* to, void const* from, std::size_t bytes) {
   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);
@@ -98,7 +105,7 @@ inline void print_head(double bandwidth) {
               p.multiProcessorCount, bandwidth * 1e-9);
   std::printf("bfloat16, 8 heads, to a fifth of the entries (ems: 768). `of copy` is the speed of the bytes "
               "that must move at\n"
-              "least over that of the copy. Generic kernels; launches of the whole group of layers.\n\n");
+              "least over that of the copy. Launches of the whole group of layers.\n\n");
   std::printf(
       "| what | entries | layers | head_dim | ms | of copy | launches |\n|---|---|---|---|---|---|---|\n");
 }

@@ -1,6 +1,6 @@
 """Times the methods in plain PyTorch on the inputs of kvmeld_bench, after holding them against loops.
 
-    python3 benchmarks/peer/torch_peer.py [--json PATH] [--lengths 4096,16384] [--methods h2o,ems]
+    python3 benchmarks/peer/torch_peer.py [--json PATH] [--lengths 4096,16384] [--methods h2o,ems] [--device cuda]
 
 Prints a JSON row per measurement: {"method", "n", "dtype", "seconds"}. Without PyTorch it says so and exits
 with 0.
@@ -111,8 +111,13 @@ def agree_rates(keys, values, scores, budget, draws=400):
                 raise Different(f"cam merges in {x} of the draws, its rate is {p}")
 
 
-def seconds_of(body):
+def seconds_of(work, device):
     """Median as kvmeld_bench takes it, after one run that is not counted unless it was long."""
+    def body():
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
     begin = time.perf_counter()
     body()
     first = time.perf_counter() - begin
@@ -131,6 +136,7 @@ def main():
     parser.add_argument("--methods", default=",".join(CALLS))
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--check", action="store_true", help="only hold the methods against loops")
     parser.add_argument("--no-check", action="store_true", help="only measure")
     o = parser.parse_args()
@@ -148,15 +154,19 @@ def main():
         return 1
     verdict = "NOT CHECKED" if o.no_check else f"{len(CALLS)} methods agree with loops"
     print(f"torch_peer: {verdict}", file=sys.stderr)
+    if o.device == "cuda" and not torch.cuda.is_available():
+        print("# NOTHING WAS MEASURED: there is no CUDA device here", file=sys.stderr)
+        return 0
+    torch.set_default_device(o.device)
     measured = []
     for n in [] if o.check else map(int, o.lengths.split(",")):
-        keys, scores = torch.from_numpy(inputs.keys(n)), torch.from_numpy(inputs.scores(n, 2))
+        keys, scores = (torch.from_numpy(x).to(o.device) for x in (inputs.keys(n), inputs.scores(n, 2)))
         for dtype in o.dtypes.split(","):
             k = keys.to(DTYPES[dtype])
             v = k.clone()
             for name in o.methods.split(","):
                 budget = methods.share(methods.KEPT, n)
-                seconds = seconds_of(lambda: CALLS[name](k, v, budget, scores))
+                seconds = seconds_of(lambda: CALLS[name](k, v, budget, scores), o.device)
                 measured.append({"method": name, "n": n, "dtype": dtype, "seconds": seconds})
                 print(json.dumps(measured[-1]), flush=True)
     if o.json and measured:

@@ -138,7 +138,7 @@ public:
     note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     processors_ = static_cast<std::uint32_t>(processors);
     // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
-    most_shared_ = shared > 4096 ? static_cast<std::size_t>(shared) - 4096 : 0;
+    most_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
     if (error_ == cudaSuccess) staging_ = allocate(staged_numbers * sizeof(std::uint32_t));
   }
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
