@@ -22,11 +22,12 @@ namespace tuned_form {
 
 /// The side of a matching that has none: products are taken of keys alone.
 struct no_side {
-  template <class... Any> KVMELD_HD explicit no_side(Any const&...) {}
+  template <class Team, class Layout>
+  KVMELD_HD no_side(Team const&, Layout const&, track, std::uint32_t, std::uint32_t) {}
   static std::size_t bytes(std::uint32_t, std::uint32_t, std::uint32_t) { return 0; }
-  template <class... Any> KVMELD_HD void load_sources(Any const&...) const {}
-  template <class... Any> KVMELD_HD void load_targets(Any const&...) const {}
-  template <class... Any> KVMELD_HD void measure(Any const&...) const {}
+  template <class Team, class Slot> KVMELD_HD void load_sources(Team const&, std::uint32_t, Slot) const {}
+  template <class Team, class Slot> KVMELD_HD void load_targets(Team const&, std::uint32_t, Slot) const {}
+  template <class Team> KVMELD_HD void measure(Team const&, std::uint32_t, std::uint32_t) const {}
 };
 
 /// Keys and values of what an identifier is given.
