@@ -8,9 +8,15 @@
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/identify/none.hpp>
+#include <kvmeld/layout/from_mdspan.hpp>
+#include <kvmeld/layout/latent.hpp>
+#include <kvmeld/layout/paged.hpp>
 #include <kvmeld/layout/relocatable.hpp>
+#include <kvmeld/layout/ring.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/layout/tiled.hpp>
 #include <kvmeld/layout/transposed.hpp>
+#include <kvmeld/layout/validate_pages.hpp>
 #include <kvmeld/merge/average.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
 #include <kvmeld/preset/cam.hpp>

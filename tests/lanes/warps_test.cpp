@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "scenario.hpp"
@@ -23,6 +24,26 @@ template <class K, class V> struct matrix_rows {
                       kvmeld::strided<V>(v, "LSTHC", s, s.value_dim)};
   }
 };
+// vLLM's forms: keys in groups of 8 channels in pages of 20, values row by row in pages of 20.
+struct page_rows {
+  using key_type = kvmeld::bfloat16;
+  using value_type = kvmeld::half;
+  static auto view(kvmeld::bfloat16* k, kvmeld::half* v, kvmeld::shape const& s) {
+    constexpr std::uint32_t page = 20;
+    static std::int32_t const table[] = {3, 1, 0, 2, 7, 5, 4, 6, 9, 8, 10, 11};
+    REQUIRE(s.sequences * s.capacity / page <= std::size(table));
+    std::uint32_t const pages = s.capacity / page;
+    std::int64_t const head = std::int64_t{page} * s.key_dim;
+    kvmeld::page_strides const groups{head * s.kv_heads * s.layers, head * s.kv_heads, head, 8, 8 * page};
+    return kvmeld::kv{kvmeld::tiled(kvmeld::paged(kvmeld::pool_pages(k, kvmeld::table_rows(table, pages)),
+                                                  page, groups, s, s.key_dim / 8),
+                                    8),
+                      kvmeld::paged(kvmeld::pool_pages(v, kvmeld::table_rows(table, pages)), page,
+                                    kvmeld::dense_pages("PLHTC", s.sequences * pages, page, s, s.value_dim),
+                                    s, s.value_dim)};
+  }
+};
+constexpr lanes_test::sizes_of_life paged_life{{1, 2, 2, 1, 48, 40, 120}, 110, 44, 50, 30};
 constexpr lanes_test::sizes_of_life aligned_life{{1, 2, 1, 2, 48, 32, 300}, 290, 44, 90, 60};
 constexpr lanes_test::sizes_of_life odd_life{{1, 2, 2, 1, 17, 19, 120}, 110, 44, 50, 30};
 
@@ -169,6 +190,15 @@ TEST_CASE("matching in chunks on warps is the host's") {
   small.identify.chunk = 31;  // too small for a matrix unit
   same_on_warps<matrix_rows<bfloat16, half>>("chelsea, small chunks", small, odd_life, false);
   same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life);  // only compaction is replaced
+}
+
+TEST_CASE("pages and groups of channels on warps are the host's") {
+  same_on_warps<page_rows>("chelsea",
+                           kvmeld::preset::chelsea::with_schedule(
+                               support::steep(), kvmeld::quantity::entries(3), kvmeld::quantity::entries(5)),
+                           paged_life);
+  same_on_warps<page_rows>("ems", kvmeld::preset::ems::shared(kvmeld::quantity::entries(5), 5, 0.01f),
+                           paged_life);
 }
 
 TEST_CASE("matching with centres on warps is the host's") {

@@ -95,6 +95,10 @@ TEST_CASE("layouts load, store and move rows on any number of lanes") {
   SUBCASE("paged float, pages of 7") { conforms<paged_tensor<float, 7>>(); }
   SUBCASE("paged half, pages of 16") { conforms<paged_tensor<kvmeld::half, 16>>(); }
   SUBCASE("interleaved half") { conforms<interleaved_tensor<kvmeld::half>>(); }
+  SUBCASE("vLLM's keys") { conforms<vllm_keys_tensor<kvmeld::half, 16>>(); }
+  SUBCASE("vLLM's values, CSR tables") { conforms<vllm_values_tensor<float, 3>>(); }
+  SUBCASE("a pointer per block") { conforms<blocks_tensor<kvmeld::bfloat16>>(); }
+  SUBCASE("a ring behind sinks") { conforms<ring_tensor<float>>(); }
   SUBCASE("rows of int8") { conforms<int8_tensor>(); }
 }
 

@@ -14,5 +14,5 @@ TEST_CASE("keys along tokens, half values in pages of 16") {
 }
 
 TEST_CASE("bfloat16 keys in pages of 16, half values in groups of channels") {
-  every_preset_same_as_plain<paged_tensor<bfloat16, 16>, interleaved_tensor<half>>();
+  every_preset_same_as_plain<vllm_keys_tensor<bfloat16, 16>, vllm_values_tensor<half, 16>>();
 }

@@ -58,7 +58,13 @@ template <class T> struct transposed_tensor : strided_tensor<T> {
 
 template <class T> struct interleaved_tensor : strided_tensor<T> {
   using strided_tensor<T>::strided_tensor;
-  auto view() { return support::interleaved<T>(this->memory.data(), 8, this->extent, this->width); }
+  // [track][channels / 8][slot][8]
+  auto view() {
+    kvmeld::shape const& s = this->extent;
+    std::int64_t const track = std::int64_t{s.capacity} * this->width, head = track * s.sequences;
+    kvmeld::cache_strides const st{head * s.kv_heads, track, head, 8, std::int64_t{s.capacity} * 8};
+    return kvmeld::tiled(kvmeld::strided<T>(this->memory.data(), st, s, this->width / 8), 8);
+  }
 };
 
 // Pages in an order that is not the sequences', with some that nobody uses in between.
@@ -71,14 +77,79 @@ template <class T, std::uint32_t Page> struct paged_tensor : tensor_base<T> {
         table(s.sequences * pages(s)),
         shared(2 * table.size(), 0) {
     auto const n = static_cast<std::uint32_t>(table.size());
-    for (std::uint32_t i = 0; i < n; ++i) table[i] = 2 * (n - 1 - i) + i % 2;
+    for (std::uint32_t i = 0; i < n; ++i) table[i] = static_cast<std::int32_t>(2 * (n - 1 - i) + i % 2);
   }
   auto view() {
-    return support::paged<T>(this->memory.data(), table.data(), shared.data(), Page, extent, this->width);
+    auto const count = static_cast<std::uint32_t>(2 * table.size());
+    kvmeld::pool_pages const from(this->memory.data(), kvmeld::table_rows(table.data(), pages(extent)),
+                                  shared.data());
+    return kvmeld::paged(from, Page, kvmeld::dense_pages("PLHTC", count, Page, extent, this->width), extent,
+                         this->width);
   }
   kvmeld::shape extent;
-  std::vector<std::uint32_t> table;
+  std::vector<std::int32_t> table;
   std::vector<std::uint8_t> shared;
+};
+
+// vLLM's keys: pages [page][layer][head][channels / 8][token][8].
+template <class T, std::uint32_t Page> struct vllm_keys_tensor : paged_tensor<T, Page> {
+  using paged_tensor<T, Page>::paged_tensor;
+  auto view() {
+    kvmeld::shape const& s = this->extent;
+    std::int64_t const head = std::int64_t{Page} * this->width;
+    kvmeld::page_strides const st{head * s.kv_heads * s.layers, head * s.kv_heads, head, 8, 8 * Page};
+    kvmeld::pool_pages const from(this->memory.data(),
+                                  kvmeld::table_rows(this->table.data(), this->pages(s)));
+    return kvmeld::tiled(kvmeld::paged(from, Page, st, s, this->width / 8), 8);
+  }
+};
+
+// vLLM's values: pages [page][layer][head][channel][token]. Tables as FlashInfer has them.
+template <class T, std::uint32_t Page> struct vllm_values_tensor : paged_tensor<T, Page> {
+  vllm_values_tensor(kvmeld::shape const& s, std::uint32_t channels) : paged_tensor<T, Page>(s, channels) {
+    for (std::uint32_t i = 0; i <= s.sequences; ++i)
+      first.push_back(static_cast<std::int32_t>(i * this->pages(s)));
+  }
+  auto view() {
+    auto const count = static_cast<std::uint32_t>(2 * this->table.size());
+    kvmeld::pool_pages const from(this->memory.data(), kvmeld::table_csr(first.data(), this->table.data()));
+    return kvmeld::paged(from, Page, kvmeld::dense_pages("PLHCT", count, Page, this->extent, this->width),
+                         this->extent, this->width);
+  }
+  std::vector<std::int32_t> first;
+};
+
+// A pointer per block of a sequence and 5 tokens, K or V behind 3 rows of something else (LMDeploy).
+template <class T> struct blocks_tensor : tensor_base<T> {
+  static constexpr std::uint32_t page = 5;
+  blocks_tensor(kvmeld::shape const& s, std::uint32_t channels)
+      : tensor_base<T>(s.sequences * kvmeld::ceil_div(s.capacity, page) * block(s, channels), channels),
+        extent(s) {
+    std::size_t const count = this->memory.size() / block(s, channels);
+    for (std::size_t i = 0; i < count; ++i)
+      blocks.push_back(this->memory.data() + (count - 1 - i) * block(s, channels));
+  }
+  static std::size_t block(kvmeld::shape const& s, std::uint32_t channels) {
+    return (std::size_t{s.layers} * s.kv_heads * page + 3) * channels;
+  }
+  auto view() {
+    std::int64_t const row = this->width, head = row * page;
+    kvmeld::pointed_pages<T> const from{
+        kvmeld::table_rows<void*>(blocks.data(), kvmeld::ceil_div(extent.capacity, page)),
+        3 * this->width * sizeof(T)};
+    return kvmeld::paged(from, page, {0, head * extent.kv_heads, head, row, 1}, extent, this->width);
+  }
+  kvmeld::shape extent;
+  std::vector<void*> blocks;
+};
+
+// A ring behind two sinks, begun elsewhere in every sequence.
+template <class T> struct ring_tensor : strided_tensor<T> {
+  ring_tensor(kvmeld::shape const& s, std::uint32_t channels) : strided_tensor<T>(s, channels) {
+    for (std::uint32_t i = 0; i < s.sequences; ++i) start.push_back(5 * i + s.capacity - 3);
+  }
+  auto view() { return kvmeld::ring(strided_tensor<T>::view(), this->extent.capacity, 2, start.data()); }
+  std::vector<std::uint32_t> start;
 };
 
 struct int8_tensor {

@@ -1,95 +1,18 @@
-// Layouts that the library does not bring along, to prove that an engine can bring its own: a block table with shared
-// pages, channels interleaved in groups, quantised rows with a scale each.
+// A layout that the library does not bring along, to prove that an engine can bring its own: quantised rows with a scale
+// each.
 #pragma once
 
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/paged.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace support {
 
-// Pages of `page` slots from a pool [page number][layer][head][slot][channel]; `table` [sequence][pages of a track]
-// names a track's pages in order, `shared` [page number] those that belong to others as well.
-template <class T> class paged : public kvmeld::addressed_rows<paged<T>, T> {
-public:
-  static constexpr int channel_run = 0;
-  static constexpr int token_run = 1;
-
-  paged(T* pool, std::uint32_t const* table, std::uint8_t const* shared, std::uint32_t page,
-        kvmeld::shape const& s, std::uint32_t channels)
-      : pool_(pool),
-        table_(table),
-        shared_(shared),
-        page_(page),
-        pages_(kvmeld::ceil_div(s.capacity, page)),
-        layers_(s.layers),
-        heads_(s.kv_heads),
-        channels_(channels) {}
-
-  kvmeld::segment<T> locate(kvmeld::track where, kvmeld::slot_t slot) const {
-    std::size_t const row =
-        ((std::size_t{number(where, slot)} * layers_ + where.layer) * heads_ + where.kv_head) * page_ +
-        slot % page_;
-    return {pool_ + row * channels_, static_cast<std::int64_t>(channels_), 1, page_ - slot % page_};
-  }
-  std::uint32_t channels() const { return channels_; }
-  bool writable(kvmeld::track where, kvmeld::slot_t slot) const { return shared_[number(where, slot)] == 0; }
-
-private:
-  std::uint32_t number(kvmeld::track where, kvmeld::slot_t slot) const {
-    return table_[std::size_t{where.sequence} * pages_ + slot / page_];
-  }
-
-  T* pool_;
-  std::uint32_t const* table_;
-  std::uint8_t const* shared_;
-  std::uint32_t page_, pages_, layers_, heads_, channels_;
-};
-
-// Rows of a track [channels / width][slot][width], as kernels that read keys 16 bytes at a time want them: neither
-// channels nor slots have one stride, so the layout brings its own loads and stores.
-template <class T> class interleaved {
-public:
-  using element_type = T;
-  static constexpr int channel_run = 8;
-  static constexpr int token_run = 1;
-
-  interleaved(T* base, std::uint32_t width, kvmeld::shape const& s, std::uint32_t channels)
-      : base_(base), width_(width), capacity_(s.capacity), channels_(channels) {}
-
-  template <class Team>
-  void load_tile(Team const& team, kvmeld::track where, kvmeld::slot_t first, std::uint32_t tokens,
-                 std::uint32_t channel, std::uint32_t channels, float* out, std::uint32_t ld) const {
-    team.for_each(tokens * channels, [&](std::uint32_t i) {
-      std::uint32_t const t = i / channels, c = i % channels;
-      out[std::size_t{t} * ld + c] = kvmeld::element_traits<T>::to_float(at(where, first + t, channel + c));
-    });
-  }
-  template <class Team, class F>
-  void encode_row(Team const& team, kvmeld::track where, kvmeld::slot_t slot, F value) const {
-    team.for_each(channels_, [&](std::uint32_t c) {
-      at(where, slot, c) = kvmeld::element_traits<T>::from_float(value(c));
-    });
-  }
-  template <class Team>
-  void copy_row(Team const& team, kvmeld::track where, kvmeld::slot_t dst, kvmeld::slot_t src) const {
-    team.for_each(channels_, [&](std::uint32_t c) { at(where, dst, c) = at(where, src, c); });
-  }
-  std::uint32_t channels() const { return channels_; }
-  bool writable(kvmeld::track, kvmeld::slot_t) const { return true; }
-
-private:
-  T& at(kvmeld::track where, kvmeld::slot_t slot, std::uint32_t c) const {
-    std::size_t const group = std::size_t{where.index} * (channels_ / width_) + c / width_;
-    return base_[(group * capacity_ + slot) * width_ + c % width_];
-  }
-
-  T* base_;
-  std::uint32_t width_, capacity_, channels_;
-};
+template <class T> using paged = kvmeld::paged<kvmeld::pool_pages<T>>;
 
 // One signed byte per channel and one float per row: x = code * scale. Storing a row needs the whole of it.
 class int8_rows {

@@ -164,7 +164,7 @@ struct shared_pages : layout_test::paged_tensor<kvmeld::half, 7> {
 
 // Pages said to go on where the next one begins.
 struct long_pages : support::paged<kvmeld::half> {
-  using support::paged<kvmeld::half>::paged;
+  explicit long_pages(support::paged<kvmeld::half> const& p) : support::paged<kvmeld::half>(p) {}
   kvmeld::segment<kvmeld::half> locate(kvmeld::track t, kvmeld::slot_t slot) const {
     auto at = support::paged<kvmeld::half>::locate(t, slot);
     at.remaining = extent.capacity - slot;
@@ -174,7 +174,7 @@ struct long_pages : support::paged<kvmeld::half> {
 
 // A shared page that another row's write reaches.
 struct leaking : support::paged<kvmeld::half> {
-  using support::paged<kvmeld::half>::paged;
+  explicit leaking(support::paged<kvmeld::half> const& p) : support::paged<kvmeld::half>(p) {}
   template <class Team, class V>
   void encode_row(Team const& team, kvmeld::track t, kvmeld::slot_t slot, V v) const {
     support::paged<kvmeld::half>::encode_row(team, t, slot, v);
@@ -226,6 +226,12 @@ TEST_CASE("sound layouts have no problem, and are left with zeros") {
   sound(paged_tensor<float, 7>(extent, 24));
   sound(paged_tensor<kvmeld::half, 16>(extent, 24));
   sound(interleaved_tensor<kvmeld::half>(extent, 24));
+  sound(paged_tensor<float, 1>(extent, 24));
+  sound(paged_tensor<float, 256>(extent, 24));
+  sound(vllm_keys_tensor<kvmeld::bfloat16, 16>(extent, 24));
+  sound(vllm_values_tensor<kvmeld::half, 7>(extent, 24));
+  sound(blocks_tensor<kvmeld::half>(extent, 24));
+  sound(ring_tensor<float>(extent, 24));
   sound(int8_tensor(extent, 24));
   kvmeld::testing::layout_options fine;
   fine.coarseness = 0.005f;
@@ -311,15 +317,14 @@ TEST_CASE("shared pages are left alone, and have to be") {
   names(layout_problem(x.view(), extent, 24), "they overlap");
   for (std::uint32_t page = 0; page < 2; ++page) x.shared[x.table[page]] = 1;
   CHECK(layout_problem(x.view(), extent, 24) == "");
-  leaking const bad(x.memory.data(), x.table.data(), x.shared.data(), 7, extent, 24);
+  leaking const bad(x.view());
   names(layout_problem(bad, extent, 24),
         "slot 0 of track (layer 0, sequence 0, head 0), channel 0 has the bits ");
   names(layout_problem(bad, extent, 24), "it is not writable, but changed when other rows were written");
-  names(
-      layout_problem(long_pages(x.memory.data(), x.table.data(), x.shared.data(), 7, extent, 24), extent, 24),
-      "slot 7 of track (layer 0, sequence 0, head 0) does not lie where locate of slot 6 says: its strides "
-      "are to "
-      "hold for 17 slots");
+  names(layout_problem(long_pages(x.view()), extent, 24),
+        "slot 7 of track (layer 0, sequence 0, head 0) does not lie where locate of slot 6 says: its strides "
+        "are to "
+        "hold for 17 slots");
   for (auto& page : x.shared) page = 1;
   CHECK(layout_problem(x.view(), extent, 24) == "no slot is writable, so that nothing can be checked");
 }

@@ -3,8 +3,11 @@
 
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
 #include <string>
@@ -37,6 +40,15 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   return problem;
 }
 
+/// Why values that are channels of the keys cannot be merged so; empty if they can.
+template <class Values, class Merge> std::string latent_problem(Merge const& merge) {
+  merge_traits const m = traits_of_merge(merge);
+  if (!reads_keys<Values>::value || (!m.spreads && !m.shares)) return {};
+  return "values are channels of the keys (latent), but the policy merges values otherwise than keys; "
+         "allowed are merge "
+         "functions that give both the same weights";
+}
+
 /// Why a cache cannot be built from these; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
@@ -44,6 +56,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
+  if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
     problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
               "keep, as preset::ems::members_for(budget)";

@@ -119,12 +119,10 @@ public:
     unrolled<piece::size>([&](auto channel) {
       constexpr std::uint32_t i = decltype(channel)::value;
       std::uint32_t const c = index * piece::size + i;
-      if (c < rows_.channels()) {
-        segment<T> const s = rows_.layout.locate(rows_.follower(leader_, c / channels_), slot);
-        p.x[i] = s.base[std::int64_t{c % channels_} * s.channel_stride];
-      } else {
-        p.x[i] = T{};
-      }
+      p.x[i] = T{};
+      if (c >= rows_.channels()) return;
+      row_pieces<Layout> const part(rows_.layout, rows_.follower(leader_, c / channels_));
+      p.x[i] = part.read(slot, c % channels_ / piece::size).x[c % channels_ % piece::size];
     });
     return p;
   }

@@ -1,0 +1,63 @@
+// Values that are channels of the keys (multi-head latent attention): merged and moved once, with the keys.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Layouts that read what the keys hold, and write nothing.
+template <class Layout, class = void> struct reads_keys : std::false_type {};
+template <class Layout> struct reads_keys<Layout, std::enable_if_t<Layout::reads_keys>> : std::true_type {};
+
+/// Channels first .. first + channels - 1 of `Keys`' rows, read only: what would be written has been, with the keys (512 of
+/// 576 in DeepSeek's caches, head count 1). For policies that weigh keys and values alike; CaM, which merges values only,
+/// has nothing to write to.
+template <class Keys> class latent {
+public:
+  using element_type = typename Keys::element_type;
+  static constexpr bool always_writable = is_always_writable<Keys>::value;
+  static constexpr bool reads_keys = true;
+  static constexpr int channel_run = Keys::channel_run;
+  static constexpr int token_run = 1;
+
+  latent(Keys keys, std::uint32_t channels, std::uint32_t first = 0)
+      : keys_(keys), channels_(channels), first_(first) {}
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    keys_.load_tile(team, where, first, tokens, first_ + channel, channels, out, ld);
+  }
+  template <class Team, class F> KVMELD_HD void encode_row(Team const&, track, slot_t, F) const {}
+  template <class Team> KVMELD_HD void copy_row(Team const&, track, slot_t, slot_t) const {}
+  KVMELD_HD std::uint32_t channels() const { return channels_; }
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return always_writable || keys_.writable(where, slot);
+  }
+  std::string problem(shape const& s) const {
+    if (first_ + channels_ > keys_.channels()) {
+      return message("latent: channels ", first_, " to ", first_ + channels_ - 1, " of keys that have ",
+                     keys_.channels(), "; allowed are ranges within");
+    }
+    return layout_problem("latent: keys", keys_, keys_.channels(), s);
+  }
+  Keys const& keys() const { return keys_; }
+  std::uint32_t first() const { return first_; }
+
+private:
+  Keys keys_;
+  std::uint32_t channels_, first_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,176 @@
+// Rows in pages of a pool, found through block tables: vLLM, FlashInfer, TensorRT-LLM, SGLang; or through a pointer per
+// block: LMDeploy.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Where the pages of a track are listed. A track's row is sequence * sequence_stride + layer * layer_stride +
+/// head * head_stride; its i-th entry is entries[row + i], or with `first` (CSR) entries[first[row] + i]. All of it lies in
+/// memory that phases can read. `sequence` is the cache's slot, not a place in a batch.
+template <class Entry, class Index = std::int32_t> struct page_table {
+  Entry const* entries = nullptr;
+  std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;
+  Index const* first = nullptr;
+
+  KVMELD_HD Entry at(track where, std::uint32_t i) const {
+    std::int64_t const row = std::int64_t{where.sequence} * sequence_stride +
+                             std::int64_t{where.layer} * layer_stride +
+                             std::int64_t{where.kv_head} * head_stride;
+    return entries[(first == nullptr ? row : static_cast<std::int64_t>(first[row])) + std::int64_t{i}];
+  }
+};
+
+/// A dense table [sequence][most_pages], the same pages for all layers and heads.
+template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t most_pages) {
+  return {entries, most_pages};
+}
+/// FlashInfer's form: entries first[sequence] .. first[sequence + 1] - 1; or a row per (sequence, head) where heads are
+/// folded into the batch (`rows_per_sequence` = KV heads, ragged lengths).
+template <class Entry, class Index>
+page_table<Entry, Index> table_csr(Index const* first, Entry const* entries,
+                                   std::uint32_t rows_per_sequence = 1) {
+  return {entries, rows_per_sequence, 0, rows_per_sequence > 1 ? 1 : 0, first};
+}
+
+/// Element strides within a pool. `page` is not used where every block has a pointer.
+struct page_strides {
+  std::int64_t page = 0, layer = 0, head = 0, token = 0, channel = 1;
+};
+
+/// Dense strides for an order of the letters P(age) L(ayer) H(ead) T(oken of the page) C(hannel), outermost first, of a
+/// pool of `pool_pages` pages: "LPTHC" is NHD and "LPHTC" HND with a tensor per layer, "LPHCT" has vLLM's values. Any other
+/// string gives token stride 0, which the cache refuses.
+inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std::uint32_t page_size,
+                                shape const& s, std::uint32_t channels) {
+  page_strides out{0, 0, 0, 0, 0};
+  std::string const letters(order);
+  for (char c : {'P', 'L', 'H', 'T', 'C'}) {
+    if (letters.size() != 5 || letters.find(c) == std::string::npos) return out;
+  }
+  std::int64_t stride = 1;
+  for (std::size_t i = letters.size(); i-- > 0;) {
+    switch (letters[i]) {
+    case 'P':
+      out.page = stride;
+      stride *= pool_pages;
+      break;
+    case 'L':
+      out.layer = stride;
+      stride *= s.layers;
+      break;
+    case 'H':
+      out.head = stride;
+      stride *= s.kv_heads;
+      break;
+    case 'T':
+      out.token = stride;
+      stride *= page_size;
+      break;
+    default:
+      out.channel = stride;
+      stride *= channels;
+      break;
+    }
+  }
+  return out;
+}
+
+/// Pages by number: pool + number * strides.page. Entries of `shared` that are not 0 say that a page belongs to others
+/// too: nothing is written there. Null: every page is the track's own.
+template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
+  using element_type = T;
+  T* pool;
+  page_table<Entry, Index> table;
+  std::uint8_t const* shared;  ///< [page number]
+
+  pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr)
+      : pool(first_page), table(pages), shared(shared_pages) {}
+
+  KVMELD_HD T* base(track where, std::uint32_t i, page_strides const& st) const {
+    return pool + static_cast<std::int64_t>(table.at(where, i)) * st.page;
+  }
+  bool given() const { return pool != nullptr && table.entries != nullptr; }
+  KVMELD_HD bool writable(track where, std::uint32_t i) const {
+    return shared == nullptr || shared[table.at(where, i)] == 0;
+  }
+};
+
+/// Pages by pointer, each to a block of bytes; `offset` bytes into it K or V begin.
+template <class T, class Index = std::int32_t> struct pointed_pages {
+  using element_type = T;
+  page_table<void*, Index> table;
+  std::size_t offset = 0;
+
+  KVMELD_HD T* base(track where, std::uint32_t i, page_strides const&) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(table.at(where, i)) + offset);
+  }
+  bool given() const { return table.entries != nullptr; }
+  KVMELD_HD bool writable(track, std::uint32_t) const { return true; }
+};
+
+/// Rows of a track page by page, any page size from 1 on. Strides are free: K and V in one allocation are two of these.
+/// The engine owns pool and tables; pages behind the longest head of a sequence are not touched and may be given back
+/// once a compression has run (`pages_of`). Entries must be valid for all pages that hold a sequence's slots, those being
+/// appended included.
+template <class Pages> class paged : public addressed_rows<paged<Pages>, typename Pages::element_type> {
+public:
+  using element_type = typename Pages::element_type;
+  static constexpr int channel_run = 0;
+  static constexpr int token_run = 1;
+
+  paged(Pages pages, std::uint32_t page_size, page_strides strides, shape const& s, std::uint32_t channels)
+      : pages_(pages), strides_(strides), page_size_(page_size), capacity_(s.capacity), channels_(channels) {}
+
+  KVMELD_HD segment<element_type> locate(track where, slot_t slot) const {
+    std::uint32_t const page = slot / page_size_, token = slot - page * page_size_;
+    element_type* const base =
+        pages_.base(where, page, strides_) + std::int64_t{where.layer} * strides_.layer +
+        std::int64_t{where.kv_head} * strides_.head + std::int64_t{token} * strides_.token;
+    return {base, strides_.token, strides_.channel, min_of(page_size_ - token, capacity_ - slot)};
+  }
+  KVMELD_HD std::uint32_t channels() const { return channels_; }
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return pages_.writable(where, slot / page_size_);
+  }
+
+  /// Why these cannot be the rows of such an extent; tables are not looked at, they may be a device's (validate_pages).
+  std::string problem(shape const& s) const {
+    if (page_size_ == 0) return "paged: page_size is 0; allowed are numbers from 1 on";
+    if (capacity_ != s.capacity) {
+      return message("paged: room for ", capacity_, " slots, but the shape says ", s.capacity,
+                     "; they must be equal");
+    }
+    if (!pages_.given()) return "paged: a pointer is null; give the pool and its table";
+    if (page_size_ > 1 && strides_.token == 0) {
+      return "paged: token stride 0; allowed is any other stride (for a dense order: a permutation of the "
+             "letters "
+             "P, L, H, T, C)";
+    }
+    if (channels_ > 1 && strides_.channel == 0) return "paged: channel stride 0; allowed is any other stride";
+    return {};
+  }
+  std::uint32_t page_size() const { return page_size_; }
+  std::uint32_t capacity() const { return capacity_; }
+  page_strides const& strides() const { return strides_; }
+  Pages const& pages() const { return pages_; }
+  /// Pages that so many slots take.
+  KVMELD_HD std::uint32_t pages_of(std::uint32_t slots) const { return ceil_div(slots, page_size_); }
+
+private:
+  Pages pages_;
+  page_strides strides_;
+  std::uint32_t page_size_, capacity_, channels_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,139 @@
+// Rows cut into groups of channels that lie apart: keys as kernels want them that read 16 bytes of many tokens at a time.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
+#include <kvmeld/layout/row_piece.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Channel c lies in group c / width, at c % width. `Groups` locates groups as others locate channels: its channels() is
+/// their number, its channel stride the distance from one to the next. So
+///     tiled(strided<T>(base, {.., slot: 16, channel: T * 16}, s, d / 16), 16)            [head][d / 16][token][16]
+///     tiled(paged(pages, P, {.., token: x, channel: P * x}, s, d / x), x)                vLLM's [block][head][d / x][P][x]
+template <class Groups> class tiled {
+  static_assert(has_plain_rows<Groups>::value, "kvmeld::tiled: Groups has no plain rows (addressed_rows)");
+
+public:
+  using element_type = typename Groups::element_type;
+  static constexpr bool always_writable = is_always_writable<Groups>::value;
+  static constexpr int channel_run = 1;  ///< `width`, which only the run knows
+  static constexpr int token_run = 1;
+
+  tiled(Groups groups, std::uint32_t width) : groups_(groups), width_(width) {}
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    for (std::uint32_t t = 0; t < tokens;) {
+      segment<element_type> const s = groups_.locate(where, first + t);
+      std::uint32_t const run = min_of(tokens - t, s.remaining);
+      team.for_each(run * channels, [&](std::uint32_t i) {
+        std::uint32_t const row = i / channels, c = channel + i % channels;
+        out[std::size_t{t + row} * ld + i % channels] =
+            element_traits<element_type>::to_float(*at(s, row, c));
+      });
+      t += run;
+    }
+  }
+  template <class Team, class F>
+  KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
+    segment<element_type> const s = groups_.locate(where, slot);
+    team.for_each(channels(), [&](std::uint32_t c) {
+      *at(s, 0, c) = element_traits<element_type>::from_float(value(c));
+    });
+  }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    segment<element_type> const to = groups_.locate(where, dst), from = groups_.locate(where, src);
+    team.for_each(channels(), [&](std::uint32_t c) { *at(to, 0, c) = *at(from, 0, c); });
+  }
+  KVMELD_HD std::uint32_t channels() const { return groups_.channels() * width_; }
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return always_writable || groups_.writable(where, slot);
+  }
+  std::string problem(shape const& s) const {
+    if (width_ == 0) return "tiled: width is 0; allowed are numbers from 1 on";
+    return layout_problem("tiled: groups", groups_, groups_.channels(), s);
+  }
+  KVMELD_HD std::uint32_t width() const { return width_; }
+  KVMELD_HD Groups const& groups() const { return groups_; }
+
+  /// Channel c of a row that the groups' segment locates.
+  KVMELD_HD element_type* at(segment<element_type> const& s, std::uint32_t row, std::uint32_t c) const {
+    return s.base + std::int64_t{row} * s.token_stride + std::int64_t{c / width_} * s.channel_stride +
+           c % width_;
+  }
+
+private:
+  Groups groups_;
+  std::uint32_t width_;
+};
+
+/// Pieces of a tiled row: whole ones where groups are multiples of 16 bytes.
+template <class Groups>
+struct has_row_pieces<tiled<Groups>, false> : std::bool_constant<fits_pieces<typename Groups::element_type>> {
+};
+
+template <class Groups> class row_pieces<tiled<Groups>> {
+public:
+  using T = typename Groups::element_type;
+  using piece = row_piece<T>;
+
+  KVMELD_HD row_pieces(tiled<Groups> const& rows, track where)
+      : rows_(rows), where_(where), channels_(rows.channels()) {}
+
+  KVMELD_HD std::uint32_t count() const { return count_of(channels_); }
+  KVMELD_HD static constexpr std::uint32_t count_of(std::uint32_t channels) {
+    return ceil_div(channels, piece::size);
+  }
+  KVMELD_HD std::uint32_t width(std::uint32_t index) const {
+    return min_of(piece::size, channels_ - index * piece::size);
+  }
+  /// A row has no 16 bytes in common with its next ones.
+  KVMELD_HD T const* row(slot_t) const { return nullptr; }
+  KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
+    T const* const at = rows_.at(rows_.groups().locate(where_, slot), 0, index * piece::size);
+    return rows_.width() % piece::size == 0 && is_piece_aligned(at) ? at : nullptr;
+  }
+  KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
+    piece p;
+    if (T const* const at = address(slot, index)) {
+      copy_piece(&p, at);
+      return p;
+    }
+    segment<T> const s = rows_.groups().locate(where_, slot);
+    unrolled<piece::size>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      p.x[c] = c < width(index) ? *rows_.at(s, 0, index * piece::size + c) : T{};
+    });
+    return p;
+  }
+  KVMELD_HD void write(slot_t slot, std::uint32_t index, piece const& p) const {
+    if (T const* const at = address(slot, index)) return copy_piece(const_cast<T*>(at), &p);
+    segment<T> const s = rows_.groups().locate(where_, slot);
+    unrolled<piece::size>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      if (c < width(index)) *rows_.at(s, 0, index * piece::size + c) = p.x[c];
+    });
+  }
+
+private:
+  tiled<Groups> const& rows_;
+  track where_;
+  std::uint32_t channels_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
