@@ -6,11 +6,13 @@
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/identify/none.hpp>
 #include <kvmeld/layout/from_mdspan.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/paged.hpp>
+#include <kvmeld/layout/quantised.hpp>
 #include <kvmeld/layout/relocatable.hpp>
 #include <kvmeld/layout/ring.hpp>
 #include <kvmeld/layout/strided.hpp>

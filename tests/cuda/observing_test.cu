@@ -60,6 +60,10 @@ template <class Policy> void same_scores(char const* name, Policy const& policy)
 TEST_CASE("observed scores on a device are the host's") {
   same_scores("h2o", kvmeld::preset::h2o::halves());
   same_scores("snapkv", kvmeld::preset::snapkv::with_window(16));
+  for (kvmeld::shape const& s : {cuda_test::crooked, cuda_test::wide}) {
+    cuda_test::made_for const now(s);
+    same_scores("h2o", kvmeld::preset::h2o::halves());
+  }
 }
 
 TEST_CASE("merges that follow observed thresholds on a device are the host's") {

@@ -50,7 +50,26 @@ private:
   std::uint32_t state_;
 };
 
-constexpr kvmeld::shape extent{2, 3, 2, 2, 64, 48, 320};
+// What the twins are made for; tests set others for a while.
+inline kvmeld::shape extent{2, 3, 2, 2, 64, 48, 320};
+inline kvmeld::plan_scope scope = kvmeld::plan_scope::head;
+
+struct made_for {
+  explicit made_for(kvmeld::shape const& s, kvmeld::plan_scope of = kvmeld::plan_scope::head) {
+    extent = s;
+    scope = of;
+  }
+  made_for(made_for const&) = delete;
+  made_for& operator=(made_for const&) = delete;
+  ~made_for() {
+    extent = before;
+    scope = kvmeld::plan_scope::head;
+  }
+  kvmeld::shape before = extent;
+};
+
+// Rows that lie at no multiples of 16 bytes, wide groups; rows of 128 channels.
+inline constexpr kvmeld::shape crooked{2, 3, 2, 4, 37, 20, 320}, wide{1, 3, 2, 8, 128, 128, 320};
 constexpr std::uint32_t members = 700;
 
 template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, float walk) {
@@ -165,6 +184,7 @@ private:
   }
   static kvmeld::limits sizes() {
     kvmeld::limits s{extent};
+    s.scope = scope;
     s.whole_plan = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
     return s;

@@ -67,6 +67,32 @@ TEST_CASE("few queries on warps attend as softmax attention does") {
     against_reference<kvmeld::bfloat16, kvmeld::bfloat16>(seed, 0.02);
 }
 
+TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvmeld::half, kvmeld::bfloat16) {
+  kvmeld::shape const s{1, 1, 1, 1, 8, 8, 3000};
+  support::engine_memory<T> memory(s);
+  support::rows keys(3000, std::vector<float>(8, 0.0f)), values(3000, std::vector<float>(8, 1.0f));
+  keys[0].assign(8, 1.0f);  // one sink whose value is 0
+  values[0].assign(8, 0.0f);
+  memory.fill(kvmeld::make_track(s, 0, 0, 0), 0, keys, values);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 3000);
+  std::vector<T> const q(8, kvmeld::element_traits<T>::from_float(1.0f));
+  for (float logit : {10.0f, 17.0f, 17.4f, 20.0f}) {
+    CAPTURE(logit);
+    kvmeld::attention_params params;
+    params.scale = logit / 8.0f;
+    std::vector<float> out(8);
+    support::warp_executor executor(1);
+    kvmeld::attention::extend(executor, params, {0, 0, 1}, kvmeld::rows_by_token<T const>(q.data(), 1, 1, 8),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 1, 1, 8));
+    CHECK(executor.tuned_launches() == 1);
+    double const small = 2999 * std::exp(-static_cast<double>(logit));
+    for (float x : out)
+      CHECK(static_cast<double>(x) ==
+            doctest::Approx(small / (1 + small)).epsilon(logit < 18 ? 2e-4 : 2e-3).scale(0));
+  }
+}
+
 TEST_CASE("what a query does not see is not even multiplied by zero") {
   kvmeld::shape const s{1, 1, 1, 2, 16, 70, 60};
   support::dice d(8);

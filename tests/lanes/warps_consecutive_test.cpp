@@ -115,7 +115,8 @@ TEST_CASE("sets longer than the window are looked at to their end") {
   support::dice d(32);
   same_sets(scanning(), stretches(d, {200, 3, 1, 120, 49, 48, 50, 7}, 24, 0.15), 40);
   same_sets(scanning(true), stretches(d, {150, 60, 97}, 24, 0.1), 120);
-  same_sets(scanning(), rows(230, std::vector<float>(8, 1.0f)), 60);  // all the same
+  same_sets(scanning(), rows(230, std::vector<float>(8, 1.0f)), 60);   // all the same
+  same_sets(scanning(), rows(900, std::vector<float>(8, 1.0f)), 200);  // over many segments
   rows some = stretches(d, {100, 100}, 16, 0.1);
   for (std::uint32_t i : {0u, 50u, 199u}) some[i].assign(16, 0.0f);  // cosines of zero rows are 0
   same_sets(scanning(), some, 30);

@@ -192,6 +192,46 @@ TEST_CASE("matching in chunks on warps is the host's") {
   same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life);  // only compaction is replaced
 }
 
+TEST_CASE("a lone entry at the end of a track, and no centre at all") {
+  // Chunks of 32 leave one entry of 33, 65 and 97; rows of NaN are no centres.
+  auto policy = kvmeld::preset::chelsea::with_schedule({0.5, 0.0, 0, 0.05}, kvmeld::quantity::entries(0),
+                                                       kvmeld::quantity::entries(0));
+  policy.identify.chunk = 32;
+  support::dice d(12);
+  for (std::uint32_t length : {33u, 64u, 65u, 97u}) {
+    CAPTURE(length);
+    auto const run = [&](auto executor) {
+      support::dice same(length);
+      support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, 16, 16, 100});
+      memory.fill_sequence(same, 0, 0, length, support::texture::walk);
+      kvmeld::limits sizes{memory.extent};
+      kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+      cache.open(0, length);
+      cache.compress({0}, kvmeld::budget::entries(length - 10));
+      return support::ledger_bytes(cache);
+    };
+    CHECK(run(support::warp_executor(1)) == run(kvmeld::host_executor(1, kvmeld::tuning::off)));
+  }
+  auto const d2o = [](auto executor) {
+    support::dice same(4);
+    support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, 16, 16, 60});
+    memory.fill_sequence(same, 0, 0, 60, support::texture::walk);
+    for (std::uint32_t i = 20; i < 60; ++i) {
+      support::write_row(memory.tensors().keys, {0, 0, 0, 0}, i,
+                         std::vector<float>(16, kvmeld::bits_float(0x7fc00000u)));
+    }
+    kvmeld::limits sizes{memory.extent};
+    kvmeld::merged_cache cache{executor, kvmeld::preset::d2o::halves(), memory.tensors(), sizes};
+    cache.open(0, 60);
+    std::vector<float> p(60);
+    for (std::uint32_t i = 0; i < 60; ++i) p[i] = 0.01f * static_cast<float>(i);
+    cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 1, 60));
+    cache.compress({0}, kvmeld::budget::entries(20));
+    return support::ledger_bytes(cache);
+  };
+  CHECK(d2o(support::warp_executor(1)) == d2o(kvmeld::host_executor(1, kvmeld::tuning::off)));
+}
+
 TEST_CASE("pages and groups of channels on warps are the host's") {
   same_on_warps<page_rows>("chelsea",
                            kvmeld::preset::chelsea::with_schedule(

@@ -92,6 +92,50 @@ TEST_CASE("layouts of engines say why they cannot serve") {
   check_text(kvmeld::latent(rows, 5, 4).problem(extent), {"latent: channels 4 to 8", "that have 8"});
 }
 
+TEST_CASE("quantised rows saturate, count it, and refuse what they cannot be") {
+  kvmeld::shape const s{1, 1, 1, 1, 64, 8, 4};
+  std::vector<kvmeld::fp8_e4m3> codes(4 * 64);
+  kvmeld::strided<kvmeld::fp8_e4m3> const rows(codes.data(), "LSHTC", s, 64);
+  std::uint32_t saturated = 0;
+  kvmeld::scaled const fp8(rows, 0.5f, &saturated);
+  kvmeld::serial_team const team(nullptr, 0);
+  fp8.encode_row(team, {}, 1, [](std::uint32_t c) { return c < 3 ? 225.0f : 224.0f; });
+  CHECK(saturated == 3);
+  float out[64];
+  fp8.load_tile(team, {}, 1, 1, 0, 64, out, 64);
+  CHECK(out[0] == 224.0f);
+  CHECK(fp8.problem(s).empty());
+  check_text(kvmeld::scaled(rows, 0.0f).problem(s), {"scaled: scale is 0", "above 0"});
+  check_text(kvmeld::scaled(kvmeld::strided<kvmeld::fp8_e4m3>(nullptr, "LSHTC", s, 64), 1.0f).problem(s),
+             {"scaled: codes have a null base pointer"});
+
+  std::vector<std::int8_t> bytes(4 * 64);
+  std::vector<float> scales(4);
+  kvmeld::strided<std::int8_t> const int8(bytes.data(), "LSHTC", s, 64);
+  kvmeld::int8_rows const by_row(int8, kvmeld::strided<float>(scales.data(), "LSHTC", s, 1));
+  CHECK(by_row.problem(s).empty());
+  by_row.encode_row(team, {}, 2, [](std::uint32_t c) { return c == 5 ? -254.0f : 3.0f; });
+  CHECK(scales[2] == 2.0f);
+  CHECK(bytes[2 * 64 + 5] == -127);
+  CHECK(bytes[2 * 64] == 2);  // 1.5, away from zero
+  by_row.encode_row(team, {}, 2, [](std::uint32_t) { return 0.0f; });
+  CHECK(bytes[2 * 64 + 5] == 0);
+  check_text(kvmeld::int8_rows(int8, kvmeld::strided<float>(scales.data(), "LSHTC", s, 2)).problem(s),
+             {"int8_rows: scales have 2 channels"});
+  check_text(kvmeld::int8_rows(int8, kvmeld::strided<float>(nullptr, "LSHTC", s, 1)).problem(s),
+             {"int8_rows: scales have a null base pointer"});
+
+  std::vector<std::uint8_t> blocks(4 * 68);
+  kvmeld::q8_0_rows const q8(kvmeld::strided<std::uint8_t>(blocks.data(), "LSHTC", s, 68));
+  CHECK(q8.channels() == 64);
+  q8.encode_row(team, {}, 3, [](std::uint32_t c) { return c == 40 ? 63.5f : 1.0f; });
+  CHECK(blocks[3 * 68 + 34 + 2 + 8] == 127);
+  CHECK(blocks[3 * 68 + 34] == 0x00);  // 0.5 as binary16
+  CHECK(blocks[3 * 68 + 35] == 0x38);
+  check_text(kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(blocks.data(), "LSHTC", s, 67)).problem(s),
+             {"q8_0_rows: rows of 67 bytes", "multiples of 34"});
+}
+
 TEST_CASE("block tables are looked at before they are trusted") {
   pool p;
   CHECK(p.validate({20, 15, 0}).empty());

@@ -152,6 +152,56 @@ template <class T> struct ring_tensor : strided_tensor<T> {
   std::vector<std::uint32_t> start;
 };
 
+// 8-bit floats with one scale for all.
+template <class T> struct scaled_tensor : strided_tensor<T> {
+  using strided_tensor<T>::strided_tensor;
+  static constexpr bool quantised = true;
+  static constexpr float scale = 0.125f;
+  auto view() { return kvmeld::scaled(strided_tensor<T>::view(), scale); }
+  float step(float const* row) const {
+    return element_step<kvmeld::half>(row, this->width) *
+           (std::is_same_v<T, kvmeld::fp8_e4m3> ? 0x1p7f : 0x1p8f);
+  }
+};
+
+// The library's rows of int8, scales in binary16.
+struct int8_rows_tensor {
+  using element = std::int8_t;
+  static constexpr bool quantised = true;
+  int8_rows_tensor(kvmeld::shape const& s, std::uint32_t channels)
+      : codes(s.slots() * channels), scales(s.slots()), extent(s), width(channels) {}
+  auto view() {
+    return kvmeld::int8_rows(kvmeld::strided<std::int8_t>(codes.data(), "LSTHC", extent, width),
+                             kvmeld::strided<kvmeld::half>(scales.data(), "LSHTC", extent, 1));
+  }
+  support::byte_list bytes() const {
+    support::byte_list out = support::bytes_of(codes), more = support::bytes_of(scales);
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  }
+  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
+  std::vector<std::int8_t> codes;
+  std::vector<kvmeld::half> scales;
+  kvmeld::shape extent;
+  std::uint32_t width;
+};
+
+// ggml's q8_0, 32 channels to a block.
+struct q8_0_tensor {
+  using element = std::uint8_t;
+  static constexpr bool quantised = true;
+  q8_0_tensor(kvmeld::shape const& s, std::uint32_t channels)
+      : memory(s.slots() * channels / 32 * 34), extent(s), width(channels) {}
+  auto view() {
+    return kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(memory.data(), "LSHTC", extent, width / 32 * 34));
+  }
+  support::byte_list bytes() const { return support::bytes_of(memory); }
+  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
+  std::vector<std::uint8_t> memory;
+  kvmeld::shape extent;
+  std::uint32_t width;
+};
+
 struct int8_tensor {
   using element = std::int8_t;
   static constexpr bool quantised = true;

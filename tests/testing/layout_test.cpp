@@ -233,9 +233,19 @@ TEST_CASE("sound layouts have no problem, and are left with zeros") {
   sound(blocks_tensor<kvmeld::half>(extent, 24));
   sound(ring_tensor<float>(extent, 24));
   sound(int8_tensor(extent, 24));
+  kvmeld::testing::layout_options eighth;
+  eighth.coarseness = 0.13f;
+  sound(scaled_tensor<kvmeld::fp8_e4m3>(extent, 24), eighth);
+  sound(scaled_tensor<kvmeld::fp8_e5m2>(extent, 24), eighth);
   kvmeld::testing::layout_options fine;
   fine.coarseness = 0.005f;
   sound(int8_tensor(extent, 24), fine);
+  sound(int8_rows_tensor(extent, 24), fine);
+  {
+    kvmeld::shape const s{1, 2, 2, 1, 64, 64, 9};
+    q8_0_tensor blocks(s, 64);
+    CHECK(layout_problem(blocks.view(), s, 64, fine) == "");
+  }
   CHECK(found(fault::none) == "");
   CHECK(found(fault::none, true) == "");
   std::vector<float> memory(extent.slots() * 24);

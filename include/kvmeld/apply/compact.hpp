@@ -267,61 +267,81 @@ struct compact_ledger_phase {
     std::uint32_t const n = plan.old_length[t.item];
     std::uint32_t const kept = plan.new_length[t.item];
     if (kept != n) {
-      slot_t const begin = first_move(plan, t.item, n);
-      // One lane per array: each moves its own in order.
-      bool const shares = l.members.capacity != 0;
-      team.for_each(3 + l.channels.count + (shares ? 1 : 0), [&](std::uint32_t array) {
-        switch (array) {
-        case 0:
-          move(plan, t, begin, n, l.degree);
-          for (slot_t s = kept; s < n; ++s) l.degree[l.at(t.where, s)] = 0.0f;
-          break;
-        case 1: move(plan, t, begin, n, l.position); break;
-        case 2: move(plan, t, begin, n, l.flags); break;
-        default:
-          if (array - 3 < l.channels.count) {
-            move(plan, t, begin, n, l.channel_data[array - 3]);
-          } else {
-            move(plan, t, begin, n, l.members.own_norm);
-          }
-        }
-      });
+      slot_t const begin = team.lanes() == 1 ? first_move(plan, t.item, n) : 0;
+      move(team, t, begin, n, l.degree);
+      move(team, t, begin, n, l.position);
+      move(team, t, begin, n, l.flags);
+      for (std::uint32_t c = 0; c < l.channels.count; ++c) move(team, t, begin, n, l.channel_data[c]);
+      if (l.members.capacity != 0) move(team, t, begin, n, l.members.own_norm);
+      team.for_each(n - kept, [&](std::uint32_t i) { l.degree[l.at(t.where, kept + i)] = 0.0f; });
     }
+    if (l.members.capacity != 0) move_members(team, t);
     team.sync();
     if (team.lane() == 0) {
-      if (l.members.capacity != 0) move_members(plan, t);
       l.length[t.where.index] = kept;
       l.word(t.where, track_word::changed) = kept != n ? 1 : 0;
     }
   }
 
 private:
-  template <class T>
-  KVMELD_HD void move(plan_ref const& plan, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
+  /// Kept elements of one array from `begin` on. Several lanes read a batch before any of it is written: new slots are
+  /// never above old ones. Cooperative; barrier at the end.
+  template <class Team, class T>
+  KVMELD_HD void move(Team const& team, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
+    constexpr std::uint32_t at_once = 4;
+    plan_ref const& plan = wave.plan;
     T* const x = array + wave.ledger.at(t.where, 0);
-    std::size_t const base = plan.at(t.item, 0);
-    for (slot_t s = begin; s < n; ++s) {
-      if (plan.what[base + s] == fate::keep) x[plan.new_slot[base + s]] = x[s];
+    fate const* const what = plan.what + plan.at(t.item, 0);
+    slot_t const* const to = plan.new_slot + plan.at(t.item, 0);
+    if (team.lanes() == 1) {
+      for (slot_t s = begin; s < n; ++s) {
+        if (what[s] == fate::keep) x[to[s]] = x[s];
+      }
+      return;
     }
+    for (slot_t first = begin; first < n; first += at_once * team.lanes()) {
+      T held[at_once];
+      for (std::uint32_t j = 0; j < at_once; ++j) {
+        slot_t const s = first + j * team.lanes() + team.lane();
+        if (s < n) held[j] = x[s];
+      }
+      team.sync();
+      for (std::uint32_t j = 0; j < at_once; ++j) {
+        slot_t const s = first + j * team.lanes() + team.lane();
+        if (s < n && what[s] == fate::keep) x[to[s]] = held[j];
+      }
+    }
+    team.sync();
   }
 
-  KVMELD_HD void move_members(plan_ref const& plan, tile const& t) const {
+  /// Members of kept owners, as many at a time as there are lanes. Cooperative; barrier at the end.
+  template <class Team> KVMELD_HD void move_members(Team const& team, tile const& t) const {
+    plan_ref const& plan = wave.plan;
     member_ref const& m = wave.ledger.members;
     std::uint32_t const count = m.count[t.where.index];
+    std::size_t const base = wave.ledger.member_at(t.where, 0);
     std::uint32_t kept = 0;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      std::size_t const from = wave.ledger.member_at(t.where, i);
-      std::size_t const owner = plan.at(t.item, m.owner[from]);
-      if (plan.what[owner] != fate::keep) continue;
-      std::size_t const to = wave.ledger.member_at(t.where, kept++);
-      m.norm[to] = m.norm[from];
-      m.position[to] = m.position[from];
-      for (std::uint32_t c = 0; c < wave.ledger.channels.count; ++c) {
-        m.channel_data[c][to] = m.channel_data[c][from];
-      }
-      m.owner[to] = plan.new_slot[owner];
+    for (std::uint32_t first = 0; first < count; first += team.lanes()) {
+      std::uint32_t const i = first + team.lane();
+      std::size_t const owner = i < count ? plan.at(t.item, m.owner[base + i]) : 0;
+      bool const stays = i < count && plan.what[owner] == fate::keep;
+      scan_result const places = team.scan(stays ? 1u : 0u);
+      std::size_t const from = base + i, to = base + kept + places.before;
+      auto const shift = [&](auto* array) {
+        auto held = array[base];
+        if (stays) held = array[from];
+        team.sync();
+        if (stays) array[to] = held;
+      };
+      shift(m.norm);
+      shift(m.position);
+      for (std::uint32_t c = 0; c < wave.ledger.channels.count; ++c) shift(m.channel_data[c]);
+      team.sync();
+      if (stays) m.owner[to] = plan.new_slot[owner];
+      kept += places.total;
     }
-    m.count[t.where.index] = kept;
+    team.sync();
+    if (team.lane() == 0) m.count[t.where.index] = kept;
   }
 };
 

@@ -137,7 +137,8 @@ private:
 ///
 /// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than a call has
 /// heads: two launches instead of one. Sums are taken part by part then, in their order: the bits
-/// depend on the number of parts and on how many entries the last query of a block of eight sees, not on threads or batches.
+/// depend on the number of parts and on how many entries the last query of a tile sees (tiles take eight queries, on warps as
+/// many as fill 16 rows), not on threads or batches.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,

@@ -27,7 +27,8 @@ KVMELD_HD inline std::uint32_t eligible_key(float score) {
 
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
 /// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
-/// histogram passes and one marking pass, exact and independent of the lane count. Collective. Tuned forms mark the same.
+/// histogram passes and one marking pass (on warps three, of 11 bits), exact and independent of the lane count. Collective.
+/// Tuned forms mark the same.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
   if constexpr (has_kernels<Team>::value) {

@@ -237,8 +237,9 @@ public:
     ++launches_;
     if (bytes <= most_shared_) {
       if (bytes > 40 * 1024) {
+        // The same for everyone who launches it: the attribute is the function's, not the launch's.
         note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
+                                  static_cast<int>(most_shared_)));
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
       kernel<<<grid, block, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);

@@ -27,9 +27,10 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// extend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128 channels,
-/// neither window nor rotation. Every warp takes tiles of 16 tokens in turn and keeps a softmax of its own; those are
-/// joined in the order of the warps. Products are exact and weights keep 16 bits or more: outputs differ from the
-/// generic form's by some 2^-14 of the largest value. Bits depend on the number of warps and of parts.
+/// neither window nor rotation. Takes any number of queries, as many at a time as fill 16 rows: K and V are read again for
+/// each such block. Every warp takes tiles of 16 tokens in turn and keeps a softmax of its own; those are
+/// joined in the order of the warps. Products are exact and weights keep 16 bits or more: outputs differ from the generic
+/// form's by some 2^-14 of the largest value; infinite values give NaN. Bits depend on the number of warps and of parts.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
   using untuned_phase = attention::extend_phase<Keys, Values, Q, Out>;
   using key_type = typename Keys::element_type;
@@ -220,7 +221,9 @@ private:
       unrolled<2 * softmax::results>([&](auto number) {
         constexpr std::uint32_t r = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const c = r / 8 * 64 + 8 * (2 * place.pair + i) + r % 8;
-        if (c < dv) total[std::size_t{row} * dv + c] = mine.total[r][2 * half + i];
+        if (c < dv)
+          total[std::size_t{row} * dv + c] =
+              mine.total[r][2 * half + i] * (1.0f / split_weights<value_type>::scale);
       });
     });
     team.sync();

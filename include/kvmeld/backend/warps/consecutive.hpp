@@ -49,7 +49,8 @@ public:
 
   /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is scratch: where the
   /// next set begins for who comes from the newer side. Lanes first take a segment's newest entry to be a set's newest;
-  /// chains of sets soon meet, so that after a few turns every segment is entered where the one before left off.
+  /// chains of sets soon meet, so that after a few turns every segment is entered where the one before left off (one segment
+  /// a turn at worst).
   template <class Team>
   KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
     std::uint32_t found = 0;
@@ -109,12 +110,14 @@ private:
   }
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be longer than
-  /// the window. Cooperative; barrier at the end.
+  /// the window: at the end, or after some turns, since chains of sets as long as the window do not meet. Cooperative;
+  /// barrier at the end.
   template <class Team>
   KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
+    constexpr std::uint32_t enough_turns = 8;
     lane_range const mine = contiguous_range(team, n_);
     ends[team.lane() + 1] = mine.end;
-    for (;;) {
+    for (std::uint32_t turn = 1;; ++turn) {
       bool more = false;
       std::uint32_t sets = 0;
       std::uint32_t const entered = ends[team.lane() + 1];
@@ -127,6 +130,7 @@ private:
       team.sync();
       ends[team.lane() + 1] = now;
       bool const moved = team.reduce(now != entered ? 1u : 0u, op_max{}) != 0;
+      if (moved && turn % enough_turns == 0 && team.reduce(more ? 1u : 0u, op_max{}) != 0) return false;
       if (moved) continue;
       found = team.reduce(sets, op_sum{});
       return team.reduce(more ? 1u : 0u, op_max{}) == 0;

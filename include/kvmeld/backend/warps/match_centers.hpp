@@ -75,8 +75,10 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
     typename sides::values const values(team, value_layout(), t.where, most_rows, most_columns);
     best_targets const best(team, most_rows);
     auto const source_of = [&](std::uint32_t i) { return sources[i]; };
-    keys.load_sources(team, rows, source_of);
-    values.load_sources(team, rows, source_of);
+    if (s.centers != 0) {
+      keys.load_sources(team, rows, source_of);
+      values.load_sources(team, rows, source_of);
+    }
     for (std::uint32_t j = 0; j < s.centers; j += most_columns) {
       std::uint32_t const columns = min_of(most_columns, s.centers - j);
       auto const target_of = [&](std::uint32_t i) { return centers[j + i]; };

@@ -63,8 +63,8 @@ template <class Identify, class Layout> struct match_chunks {
 
     matching_side<Layout> const keys(team, untuned.rows, t.where, rows_of(c), columns_of(c));
     best_targets const best(team, rows_of(c));
-    keys.load_sources(team, rows, [&](std::uint32_t i) { return field[2 * (first + i)]; });
-    std::uint32_t const targets = size / 2;
+    std::uint32_t const targets = size / 2;  // none for a lone entry at the end
+    if (targets != 0) keys.load_sources(team, rows, [&](std::uint32_t i) { return field[2 * (first + i)]; });
     for (std::uint32_t j = 0; j < targets; j += columns_of(c)) {
       std::uint32_t const columns = min_of(columns_of(c), targets - j);
       keys.load_targets(team, columns, [&](std::uint32_t i) { return field[2 * (j + i) + 1]; });

@@ -26,8 +26,8 @@ namespace tuned_form {
 
 /// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8 or 16 query
 /// heads, neither window nor rotation, scores of up to two channels. A block per 64 tokens; its warps take query rows in
-/// turn, 16 at a time, and sums are joined in the order of the warps. A probability differs from the generic form's by
-/// some 2^-18 of itself.
+/// turn, 16 at a time, and sums are joined in the order of the warps. A logit differs from the generic form's by at
+/// most 2^-22 * (d + 8) of scale * |q| * |k|.
 template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;

@@ -97,8 +97,10 @@ struct value_pieces {
   }
 };
 
-/// Weights of a tile in two parts of 16 bits: what the first rounds off the second keeps.
+/// Weights of a tile in two parts of 16 bits: what the first rounds off the second keeps. Both are of the weight times
+/// 2^14, since binary16 has no numbers between 0 and 2^-24: what is left out is below 2^-38 of the largest weight.
 template <class T> struct split_weights {
+  static constexpr float scale = 0x1p14f;
   std::uint32_t high[4], low[4];
 
   /// p[n][..]: weights as multiply leaves them, of tokens 8 n and on.
@@ -113,15 +115,16 @@ template <class T> struct split_weights {
 private:
   KVMELD_HD static void split(float a, float b, std::uint32_t& high, std::uint32_t& low) {
     using traits = element_traits<T>;
-    T const highs[2] = {traits::from_float(a), traits::from_float(b)};
-    T const lows[2] = {traits::from_float(a - traits::to_float(highs[0])),
-                       traits::from_float(b - traits::to_float(highs[1]))};
+    T const highs[2] = {traits::from_float(scale * a), traits::from_float(scale * b)};
+    T const lows[2] = {traits::from_float(scale * a - traits::to_float(highs[0])),
+                       traits::from_float(scale * b - traits::to_float(highs[1]))};
     std::memcpy(&high, highs, sizeof high);
     std::memcpy(&low, lows, sizeof low);
   }
 };
 
-/// The state of rows group and group + 8, weighted values of all channels included; each lane its share.
+/// The state of rows group and group + 8, weighted values of all channels included (times split_weights::scale); each lane
+/// its share.
 template <class T> struct warp_softmax {
   static constexpr std::uint32_t results = most_attended_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};

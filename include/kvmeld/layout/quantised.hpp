@@ -1,0 +1,217 @@
+// Rows stored with a scale: one for the tensor (8-bit floats), one per row (int8), one per 32 channels (ggml's q8_0).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace detail {
+
+/// Row operations of layouts that store numbers as codes of `Codes`, a layout with plain rows. Derived has
+/// decode(code, channel, track, slot) and encode_row.
+template <class Derived, class Codes> struct coded_rows {
+  using element_type = typename Codes::element_type;
+  static_assert(has_plain_rows<Codes>::value,
+                "kvmeld: a quantised layout wants codes with plain rows (addressed_rows)");
+  static constexpr bool always_writable = is_always_writable<Codes>::value;
+  static constexpr int channel_run = Codes::channel_run;
+  static constexpr int token_run = 1;
+  Codes codes;
+
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return always_writable || codes.writable(where, slot);
+  }
+};
+
+KVMELD_HD inline float magnitude(float x) { return bits_float(float_bits(x) & 0x7fffffffu); }
+
+/// x rounded to a code of [-127, 127], away from zero at halves; 0 for what is no number.
+KVMELD_HD inline std::int8_t int8_code(float x) {
+  if (!is_finite(x)) return 0;
+  float const most = x < -127.0f ? -127.0f : x > 127.0f ? 127.0f : x;
+  return static_cast<std::int8_t>(most < 0.0f ? most - 0.5f : most + 0.5f);
+}
+
+}  // namespace detail
+
+/// x = scale * code, one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or v_scale. Codes saturate
+/// (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can write.
+template <class Codes> class scaled : public detail::coded_rows<scaled<Codes>, Codes> {
+public:
+  using base = detail::coded_rows<scaled<Codes>, Codes>;
+  using typename base::element_type;
+  using traits = element_traits<element_type>;
+
+  scaled(Codes codes, float scale, std::uint32_t* saturated = nullptr)
+      : base{codes}, scale_(scale), inverse_(1.0f / scale), saturated_(saturated) {}
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    team.for_each(tokens * channels, [&](std::uint32_t i) {
+      std::uint32_t const t = i / channels, c = i % channels;
+      segment<element_type> const s = this->codes.locate(where, first + t);
+      out[std::size_t{t} * ld + c] =
+          scale_ * traits::to_float(s.base[std::int64_t{channel + c} * s.channel_stride]);
+    });
+  }
+  template <class Team, class F>
+  KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
+    segment<element_type> const s = this->codes.locate(where, slot);
+    team.for_each(channels(), [&](std::uint32_t c) {
+      float const x = value(c) * inverse_;
+      if (saturated_ != nullptr && is_finite(x) && detail::magnitude(x) > -traits::lowest) {
+        team.fetch_add(saturated_, 1);
+      }
+      s.base[std::int64_t{c} * s.channel_stride] = traits::from_float(x);
+    });
+  }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    this->codes.copy_row(team, where, dst, src);
+  }
+  KVMELD_HD std::uint32_t channels() const { return this->codes.channels(); }
+  std::string problem(shape const& s) const {
+    if (!(scale_ > 0.0f) || !is_finite(scale_)) {
+      return message("scaled: scale is ", scale_, "; allowed are finite numbers above 0");
+    }
+    return layout_problem("scaled: codes", this->codes, this->codes.channels(), s);
+  }
+
+private:
+  float scale_, inverse_;
+  std::uint32_t* saturated_;
+};
+
+/// x = scale of the row * code, codes int8 in [-127, 127]. `Scales` has one channel, of any element type; rows are stored as a
+/// whole: the largest magnitude becomes 127.
+template <class Codes, class Scales>
+class int8_rows : public detail::coded_rows<int8_rows<Codes, Scales>, Codes> {
+public:
+  using base = detail::coded_rows<int8_rows<Codes, Scales>, Codes>;
+  static_assert(std::is_same_v<typename Codes::element_type, std::int8_t>,
+                "kvmeld::int8_rows: codes are std::int8_t");
+  using scale_traits = element_traits<typename Scales::element_type>;
+
+  int8_rows(Codes codes, Scales scales) : base{codes}, scales_(scales) {}
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    team.for_each(tokens * channels, [&](std::uint32_t i) {
+      std::uint32_t const t = i / channels, c = i % channels;
+      segment<std::int8_t> const s = this->codes.locate(where, first + t);
+      out[std::size_t{t} * ld + c] =
+          scale(where, first + t) * static_cast<float>(s.base[std::int64_t{channel + c} * s.channel_stride]);
+    });
+  }
+  template <class Team, class F>
+  KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
+    float most = 0.0f;  // every lane looks at the whole row, so that no barrier is needed
+    for (std::uint32_t c = 0; c < channels(); ++c) most = max_of(most, detail::magnitude(value(c)));
+    // By the scale as it is stored.
+    auto const stored = scale_traits::from_float(most / 127.0f);
+    float const scale = scale_traits::to_float(stored), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    segment<std::int8_t> const s = this->codes.locate(where, slot);
+    team.for_each(channels(), [&](std::uint32_t c) {
+      s.base[std::int64_t{c} * s.channel_stride] = detail::int8_code(value(c) * inverse);
+    });
+    if (team.lane() == 0) *scales_.locate(where, slot).base = stored;
+  }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    this->codes.copy_row(team, where, dst, src);
+    if (team.lane() == 0) *scales_.locate(where, dst).base = *scales_.locate(where, src).base;
+  }
+  KVMELD_HD std::uint32_t channels() const { return this->codes.channels(); }
+  std::string problem(shape const& s) const {
+    std::string const problem = layout_problem("int8_rows: codes", this->codes, this->codes.channels(), s);
+    if (!problem.empty()) return problem;
+    if (scales_.channels() != 1) {
+      return message("int8_rows: scales have ", scales_.channels(), " channels; allowed is 1");
+    }
+    return layout_problem("int8_rows: scales", scales_, 1, s);
+  }
+
+private:
+  KVMELD_HD float scale(track where, slot_t slot) const {
+    return scale_traits::to_float(*scales_.locate(where, slot).base);
+  }
+  Scales scales_;
+};
+
+/// ggml's q8_0: a row is blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates rows of std::uint8_t, 34 of
+/// its channels to a block, side by side. Rows must not share blocks: channels in multiples of 32.
+template <class Bytes> class q8_0_rows : public detail::coded_rows<q8_0_rows<Bytes>, Bytes> {
+public:
+  using base = detail::coded_rows<q8_0_rows<Bytes>, Bytes>;
+  static_assert(std::is_same_v<typename Bytes::element_type, std::uint8_t>,
+                "kvmeld::q8_0_rows: Bytes are std::uint8_t");
+  static constexpr std::uint32_t block_channels = 32, block_bytes = 34;
+
+  explicit q8_0_rows(Bytes bytes) : base{bytes} {}
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    team.for_each(tokens * channels, [&](std::uint32_t i) {
+      std::uint32_t const t = i / channels, c = channel + i % channels;
+      std::uint8_t const* const block = at(where, first + t, c / block_channels);
+      half scale;
+      std::memcpy(&scale, block, sizeof scale);
+      std::int8_t code;
+      std::memcpy(&code, block + 2 + c % block_channels, sizeof code);
+      out[std::size_t{t} * ld + i % channels] =
+          element_traits<half>::to_float(scale) * static_cast<float>(code);
+    });
+  }
+  template <class Team, class F>
+  KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
+    team.for_each(channels() / block_channels, [&](std::uint32_t b) {
+      std::uint32_t const first = b * block_channels;
+      float most = 0.0f;
+      for (std::uint32_t c = 0; c < block_channels; ++c)
+        most = max_of(most, detail::magnitude(value(first + c)));
+      half const scale = element_traits<half>::from_float(most / 127.0f);
+      float const step = element_traits<half>::to_float(scale), inverse = step > 0.0f ? 1.0f / step : 0.0f;
+      std::uint8_t* const block = at(where, slot, b);
+      std::memcpy(block, &scale, sizeof scale);
+      for (std::uint32_t c = 0; c < block_channels; ++c) {
+        std::int8_t const code = detail::int8_code(value(first + c) * inverse);
+        std::memcpy(block + 2 + c, &code, sizeof code);
+      }
+    });
+  }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    this->codes.copy_row(team, where, dst, src);
+  }
+  KVMELD_HD std::uint32_t channels() const { return this->codes.channels() / block_bytes * block_channels; }
+  std::string problem(shape const& s) const {
+    if (this->codes.channels() % block_bytes != 0) {
+      return message("q8_0_rows: rows of ", this->codes.channels(), " bytes; allowed are multiples of ",
+                     block_bytes);
+    }
+    return layout_problem("q8_0_rows: bytes", this->codes, this->codes.channels(), s);
+  }
+
+private:
+  KVMELD_HD std::uint8_t* at(track where, slot_t slot, std::uint32_t block) const {
+    return this->codes.locate(where, slot).base + std::size_t{block} * block_bytes;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
