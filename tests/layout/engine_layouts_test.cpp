@@ -206,7 +206,7 @@ TEST_CASE("latent values are merged once, with the keys") {
   std::vector<float> keys(s.slots() * 24), values(s.slots() * 16);
   for (std::size_t i = 0; i < s.slots(); ++i) {
     for (std::size_t c = 0; c < 24; ++c) {
-      keys[i * 24 + c] = static_cast<float>(d.normal() + (i % 90 / 6 * 7 + c) % 5);
+      keys[i * 24 + c] = static_cast<float>(d.normal() + static_cast<double>((i % 90 / 6 * 7 + c) % 5));
       if (c >= 4 && c < 20) values[i * 16 + c - 4] = keys[i * 24 + c];
     }
   }

@@ -71,7 +71,7 @@ TEST_CASE("a fork copies rows of any layout") {
   copies_rows<layout_test::interleaved_tensor<kvmeld::half>>("interleaved");
   copies_rows<layout_test::interleaved_tensor<kvmeld::bfloat16>>("interleaved bfloat16");
   static_assert(kvmeld::has_plain_rows<support::paged<float>>::value);
-  static_assert(!kvmeld::has_plain_rows<support::interleaved<float>>::value);
+  static_assert(!kvmeld::has_plain_rows<kvmeld::tiled<kvmeld::strided<float>>>::value);
   static_assert(!kvmeld::has_plain_rows<support::int8_rows>::value);
 }
 

@@ -19,19 +19,18 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Row operations of layouts that store numbers as codes of `Codes`, a layout with plain rows. Derived has
-/// decode(code, channel, track, slot) and encode_row.
-template <class Derived, class Codes> struct coded_rows {
+/// What layouts have in common that store numbers as codes of `Codes`, a layout with plain rows.
+template <class Codes> struct coded_rows {
   using element_type = typename Codes::element_type;
   static_assert(has_plain_rows<Codes>::value,
                 "kvmeld: a quantised layout wants codes with plain rows (addressed_rows)");
   static constexpr bool always_writable = is_always_writable<Codes>::value;
   static constexpr int channel_run = Codes::channel_run;
   static constexpr int token_run = 1;
-  Codes codes;
+  Codes stored;
 
   KVMELD_HD bool writable(track where, slot_t slot) const {
-    return always_writable || codes.writable(where, slot);
+    return always_writable || stored.writable(where, slot);
   }
 };
 
@@ -48,9 +47,9 @@ KVMELD_HD inline std::int8_t int8_code(float x) {
 
 /// x = scale * code, one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or v_scale. Codes saturate
 /// (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can write.
-template <class Codes> class scaled : public detail::coded_rows<scaled<Codes>, Codes> {
+template <class Codes> class scaled : public detail::coded_rows<Codes> {
 public:
-  using base = detail::coded_rows<scaled<Codes>, Codes>;
+  using base = detail::coded_rows<Codes>;
   using typename base::element_type;
   using traits = element_traits<element_type>;
 
@@ -63,14 +62,14 @@ public:
                            std::uint32_t ld) const {
     team.for_each(tokens * channels, [&](std::uint32_t i) {
       std::uint32_t const t = i / channels, c = i % channels;
-      segment<element_type> const s = this->codes.locate(where, first + t);
+      segment<element_type> const s = this->stored.locate(where, first + t);
       out[std::size_t{t} * ld + c] =
           scale_ * traits::to_float(s.base[std::int64_t{channel + c} * s.channel_stride]);
     });
   }
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
-    segment<element_type> const s = this->codes.locate(where, slot);
+    segment<element_type> const s = this->stored.locate(where, slot);
     team.for_each(channels(), [&](std::uint32_t c) {
       float const x = value(c) * inverse_;
       if (saturated_ != nullptr && is_finite(x) && detail::magnitude(x) > -traits::lowest) {
@@ -80,14 +79,14 @@ public:
     });
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->codes.copy_row(team, where, dst, src);
+    this->stored.copy_row(team, where, dst, src);
   }
-  KVMELD_HD std::uint32_t channels() const { return this->codes.channels(); }
+  KVMELD_HD std::uint32_t channels() const { return this->stored.channels(); }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
       return message("scaled: scale is ", scale_, "; allowed are finite numbers above 0");
     }
-    return layout_problem("scaled: codes", this->codes, this->codes.channels(), s);
+    return layout_problem("scaled: codes", this->stored, this->stored.channels(), s);
   }
 
 private:
@@ -97,10 +96,9 @@ private:
 
 /// x = scale of the row * code, codes int8 in [-127, 127]. `Scales` has one channel, of any element type; rows are stored as a
 /// whole: the largest magnitude becomes 127.
-template <class Codes, class Scales>
-class int8_rows : public detail::coded_rows<int8_rows<Codes, Scales>, Codes> {
+template <class Codes, class Scales> class int8_rows : public detail::coded_rows<Codes> {
 public:
-  using base = detail::coded_rows<int8_rows<Codes, Scales>, Codes>;
+  using base = detail::coded_rows<Codes>;
   static_assert(std::is_same_v<typename Codes::element_type, std::int8_t>,
                 "kvmeld::int8_rows: codes are std::int8_t");
   using scale_traits = element_traits<typename Scales::element_type>;
@@ -113,7 +111,7 @@ public:
                            std::uint32_t ld) const {
     team.for_each(tokens * channels, [&](std::uint32_t i) {
       std::uint32_t const t = i / channels, c = i % channels;
-      segment<std::int8_t> const s = this->codes.locate(where, first + t);
+      segment<std::int8_t> const s = this->stored.locate(where, first + t);
       out[std::size_t{t} * ld + c] =
           scale(where, first + t) * static_cast<float>(s.base[std::int64_t{channel + c} * s.channel_stride]);
     });
@@ -123,21 +121,21 @@ public:
     float most = 0.0f;  // every lane looks at the whole row, so that no barrier is needed
     for (std::uint32_t c = 0; c < channels(); ++c) most = max_of(most, detail::magnitude(value(c)));
     // By the scale as it is stored.
-    auto const stored = scale_traits::from_float(most / 127.0f);
-    float const scale = scale_traits::to_float(stored), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    segment<std::int8_t> const s = this->codes.locate(where, slot);
+    auto const rounded = scale_traits::from_float(most / 127.0f);
+    float const scale = scale_traits::to_float(rounded), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    segment<std::int8_t> const s = this->stored.locate(where, slot);
     team.for_each(channels(), [&](std::uint32_t c) {
       s.base[std::int64_t{c} * s.channel_stride] = detail::int8_code(value(c) * inverse);
     });
-    if (team.lane() == 0) *scales_.locate(where, slot).base = stored;
+    if (team.lane() == 0) *scales_.locate(where, slot).base = rounded;
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->codes.copy_row(team, where, dst, src);
+    this->stored.copy_row(team, where, dst, src);
     if (team.lane() == 0) *scales_.locate(where, dst).base = *scales_.locate(where, src).base;
   }
-  KVMELD_HD std::uint32_t channels() const { return this->codes.channels(); }
+  KVMELD_HD std::uint32_t channels() const { return this->stored.channels(); }
   std::string problem(shape const& s) const {
-    std::string const problem = layout_problem("int8_rows: codes", this->codes, this->codes.channels(), s);
+    std::string const problem = layout_problem("int8_rows: codes", this->stored, this->stored.channels(), s);
     if (!problem.empty()) return problem;
     if (scales_.channels() != 1) {
       return message("int8_rows: scales have ", scales_.channels(), " channels; allowed is 1");
@@ -154,9 +152,9 @@ private:
 
 /// ggml's q8_0: a row is blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates rows of std::uint8_t, 34 of
 /// its channels to a block, side by side. Rows must not share blocks: channels in multiples of 32.
-template <class Bytes> class q8_0_rows : public detail::coded_rows<q8_0_rows<Bytes>, Bytes> {
+template <class Bytes> class q8_0_rows : public detail::coded_rows<Bytes> {
 public:
-  using base = detail::coded_rows<q8_0_rows<Bytes>, Bytes>;
+  using base = detail::coded_rows<Bytes>;
   static_assert(std::is_same_v<typename Bytes::element_type, std::uint8_t>,
                 "kvmeld::q8_0_rows: Bytes are std::uint8_t");
   static constexpr std::uint32_t block_channels = 32, block_bytes = 34;
@@ -196,20 +194,20 @@ public:
     });
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->codes.copy_row(team, where, dst, src);
+    this->stored.copy_row(team, where, dst, src);
   }
-  KVMELD_HD std::uint32_t channels() const { return this->codes.channels() / block_bytes * block_channels; }
+  KVMELD_HD std::uint32_t channels() const { return this->stored.channels() / block_bytes * block_channels; }
   std::string problem(shape const& s) const {
-    if (this->codes.channels() % block_bytes != 0) {
-      return message("q8_0_rows: rows of ", this->codes.channels(), " bytes; allowed are multiples of ",
+    if (this->stored.channels() % block_bytes != 0) {
+      return message("q8_0_rows: rows of ", this->stored.channels(), " bytes; allowed are multiples of ",
                      block_bytes);
     }
-    return layout_problem("q8_0_rows: bytes", this->codes, this->codes.channels(), s);
+    return layout_problem("q8_0_rows: bytes", this->stored, this->stored.channels(), s);
   }
 
 private:
   KVMELD_HD std::uint8_t* at(track where, slot_t slot, std::uint32_t block) const {
-    return this->codes.locate(where, slot).base + std::size_t{block} * block_bytes;
+    return this->stored.locate(where, slot).base + std::size_t{block} * block_bytes;
   }
 };
 
