@@ -61,9 +61,9 @@ template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attent
 }  // namespace
 
 TEST_CASE("few queries on warps attend as softmax attention does") {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) against_reference<kvmeld::half, float>(seed, 2e-4);
-  for (std::uint64_t seed = 100; seed < 107; ++seed) against_reference<kvmeld::bfloat16, float>(seed, 2e-4);
-  for (std::uint64_t seed = 200; seed < 203; ++seed)
+  for (std::uint64_t seed = 0; seed < 9; ++seed) against_reference<kvmeld::half, float>(seed, 2e-4);
+  for (std::uint64_t seed = 100; seed < 104; ++seed) against_reference<kvmeld::bfloat16, float>(seed, 2e-4);
+  for (std::uint64_t seed = 200; seed < 202; ++seed)
     against_reference<kvmeld::bfloat16, kvmeld::bfloat16>(seed, 0.02);
 }
 

@@ -56,17 +56,16 @@ void same_sets(Policy const& policy, rows const& keys, std::uint32_t budget, boo
   auto const length = static_cast<std::uint32_t>(keys.size());
   auto const memory = one_track<kvmeld::half>(keys);
   auto const host = plan_on(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, budget);
-  for (std::uint32_t warps : {1u, 2u}) {
-    CAPTURE(warps);
-    support::warp_executor const executor(warps);
-    auto const got = plan_on(executor, policy, memory, length, budget);
-    CHECK(got.targets == host.targets);
-    CHECK(executor.tuned_launches() == (replaced ? 2 : 1));  // weights are always
-    float far = 0.0f;
-    for (std::size_t i = 0; i < got.weights.size(); ++i)
-      far = std::max(far, std::abs(got.weights[i] - host.weights[i]));
-    CHECK(far < 2e-5f);
-  }
+  std::uint32_t const warps = 1 + length % 2;
+  CAPTURE(warps);
+  support::warp_executor const executor(warps);
+  auto const got = plan_on(executor, policy, memory, length, budget);
+  CHECK(got.targets == host.targets);
+  CHECK(executor.tuned_launches() == (replaced ? 2 : 1));  // weights are always
+  float far = 0.0f;
+  for (std::size_t i = 0; i < got.weights.size(); ++i)
+    far = std::max(far, std::abs(got.weights[i] - host.weights[i]));
+  CHECK(far < 2e-5f);
 }
 
 struct storage {

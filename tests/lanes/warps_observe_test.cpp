@@ -93,7 +93,7 @@ void same_scores(std::uint64_t seed, Policy const& policy, std::uint32_t group, 
 
 TEST_CASE("scores from queries on warps are the host's") {
   namespace preset = kvmeld::preset;
-  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+  for (std::uint64_t seed = 0; seed < 1; ++seed) {
     for (std::uint32_t group : {1u, 2u, 4u, 8u, 16u}) {
       same_scores<kvmeld::half>(seed, preset::h2o::halves(), group);
     }

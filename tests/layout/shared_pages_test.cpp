@@ -30,8 +30,9 @@ void leaves_shared_pages_alone(char const* name, Policy const& policy, std::uint
   support::dice d(31);
   write(x, plain, d, 0, 0, 57);
   write(x, plain, d, 1, 0, 50);
-  for (std::uint32_t p = 0; p < key_pages; ++p) x.keys.shared[x.keys.table[p]] = 1;
-  for (std::uint32_t p = 0; p < value_pages; ++p) x.values.shared[x.values.table[p]] = 1;
+  for (std::uint32_t p = 0; p < key_pages; ++p) x.keys.shared[static_cast<std::size_t>(x.keys.table[p])] = 1;
+  for (std::uint32_t p = 0; p < value_pages; ++p)
+    x.values.shared[static_cast<std::size_t>(x.values.table[p])] = 1;
   auto const keys = shared_bytes(x.keys), values = shared_bytes(x.values);
   CHECK((key_pages == 0) == keys.empty());
 
@@ -81,7 +82,7 @@ TEST_CASE("the shielded beginning reaches to the last shared page") {
   tensor_pair<tensor, tensor> x, plain;
   support::dice d(33);
   write(x, plain, d, 0, 0, 57);
-  x.values.shared[x.values.table[3]] = 1;  // slots 21 to 27
+  x.values.shared[static_cast<std::size_t>(x.values.table[3])] = 1;  // slots 21 to 27
   auto const values = shared_bytes(x.values);
   kvmeld::limits sizes{};
   sizes.extent = extent;

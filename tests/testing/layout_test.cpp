@@ -325,7 +325,7 @@ TEST_CASE("shared pages are left alone, and have to be") {
   using kvmeld::testing::layout_problem;
   shared_pages x;
   names(layout_problem(x.view(), extent, 24), "they overlap");
-  for (std::uint32_t page = 0; page < 2; ++page) x.shared[x.table[page]] = 1;
+  for (std::uint32_t page = 0; page < 2; ++page) x.shared[static_cast<std::size_t>(x.table[page])] = 1;
   CHECK(layout_problem(x.view(), extent, 24) == "");
   leaking const bad(x.view());
   names(layout_problem(bad, extent, 24),
