@@ -59,7 +59,8 @@ TEST_CASE("fork refuses to copy into pages that are shared") {
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                              kvmeld::kv{keys.view(), values.view()}, sizes};
   cache.open(0, 20);
-  values.shared[values.table[2 * tensor::pages(extent) + 1]] = 1;  // slots 8 to 15 of sequence 2
+  auto const page = static_cast<std::size_t>(values.table[2 * tensor::pages(extent) + 1]);
+  values.shared[page] = 1;  // slots 8 to 15 of sequence 2
   auto const before = keys.bytes();
   check_text(refusal_of([&] { cache.fork(0, 2, 0, 7); }),
              {"fork", "slot 8", "layer 0, sequence 2, head 0", "may not be written", "frozen = 7", "shared"});
