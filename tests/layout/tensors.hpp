@@ -164,26 +164,31 @@ template <class T> struct scaled_tensor : strided_tensor<T> {
   }
 };
 
-// The library's rows of int8, scales in binary16.
-struct int8_rows_tensor {
+// Codes of int8 and a scale per row.
+template <class Scale> struct int8_memory {
   using element = std::int8_t;
   static constexpr bool quantised = true;
-  int8_rows_tensor(kvmeld::shape const& s, std::uint32_t channels)
+  int8_memory(kvmeld::shape const& s, std::uint32_t channels)
       : codes(s.slots() * channels), scales(s.slots()), extent(s), width(channels) {}
-  auto view() {
-    return kvmeld::int8_rows(kvmeld::strided<std::int8_t>(codes.data(), "LSTHC", extent, width),
-                             kvmeld::strided<kvmeld::half>(scales.data(), "LSHTC", extent, 1));
-  }
   support::byte_list bytes() const {
     support::byte_list out = support::bytes_of(codes), more = support::bytes_of(scales);
     out.insert(out.end(), more.begin(), more.end());
     return out;
   }
-  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
   std::vector<std::int8_t> codes;
-  std::vector<kvmeld::half> scales;
+  std::vector<Scale> scales;
   kvmeld::shape extent;
   std::uint32_t width;
+};
+
+// The library's, scales in binary16.
+struct int8_rows_tensor : int8_memory<kvmeld::half> {
+  using int8_memory::int8_memory;
+  auto view() {
+    return kvmeld::int8_rows(kvmeld::strided<std::int8_t>(codes.data(), "LSTHC", extent, width),
+                             kvmeld::strided<kvmeld::half>(scales.data(), "LSHTC", extent, 1));
+  }
+  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
 };
 
 // ggml's q8_0, 32 channels to a block.
@@ -202,22 +207,10 @@ struct q8_0_tensor {
   std::uint32_t width;
 };
 
-struct int8_tensor {
-  using element = std::int8_t;
-  static constexpr bool quantised = true;
-  int8_tensor(kvmeld::shape const& s, std::uint32_t channels)
-      : codes(s.slots() * channels), scales(s.slots()), extent(s), width(channels) {}
+struct int8_tensor : int8_memory<float> {
+  using int8_memory::int8_memory;
   auto view() { return support::int8_rows(codes.data(), scales.data(), extent, width); }
-  support::byte_list bytes() const {
-    support::byte_list out = support::bytes_of(codes), more = support::bytes_of(scales);
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
-  }
   float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 127.0f); }
-  std::vector<std::int8_t> codes;
-  std::vector<float> scales;
-  kvmeld::shape extent;
-  std::uint32_t width;
 };
 
 }  // namespace layout_test

@@ -6,6 +6,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/strided.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,11 +23,16 @@ template <class Entry, class Index = std::int32_t> struct page_table {
   std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;
   Index const* first = nullptr;
 
+  KVMELD_HD std::int64_t row(track where) const {
+    return std::int64_t{where.sequence} * sequence_stride + std::int64_t{where.layer} * layer_stride +
+           std::int64_t{where.kv_head} * head_stride;
+  }
+  /// The first entry of a row.
+  KVMELD_HD std::int64_t begin(std::int64_t row) const {
+    return first == nullptr ? row : static_cast<std::int64_t>(first[row]);
+  }
   KVMELD_HD Entry at(track where, std::uint32_t i) const {
-    std::int64_t const row = std::int64_t{where.sequence} * sequence_stride +
-                             std::int64_t{where.layer} * layer_stride +
-                             std::int64_t{where.kv_head} * head_stride;
-    return entries[(first == nullptr ? row : static_cast<std::int64_t>(first[row])) + std::int64_t{i}];
+    return entries[begin(row(where)) + std::int64_t{i}];
   }
 };
 
@@ -53,35 +59,11 @@ struct page_strides {
 inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std::uint32_t page_size,
                                 shape const& s, std::uint32_t channels) {
   page_strides out{0, 0, 0, 0, 0};
-  std::string const letters(order);
-  for (char c : {'P', 'L', 'H', 'T', 'C'}) {
-    if (letters.size() != 5 || letters.find(c) == std::string::npos) return out;
-  }
-  std::int64_t stride = 1;
-  for (std::size_t i = letters.size(); i-- > 0;) {
-    switch (letters[i]) {
-    case 'P':
-      out.page = stride;
-      stride *= pool_pages;
-      break;
-    case 'L':
-      out.layer = stride;
-      stride *= s.layers;
-      break;
-    case 'H':
-      out.head = stride;
-      stride *= s.kv_heads;
-      break;
-    case 'T':
-      out.token = stride;
-      stride *= page_size;
-      break;
-    default:
-      out.channel = stride;
-      stride *= channels;
-      break;
-    }
-  }
+  fill_dense(order, {{'P', pool_pages, &out.page},
+                     {'L', s.layers, &out.layer},
+                     {'H', s.kv_heads, &out.head},
+                     {'T', page_size, &out.token},
+                     {'C', channels, &out.channel}});
   return out;
 }
 

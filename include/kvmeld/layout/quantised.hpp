@@ -32,6 +32,23 @@ template <class Codes> struct coded_rows {
   KVMELD_HD bool writable(track where, slot_t slot) const {
     return always_writable || stored.writable(where, slot);
   }
+  KVMELD_HD std::uint32_t channels() const { return stored.channels(); }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    stored.copy_row(team, where, dst, src);
+  }
+
+protected:
+  /// A tile of decode(code, slot). Cooperative; no barrier at the end.
+  template <class Team, class Decode>
+  KVMELD_HD void load_codes(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                            std::uint32_t channel, std::uint32_t channels, float* out, std::uint32_t ld,
+                            Decode decode) const {
+    team.for_each(tokens * channels, [&](std::uint32_t i) {
+      std::uint32_t const t = i / channels, c = i % channels;
+      segment<element_type> const s = stored.locate(where, first + t);
+      out[std::size_t{t} * ld + c] = decode(s.base[std::int64_t{channel + c} * s.channel_stride], first + t);
+    });
+  }
 };
 
 KVMELD_HD inline float magnitude(float x) { return bits_float(float_bits(x) & 0x7fffffffu); }
@@ -60,17 +77,13 @@ public:
   KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
                            std::uint32_t channel, std::uint32_t channels, float* out,
                            std::uint32_t ld) const {
-    team.for_each(tokens * channels, [&](std::uint32_t i) {
-      std::uint32_t const t = i / channels, c = i % channels;
-      segment<element_type> const s = this->stored.locate(where, first + t);
-      out[std::size_t{t} * ld + c] =
-          scale_ * traits::to_float(s.base[std::int64_t{channel + c} * s.channel_stride]);
-    });
+    this->load_codes(team, where, first, tokens, channel, channels, out, ld,
+                     [&](element_type code, slot_t) { return scale_ * traits::to_float(code); });
   }
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     segment<element_type> const s = this->stored.locate(where, slot);
-    team.for_each(channels(), [&](std::uint32_t c) {
+    team.for_each(this->channels(), [&](std::uint32_t c) {
       float const x = value(c) * inverse_;
       if (saturated_ != nullptr && is_finite(x) && detail::magnitude(x) > -traits::lowest) {
         team.fetch_add(saturated_, 1);
@@ -78,15 +91,11 @@ public:
       s.base[std::int64_t{c} * s.channel_stride] = traits::from_float(x);
     });
   }
-  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->stored.copy_row(team, where, dst, src);
-  }
-  KVMELD_HD std::uint32_t channels() const { return this->stored.channels(); }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
       return message("scaled: scale is ", scale_, "; allowed are finite numbers above 0");
     }
-    return layout_problem("scaled: codes", this->stored, this->stored.channels(), s);
+    return layout_problem("scaled: codes", this->stored, this->channels(), s);
   }
 
 private:
@@ -109,33 +118,29 @@ public:
   KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
                            std::uint32_t channel, std::uint32_t channels, float* out,
                            std::uint32_t ld) const {
-    team.for_each(tokens * channels, [&](std::uint32_t i) {
-      std::uint32_t const t = i / channels, c = i % channels;
-      segment<std::int8_t> const s = this->stored.locate(where, first + t);
-      out[std::size_t{t} * ld + c] =
-          scale(where, first + t) * static_cast<float>(s.base[std::int64_t{channel + c} * s.channel_stride]);
-    });
+    this->load_codes(
+        team, where, first, tokens, channel, channels, out, ld,
+        [&](std::int8_t code, slot_t slot) { return scale(where, slot) * static_cast<float>(code); });
   }
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     float most = 0.0f;  // every lane looks at the whole row, so that no barrier is needed
-    for (std::uint32_t c = 0; c < channels(); ++c) most = max_of(most, detail::magnitude(value(c)));
+    for (std::uint32_t c = 0; c < this->channels(); ++c) most = max_of(most, detail::magnitude(value(c)));
     // By the scale as it is stored.
     auto const rounded = scale_traits::from_float(most / 127.0f);
     float const scale = scale_traits::to_float(rounded), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     segment<std::int8_t> const s = this->stored.locate(where, slot);
-    team.for_each(channels(), [&](std::uint32_t c) {
+    team.for_each(this->channels(), [&](std::uint32_t c) {
       s.base[std::int64_t{c} * s.channel_stride] = detail::int8_code(value(c) * inverse);
     });
     if (team.lane() == 0) *scales_.locate(where, slot).base = rounded;
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->stored.copy_row(team, where, dst, src);
+    base::copy_row(team, where, dst, src);
     if (team.lane() == 0) *scales_.locate(where, dst).base = *scales_.locate(where, src).base;
   }
-  KVMELD_HD std::uint32_t channels() const { return this->stored.channels(); }
   std::string problem(shape const& s) const {
-    std::string const problem = layout_problem("int8_rows: codes", this->stored, this->stored.channels(), s);
+    std::string const problem = layout_problem("int8_rows: codes", this->stored, this->channels(), s);
     if (!problem.empty()) return problem;
     if (scales_.channels() != 1) {
       return message("int8_rows: scales have ", scales_.channels(), " channels; allowed is 1");
@@ -192,9 +197,6 @@ public:
         std::memcpy(block + 2 + c, &code, sizeof code);
       }
     });
-  }
-  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    this->stored.copy_row(team, where, dst, src);
   }
   KVMELD_HD std::uint32_t channels() const { return this->stored.channels() / block_bytes * block_channels; }
   std::string problem(shape const& s) const {

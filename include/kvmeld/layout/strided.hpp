@@ -23,42 +23,40 @@ template <class T> KVMELD_HD T* strided_address(T* base, cache_strides const& st
          std::int64_t{where.kv_head} * st.head + std::int64_t{slot} * st.slot;
 }
 
+/// A letter of a dense order: how many there are, and where its stride goes.
+struct dense_letter {
+  char letter;
+  std::uint32_t count;
+  std::int64_t* stride;
+};
+
+/// Strides of a dense order, outermost letter first; left alone if it is no permutation of the letters.
+inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
+  std::string const given(order);
+  if (given.size() != 5) return;
+  for (dense_letter const& l : letters) {
+    if (given.find(l.letter) == std::string::npos) return;
+  }
+  std::int64_t stride = 1;
+  for (std::size_t i = given.size(); i-- > 0;) {
+    for (dense_letter const& l : letters) {
+      if (l.letter != given[i]) continue;
+      *l.stride = stride;
+      stride *= l.count;
+    }
+  }
+}
+
 /// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost first:
 /// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string gives slot stride 0, which the
 /// cache refuses.
 inline cache_strides dense_strides(char const* order, shape const& s, std::uint32_t channels) {
   cache_strides out{0, 0, 0, 0, 0};
-  std::string const letters(order);
-  std::string sorted;
-  for (char c : {'C', 'H', 'L', 'S', 'T'}) {
-    if (letters.find(c) != std::string::npos) sorted += c;
-  }
-  if (letters.size() != 5 || sorted.size() != 5) return out;
-  std::int64_t stride = 1;
-  for (std::size_t i = letters.size(); i-- > 0;) {
-    switch (letters[i]) {
-    case 'L':
-      out.layer = stride;
-      stride *= s.layers;
-      break;
-    case 'S':
-      out.sequence = stride;
-      stride *= s.sequences;
-      break;
-    case 'H':
-      out.head = stride;
-      stride *= s.kv_heads;
-      break;
-    case 'T':
-      out.slot = stride;
-      stride *= s.capacity;
-      break;
-    default:
-      out.channel = stride;
-      stride *= channels;
-      break;
-    }
-  }
+  fill_dense(order, {{'L', s.layers, &out.layer},
+                     {'S', s.sequences, &out.sequence},
+                     {'H', s.kv_heads, &out.head},
+                     {'T', s.capacity, &out.slot},
+                     {'C', channels, &out.channel}});
   return out;
 }
 

@@ -43,10 +43,7 @@ std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape
     std::uint32_t const wanted = rows.pages_of(lengths[sequence]);
     for (std::uint32_t n = 0; n < layers * heads && wanted != 0; ++n) {
       track const where = make_track(s, n / heads, sequence, n % heads);
-      std::int64_t const row = std::int64_t{sequence} * table.sequence_stride +
-                               std::int64_t{where.layer} * table.layer_stride +
-                               std::int64_t{where.kv_head} * table.head_stride;
-      std::int64_t const begin = table.first == nullptr ? row : static_cast<std::int64_t>(table.first[row]);
+      std::int64_t const row = table.row(where), begin = table.begin(row);
       std::int64_t end = static_cast<std::int64_t>(table_entries);
       if (table.first != nullptr) end = min_of(end, static_cast<std::int64_t>(table.first[row + 1]));
       if (table.first == nullptr && table.sequence_stride > 0 && layers * heads == 1) {

@@ -16,10 +16,8 @@
 #include <kvmeld/core/warps.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 namespace kvmeld {
@@ -97,20 +95,14 @@ private:
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t* to) const {
     std::uint32_t const channels = untuned.cache.keys.channels();
-    team.for_each(query_rows * query_pitch, [&](std::uint32_t i) {
-      std::uint32_t const r = i / query_pitch, c = i % query_pitch * 2;
-      std::uint32_t word = 0;
-      if (r < b.rows && c < channels) {
-        auto const* const from = untuned.query.row(b.member, b.head_of(r), b.query_of(r)) + c;
-        std::uint16_t bits;
-        std::memcpy(&bits, from, sizeof bits);
-        word = bits;
-        if (c + 1 < channels) {
-          std::memcpy(&bits, from + 1, sizeof bits);
-          word |= std::uint32_t{bits} << 16;
-        }
+    constexpr std::uint32_t pieces = query_pitch / 4;
+    team.for_each(query_rows * pieces, [&](std::uint32_t i) {
+      std::uint32_t const r = i / pieces, piece = i % pieces;
+      piece_words words = {};
+      if (r < b.rows) {
+        words = row_words(untuned.query.row(b.member, b.head_of(r), b.query_of(r)), piece, channels);
       }
-      to[i] = word;
+      copy_piece(to + r * query_pitch + 4 * piece, words.w);
     });
   }
 
@@ -228,7 +220,7 @@ private:
     });
     team.sync();
     auto const scale = [&](std::uint32_t w, std::uint32_t r) {
-      return std::exp2((highest[w * query_rows + r] - state.highest[r]) * 1.44269504f);
+      return exponential(highest[w * query_rows + r] - state.highest[r]);
     };
     team.for_each(b.rows, [&](std::uint32_t r) {
       for (std::uint32_t w = 0; w < warps; ++w) {

@@ -14,10 +14,8 @@
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/score/observe.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 namespace kvmeld {
@@ -115,7 +113,7 @@ private:
         std::uint32_t const token = 8 * n + 2 * place.pair + i;
         float& x = p[n][2 * half + i];
         bool const seen = usable && token < tokens && begin + token < visible;
-        x = seen ? std::exp2((untuned.params.logit(scale * x, bias[token]) - norm) * 1.44269504f) : 0.0f;
+        x = seen ? exponential(untuned.params.logit(scale * x, bias[token]) - norm) : 0.0f;
       });
     });
     add_heads(team, b.group, p);
@@ -150,7 +148,7 @@ private:
       std::uint32_t const row = place.group + 8 * half, query = b.query_of(row);
       rows[half][j] = {};
       if (query < b.queries) {
-        load_query(untuned.query.row(b.member, b.head_of(row), query), 4 * j + place.pair, d, rows[half][j]);
+        rows[half][j] = row_words(untuned.query.row(b.member, b.head_of(row), query), 4 * j + place.pair, d);
       }
     });
     unrolled<pieces>([&](auto number) {
@@ -167,21 +165,6 @@ private:
           team.template multiply<matrix_format_of<key_type>>(p[n], a, right);
         });
       });
-    });
-  }
-
-  /// A piece of a query row, zeros behind its end.
-  template <class T>
-  KVMELD_HD static void load_query(T const* row, std::uint32_t piece, std::uint32_t d, piece_words& to) {
-    std::uint32_t const first = 8 * piece;
-    if (first >= d) return;
-    if (d % 8 == 0 && is_piece_aligned(row)) return copy_piece(to.w, row + first);
-    unrolled<8>([&](auto channel) {
-      constexpr std::uint32_t c = decltype(channel)::value;
-      if (first + c >= d) return;
-      std::uint16_t bits;
-      std::memcpy(&bits, row + first + c, sizeof bits);
-      to.w[c / 2] |= std::uint32_t{bits} << (16 * (c % 2));
     });
   }
 

@@ -23,6 +23,29 @@ namespace tuned_form {
 /// Query rows of a tile, tokens of a tile, and the most channels that a lane's registers have room for.
 constexpr std::uint32_t query_rows = 16, tile_tokens = 16, most_attended_channels = 128;
 
+/// exp(x) as a power of 2, which devices have an instruction for.
+KVMELD_HD inline float exponential(float x) { return std::exp2(x * 1.44269504f); }
+
+/// A piece of a row of `channels` 16-bit elements that lies anywhere, zeros behind its end.
+template <class T>
+KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t channels) {
+  piece_words words = {};
+  std::uint32_t const first = 8 * piece;
+  if (first >= channels) return words;
+  if (channels % 8 == 0 && is_piece_aligned(row)) {
+    copy_piece(words.w, row + first);
+    return words;
+  }
+  unrolled<8>([&](auto channel) {
+    constexpr std::uint32_t c = decltype(channel)::value;
+    if (first + c >= channels) return;
+    std::uint16_t bits;
+    std::memcpy(&bits, row + first + c, sizeof bits);
+    words.w[c / 2] |= std::uint32_t{bits} << (16 * (c % 2));
+  });
+  return words;
+}
+
 /// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads are under way
 /// before the first is waited for, unless a row lies otherwise than at multiples of 16 bytes.
 template <std::uint32_t Slots, std::uint32_t Pieces, class Rows, class Piece>
@@ -134,7 +157,6 @@ template <class T> struct warp_softmax {
   /// Turns logits (lane's share of 16 x 16) into weights. sees(half, n, i): whether row group + 8 half sees the i-th
   /// token of the lane's pair in the n-th eight. Collective in a warp.
   template <class Team, class Sees> KVMELD_HD void soften(Team const& team, float (&logit)[2][4], Sees sees) {
-    constexpr float per_octave = 1.44269504f;  // exponentials are of base 2
     unrolled<2>([&](auto row) {
       constexpr std::uint32_t half = decltype(row)::value;
       float high = element_traits<float>::lowest;
@@ -149,12 +171,12 @@ template <class T> struct warp_softmax {
       bool const some =
           ((team.ballot(seen) >> team.lane() % warp_size / 4 * 4) & 0xfu) != 0;  // of the row's lanes
       if (any[half]) high = max_of(high, highest[half]);
-      float const factor = any[half] ? std::exp2((highest[half] - high) * per_octave) : 0.0f;
+      float const factor = any[half] ? exponential(highest[half] - high) : 0.0f;
       float part = 0.0f;
       unrolled<4>([&](auto pair) {
         constexpr std::uint32_t n = decltype(pair)::value / 2, i = decltype(pair)::value % 2;
         float& x = logit[n][2 * half + i];
-        x = sees(half, n, i) ? std::exp2((x - high) * per_octave) : 0.0f;
+        x = sees(half, n, i) ? exponential(x - high) : 0.0f;
         part += x;
       });
       part = over_row(team, part, [](float a, float b) { return a + b; });
