@@ -27,14 +27,16 @@ inline void rms_norm(float const* x, float const* weight, float* out, std::size_
 /// Angles are made per call from the positions in double, so that no table limits the context.
 class rotation {
 public:
-  void prepare(std::size_t n, std::size_t first_position, std::size_t head_dim, double base) {
+  /// position(i) is that of row i.
+  template <class Position>
+  void prepare(std::size_t n, Position position, std::size_t head_dim, double base) {
     half_ = head_dim / 2;
     cosine_.resize(n * half_);
     sine_.resize(n * half_);
     for (std::size_t i = 0; i < half_; ++i) {
       double const frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
       for (std::size_t t = 0; t < n; ++t) {
-        double const angle = static_cast<double>(first_position + t) * frequency;
+        double const angle = static_cast<double>(position(t)) * frequency;
         cosine_[t * half_ + i] = static_cast<float>(std::cos(angle));
         sine_[t * half_ + i] = static_cast<float>(std::sin(angle));
       }

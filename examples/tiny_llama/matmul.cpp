@@ -69,7 +69,6 @@ kernels const& chosen() {
   return once;
 }
 
-constexpr std::size_t few_tokens = 4;  // below this a packed tile would be mostly empty
 [[maybe_unused]] constexpr std::size_t worth_a_team =
     1u << 20;  // multiply-adds; less than this is done before a team has woken up
 constexpr std::size_t row_block = 64;
@@ -117,7 +116,7 @@ void by_tokens(float const* x, float const* w, float* y, std::size_t n, std::siz
 }  // namespace
 
 void matmul(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
-  if (n < few_tokens) {
+  if (n < matmul_few_rows) {  // a packed tile would be mostly empty
     by_rows(x, w, y, n, in, out);
   } else {
     by_tokens(x, w, y, n, in, out);

@@ -9,6 +9,9 @@ namespace tiny_llama {
 /// The vector width is chosen at run time, so the order of summation (not the meaning) depends on the machine.
 void matmul(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out);
 
+/// From so many rows on, a row of y does not depend on how many others are computed beside it, to the bit.
+inline constexpr std::size_t matmul_few_rows = 4;
+
 /// Name of the instruction set in use, for reports.
 char const* matmul_instruction_set();
 

@@ -2,6 +2,7 @@
 
 #include "error.hpp"
 #include "files.hpp"
+#include "matmul.hpp"
 #include "safetensors.hpp"
 
 #include <algorithm>
@@ -109,28 +110,54 @@ void model::begin(int const* tokens, int n, int first_position) {
                                 " are asked for; 0 to " + std::to_string(shape_.max_positions - 1) +
                                 " are allowed (max_position_embeddings)");
   }
+  auto const rows = static_cast<std::size_t>(n);
+  embed(tokens, rows, rows);
+  rotation_.prepare(
+      rows, [&](std::size_t t) { return static_cast<std::size_t>(first_position) + t; },
+      static_cast<std::size_t>(shape_.head_dim), shape_.rope_base);
+}
+
+std::size_t model::begin_batch(int const* tokens, int const* positions, int n) {
+  if (n < 1) {
+    throw std::invalid_argument("forward_batch: n is " + std::to_string(n) + "; at least one row is needed");
+  }
   for (int t = 0; t < n; ++t) {
+    if (positions[t] < 0 || positions[t] >= shape_.max_positions) {
+      throw std::invalid_argument("forward_batch: position " + std::to_string(positions[t]) +
+                                  " is asked for; 0 to " + std::to_string(shape_.max_positions - 1) +
+                                  " are allowed (max_position_embeddings)");
+    }
+  }
+  auto const given = static_cast<std::size_t>(n);
+  auto const rows = std::max(given, matmul_few_rows);
+  embed(tokens, given, rows);
+  rotation_.prepare(
+      rows, [&](std::size_t t) { return t < given ? positions[t] : 0; },
+      static_cast<std::size_t>(shape_.head_dim), shape_.rope_base);
+  return rows;
+}
+
+// The state of `rows` rows, zero behind the `n` given ones.
+void model::embed(int const* tokens, std::size_t n, std::size_t rows) {
+  for (std::size_t t = 0; t < n; ++t) {
     if (tokens[t] < 0 || tokens[t] >= shape_.vocab) {
       throw std::invalid_argument("forward: token " + std::to_string(t) + " is " + std::to_string(tokens[t]) +
                                   "; 0 to " + std::to_string(shape_.vocab - 1) + " are allowed (vocab_size)");
     }
   }
   extents const e(shape_);
-  auto const rows = static_cast<std::size_t>(n);
-  state_.resize(rows * e.hidden);
+  state_.assign(rows * e.hidden, 0.0f);
   normed_.resize(rows * e.hidden);
   query_.resize(rows * e.query);
-  attended_.resize(rows * e.query);
+  attended_.assign(rows * e.query, 0.0f);
   key_.resize(rows * e.kv);
   value_.resize(rows * e.kv);
   gate_.resize(rows * e.ffn);
   up_.resize(rows * e.ffn);
-  for (std::size_t t = 0; t < rows; ++t) {
+  for (std::size_t t = 0; t < n; ++t) {
     std::copy_n(weights_.embedding.data() + static_cast<std::size_t>(tokens[t]) * e.hidden, e.hidden,
                 state_.data() + t * e.hidden);
   }
-  rotation_.prepare(rows, static_cast<std::size_t>(first_position), static_cast<std::size_t>(shape_.head_dim),
-                    shape_.rope_base);
 }
 
 void model::project(int layer, std::size_t n) {

@@ -57,8 +57,27 @@ public:
     finish(rows, logits, last_only);
   }
 
+  /// Runs a batch of `n` rows, whichever sequences they belong to: row i is tokens[i] at positions[i]. As forward(), but
+  /// attend(layer, q, k, v, out) sees all rows, and logits becomes [n][vocab]. A row's numbers do not depend, to the
+  /// bit, on what else is in the batch: small ones are filled up to the size that larger ones are computed in.
+  template <class Attend>
+  void forward_batch(int const* tokens, int const* positions, int n, Attend&& attend,
+                     std::vector<float>& logits) {
+    auto const rows = begin_batch(tokens, positions, n);
+    for (int layer = 0; layer < shape_.layers; ++layer) {
+      project(layer, rows);
+      attend(layer, static_cast<float const*>(query_.data()), static_cast<float const*>(key_.data()),
+             static_cast<float const*>(value_.data()), attended_.data());
+      finish_layer(layer, rows);
+    }
+    finish(rows, logits, false);
+    logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(shape_.vocab));
+  }
+
 private:
   void begin(int const* tokens, int n, int first_position);
+  std::size_t begin_batch(int const* tokens, int const* positions, int n);
+  void embed(int const* tokens, std::size_t n, std::size_t rows);
   void project(int layer, std::size_t n);
   void finish_layer(int layer, std::size_t n);
   void finish(std::size_t n, std::vector<float>& logits, bool last_only);

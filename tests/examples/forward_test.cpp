@@ -203,6 +203,52 @@ TEST_CASE("forward refuses tokens and positions outside the configuration") {
   CHECK(test::has(forward(1, 4, 2147483647), "positions 2147483647 to 2147483650"));
 }
 
+TEST_CASE("a row of a batch does not depend on the others, to the bit") {
+  tiny_llama::model model(tiny_llama::parse_config("config.json", test::config_json(true).dump()),
+                          test::random_weights(true, 11));
+  tiny_llama::splitmix64 random(12);
+  // "Attention" that mixes nothing: rows go through on their own, so whatever differs is the batch's doing.
+  auto const pass = [&](int n) {
+    return [n](int, float const* q, float const* k, float const* v, float* out) {
+      for (int i = 0; i < n * 16; ++i) out[i] = q[i] + k[i / 16 * 8 + i % 8] * v[i / 16 * 8 + i % 8];
+    };
+  };
+  auto const run = [&](std::vector<int> const& tokens, std::vector<int> const& positions) {
+    std::vector<float> logits;
+    auto const n = static_cast<int>(tokens.size());
+    model.forward_batch(tokens.data(), positions.data(), n, pass(n), logits);
+    REQUIRE(logits.size() == tokens.size() * 16);
+    return logits;
+  };
+  for (std::size_t n = 1; n <= 70; n += n < 8 ? 1 : 31) {
+    std::vector<int> tokens, positions;
+    for (std::size_t i = 0; i < n; ++i) {
+      tokens.push_back(static_cast<int>(random.below(16)));
+      positions.push_back(static_cast<int>(random.below(128)));
+    }
+    std::vector<float> const together = run(tokens, positions);
+    for (std::size_t i = 0; i < n; ++i) {
+      std::vector<float> const alone = run({tokens[i]}, {positions[i]});
+      CHECK(std::equal(alone.begin(), alone.end(), together.begin() + static_cast<std::ptrdiff_t>(i * 16)));
+    }
+  }
+  // The same numbers as of the call for one sequence.
+  std::vector<int> const tokens{1, 2, 3, 4, 5}, positions{7, 8, 9, 10, 11};
+  std::vector<float> one, batch = run(tokens, positions);
+  model.forward(
+      tokens.data(), 5, 7,
+      [&](int layer, int n, float const* q, float const* k, float const* v, float* out) {
+        pass(n)(layer, q, k, v, out);
+      },
+      one);
+  CHECK(one == batch);
+  CHECK(test::has(test::refusal<std::invalid_argument>([&] { run({1}, {128}); }),
+                  "forward_batch: position 128 is asked for; 0 to 127 are allowed"));
+  CHECK(test::has(test::refusal<std::invalid_argument>([&] { run({1, 16}, {1, 2}); }), "token 1 is 16"));
+  CHECK(test::has(test::refusal<std::invalid_argument>([&] { run({}, {}); }),
+                  "forward_batch: n is 0; at least one row is needed"));
+}
+
 TEST_CASE("matmul agrees with a reference at awkward sizes") {
   tiny_llama::splitmix64 random(5);
   for (std::size_t const n : {1u, 3u, 4u, 9u, 31u, 33u, 67u}) {
@@ -237,7 +283,8 @@ TEST_CASE("rms_norm and rotation by hand") {
   CHECK(static_cast<double>(y[0]) == doctest::Approx(1.2));
   CHECK(static_cast<double>(y[1]) == doctest::Approx(3.2));
   tiny_llama::rotation turn;
-  turn.prepare(1, 3, 4, 100.0);
+  turn.prepare(
+      1, [](std::size_t) { return 3; }, 4, 100.0);
   float z[] = {1, 0, 0, 1};  // pairs (1, 0) and (0, 1), turned by 3 and by 3 / 10
   turn.apply(z, 1, 1);
   CHECK(static_cast<double>(z[0]) == doctest::Approx(std::cos(3.0)));

@@ -1,0 +1,107 @@
+// What the two engines of one sequence do with a text: read it, merge it, and answer from what is left.
+#pragma once
+
+#include <demo/methods.hpp>
+#include <tiny_llama/files.hpp>
+#include <tiny_llama/model.hpp>
+#include <tiny_llama/needle_task.hpp>
+#include <tiny_llama/options.hpp>
+#include <tiny_llama/progress.hpp>
+#include <tiny_llama/tokens.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace engines {
+
+struct conversation_options {
+  std::string model = "examples/data/tiny-kjv", policy = "chelsea";
+  std::uint32_t context = 768, budget = 256;
+  std::uint64_t seed = 1;
+
+  std::uint32_t capacity() const { return context + 256; }
+};
+
+/// One byte of the answer.
+inline int most_likely(std::vector<float> const& logits) {
+  return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+/// Reads a text of `context` tokens with three numbers planted in it, merges, asks for each of them. Returns the answers.
+template <class Reader>
+std::string converse(Reader& r, conversation_options const& o, std::string const& text, std::ostream& out) {
+  tiny_llama::needle_request wanted;
+  wanted.context = static_cast<int>(o.context);
+  wanted.needles = 3;
+  wanted.continuation = 1;
+  wanted.seed = o.seed;
+  tiny_llama::needle_task const task = tiny_llama::make_needle_task(text, wanted);
+  {
+    tiny_llama::progress bar(std::cerr, o.context);
+    for (std::size_t i = 0; i < task.context.size(); ++i) {
+      r.read(static_cast<unsigned char>(task.context[i]));
+      bar.update(static_cast<double>(i + 1), "reading");
+    }
+    bar.finish();
+  }
+  if (o.budget != 0) r.compress(o.budget);
+  out << r.tokens() << " tokens read; head 0 of layer 0 holds " << r.length(0, 0) << " entries\n";
+  std::string answers;
+  int right = 0, digits = 0;
+  for (tiny_llama::needle const& n : task.needles) {
+    std::vector<float> logits;
+    for (char const c : n.question) logits = r.read(static_cast<unsigned char>(c));
+    std::string answer;
+    for (std::size_t i = 0; i < n.answer.size(); ++i) {
+      int const next = most_likely(logits);
+      answer += static_cast<char>(next);
+      right += next == static_cast<unsigned char>(n.answer[i]) ? 1 : 0;
+      ++digits;
+      logits = r.read(next);
+    }
+    out << "  The secret number of " << n.name << " is " << answer << " (it was " << n.answer << ")\n";
+    answers += answer;
+  }
+  out << right << " of " << digits << " digits right\n";
+  return answers;
+}
+
+/// Command line and messages; make(model, options) gives the engine.
+template <class Make> int conversation_main(char const* name, int argc, char** argv, Make make) {
+  conversation_options o;
+  CLI::App app("Reads a text, merges its cache, and answers from what is left");
+  app.add_option("--model", o.model, "folder with config.json, model.safetensors and heldout.txt")
+      ->check(CLI::ExistingDirectory)
+      ->capture_default_str();
+  app.add_option("--policy", o.policy, "how the cache shrinks")
+      ->check(CLI::IsMember({"chelsea", "kvmerger", "h2o", "streaming_llm"}))
+      ->capture_default_str();
+  app.add_option("--context", o.context, "tokens of the text")
+      ->check(CLI::Range(256u, 1500u))
+      ->capture_default_str();
+  app.add_option("--budget", o.budget, "entries per head that are left of it; 0: all")
+      ->check(CLI::Range(0u, 1500u))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the planted numbers")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    tiny_llama::model model = tiny_llama::model::load(o.model);
+    std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
+    auto reader = make(model, o);
+    converse(*reader, o, text, std::cout);
+    return 0;
+  } catch (std::exception const& problem) {
+    std::cerr << name << ": " << problem.what() << "\n";
+    return 1;
+  }
+}
+
+}  // namespace engines

@@ -1,0 +1,64 @@
+// A server's inner loop in small: requests of different length arrive and leave, prompts are read in chunks beside answers,
+// system prompts share pages, drafts are verified, sequences are preempted, and merging gives their pages back.
+#include "options.hpp"
+#include "serve.hpp"
+#include "soak.hpp"
+
+#include <tiny_llama/files.hpp>
+#include <tiny_llama/progress.hpp>
+
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <string>
+
+namespace {
+
+using namespace paged_engine;
+
+int run_soak(program_options const& o) {
+  tiny_llama::progress bar(std::cerr, static_cast<double>(o.soak));
+  soak_result const r = soak(o.soak, o.seed, 40, 20, [&](soak_result const& so_far) {
+    bar.update(static_cast<double>(so_far.requests), std::to_string(so_far.engines) + " engines");
+  });
+  bar.finish();
+  std::cout << r.requests << " random requests on " << r.engines << " engines, " << r.sums.steps
+            << " steps: " << r.sums.compressions << " compressions, " << r.sums.preemptions
+            << " preemptions, " << r.sums.accepted << " of " << r.sums.drafts << " drafts kept, "
+            << r.sums.prefix_tokens << " tokens in shared pages; " << r.compared
+            << " answers compared with those given alone\n";
+  if (r.problem.empty()) {
+    std::cout << "no page leaked, none used twice, every compared answer the same\n";
+    return 0;
+  }
+  std::cerr << "found: " << r.problem << "\n";
+  return 1;
+}
+
+int run(program_options const& o) {
+  if (o.soak != 0) return run_soak(o);
+  tiny_llama::model model = tiny_llama::model::load(o.model);
+  std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
+  auto const work = make_workload(text, o.requests, o.context, o.seed);
+  engine<> e(model, o.engine, o.how());
+  live_table table(std::cerr);
+  served const r = serve(e, work, o.quiet ? nullptr : &table);
+  print_summary(std::cout, e, r);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  program_options o;
+  CLI::App app("Continuous batching over pages, with sequences that are merged in place");
+  declare(app, o);
+  app.add_option("--soak", o.soak, "instead, so many random requests on a random model, every page watched");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(o);
+  } catch (std::exception const& problem) {
+    std::cerr << "kvmeld_paged: " << problem.what() << "\n";
+    return 1;
+  }
+}

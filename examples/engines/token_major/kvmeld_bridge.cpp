@@ -1,0 +1,131 @@
+// The one C++ file that an engine in C adds.
+#include "kvmeld_bridge.h"
+
+#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace {
+
+using kvmeld::compose::composed;
+using kvmeld::compose::composed_of;
+using layout = kvmeld::strided<kvmeld::half>;
+
+thread_local std::string problem;
+
+/// Runs `call`; 0, or 1 with the reason kept.
+template <class F> int guarded(F call) noexcept {
+  try {
+    call();
+    return 0;
+  } catch (std::exception const& e) {
+    problem = e.what();
+    return 1;
+  }
+}
+
+composed policy_named(std::string const& name) {
+  using kvmeld::quantity;
+  namespace preset = kvmeld::preset;
+  if (name == "chelsea") {
+    return composed_of(
+        preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)));
+  }
+  if (name == "kvmerger") return composed_of(preset::kvmerger::for_budget());
+  if (name == "h2o") return composed_of(preset::h2o::halves());
+  if (name == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
+  throw kvmeld::invalid_argument("policy is \"" + name +
+                                 "\"; allowed are chelsea, kvmerger, h2o and streaming_llm");
+}
+
+layout rows(std::uint16_t* bits, kvmeld::shape const& s) {
+  // kvmeld::half is these 16 bits and nothing else.
+  return {reinterpret_cast<kvmeld::half*>(bits), "LSTHC", s, s.key_dim};
+}
+
+}  // namespace
+
+struct kvmeld_bridge {
+  kvmeld_bridge(kvmeld::shape const& s, std::uint16_t* keys, std::uint16_t* values, composed const& policy)
+      : extent(s),
+        cache(kvmeld::host_executor(1), policy, {rows(keys, s), rows(values, s)}, kvmeld::limits{s}),
+        bias(s.slots(), 0.0f) {
+    cache.open(0);
+  }
+  void write_bias() {
+    std::size_t const layer = std::size_t{extent.kv_heads} * extent.capacity;
+    for (std::uint32_t l = 0; l < extent.layers; ++l) {
+      kvmeld::attention::write_log_degree(
+          cache.executor(), cache.ref(), l, {0},
+          kvmeld::rows_by_head(bias.data() + l * layer, 1, extent.kv_heads, extent.capacity));
+    }
+    // Slots behind the entries are marked as empty there; what comes into them next stands for one token.
+    for (std::uint32_t l = 0; l < extent.layers; ++l) {
+      for (std::uint32_t h = 0; h < extent.kv_heads; ++h) {
+        float* const row = bias.data() + (std::size_t{l} * extent.kv_heads + h) * extent.capacity;
+        std::fill(row + cache.length(l, 0, h), row + extent.capacity, 0.0f);
+      }
+    }
+  }
+
+  kvmeld::shape extent;
+  kvmeld::merged_cache<kvmeld::host_executor, composed, layout, layout> cache;
+  std::vector<float> bias;  // [layer][kv_head][capacity]
+};
+
+kvmeld_bridge* kvmeld_bridge_create(kvmeld_bridge_shape s, std::uint16_t* keys, std::uint16_t* values,
+                                    char const* policy) {
+  kvmeld_bridge* made = nullptr;
+  guarded([&] {
+    kvmeld::shape const extent{s.layers, 1, s.kv_heads, s.group, s.head_dim, s.head_dim, s.capacity};
+    made = new kvmeld_bridge(extent, keys, values, policy_named(policy));
+  });
+  return made;
+}
+
+void kvmeld_bridge_destroy(kvmeld_bridge* b) { delete b; }
+
+int kvmeld_bridge_append(kvmeld_bridge* b) {
+  return guarded([&] { b->cache.append({0}, {1}); });
+}
+
+int kvmeld_bridge_commit(kvmeld_bridge* b, float const* queries, float const* log_sum_exps) {
+  return guarded([&] {
+    b->cache.commit({0}, {1});
+    if (kvmeld_bridge_observes(b) == 0) return;
+    std::uint32_t const heads = b->extent.query_heads(), d = b->extent.key_dim;
+    for (std::uint32_t l = 0; l < b->extent.layers; ++l) {
+      b->cache.observe({l, 0, 1}, kvmeld::rows_by_token(queries + std::size_t{l} * heads * d, 1, heads, d),
+                       kvmeld::rows_by_token(log_sum_exps + std::size_t{l} * heads, 1, heads, 1));
+    }
+  });
+}
+
+int kvmeld_bridge_observes(kvmeld_bridge const* b) {
+  return kvmeld::traits_of_score(b->cache.policy().score).needs_attention ? 1 : 0;
+}
+
+int kvmeld_bridge_compress(kvmeld_bridge* b, std::uint32_t entries) {
+  return guarded([&] {
+    b->cache.compress({0}, kvmeld::budget::entries(entries), kvmeld::shortfall::evict_lowest);
+    b->write_bias();
+  });
+}
+
+std::uint32_t kvmeld_bridge_length(kvmeld_bridge const* b, std::uint32_t layer, std::uint32_t kv_head) {
+  return b->cache.length(layer, 0, kv_head);
+}
+
+float const* kvmeld_bridge_bias(kvmeld_bridge const* b, std::uint32_t layer, std::uint32_t kv_head) {
+  return b->bias.data() + (std::size_t{layer} * b->extent.kv_heads + kv_head) * b->extent.capacity;
+}
+
+std::uint32_t kvmeld_bridge_tokens(kvmeld_bridge const* b) { return b->cache.tokens(0); }
+
+char const* kvmeld_bridge_problem(void) { return problem.c_str(); }
