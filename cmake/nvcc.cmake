@@ -6,10 +6,10 @@ set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh")
 
-# kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...]): the executable NAME in the current binary directory, its target
+# kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...]): the executable NAME in the current binary directory, its target
 # NAME.program, and a test which is skipped where the program ends with 77.
 function(kvmeld_nvcc_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS;LIBRARIES")
   set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra,-fopenmp
               "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
   set(objects)
@@ -27,11 +27,13 @@ function(kvmeld_nvcc_program name)
       VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
+  set(archives ${arg_LIBRARIES})
+  list(TRANSFORM archives REPLACE "(.+)" "$<TARGET_FILE:\\1>")
   set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}")
   add_custom_command(
     OUTPUT "${program}"
-    COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects}
-    DEPENDS ${objects}
+    COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects} ${archives}
+    DEPENDS ${objects} ${arg_LIBRARIES}
     COMMENT "Linking ${name}"
     VERBATIM)
   add_custom_target(${name}.program ALL DEPENDS "${program}")

@@ -1,7 +1,7 @@
 // The paged engine: answers that do not depend on what else happens, and pages that are counted right.
 #include "kjv.hpp"
 
-#include <engines/paged/engine.hpp>
+#include <engines/paged/host_engine.hpp>
 #include <engines/paged/soak.hpp>
 #include <engines/paged/workload.hpp>
 
@@ -38,14 +38,14 @@ struct outcome {
 
 // Six prompts, four of which begin alike.
 outcome run(engine_options const& o) {
-  engine<> e(engines_test::model(), o, demo::policy_of("chelsea", {}));
+  host_engine e(engines_test::model(), o, demo::policy_of("chelsea", {}));
   std::vector<int> const system = engines_test::tokens(3000, 20);
   for (std::uint32_t i = 0; i < 6; ++i) {
     request r;
     r.id = i;
     if (i % 3 != 2) r.prompt = system;
     r.shared_tokens = static_cast<std::uint32_t>(r.prompt.size());
-    std::vector<int> const text = engines_test::tokens(10000 + 777 * i, 70 + 25 * i);
+    std::vector<int> const text = engines_test::tokens(10000 + 777 * i, 60 + 20 * i);
     r.prompt.insert(r.prompt.end(), text.begin(), text.end());
     r.most_new = 20 + i;
     e.submit(r);
@@ -64,7 +64,7 @@ outcome run(engine_options const& o) {
 
 std::string refusal(engine_options const& o, request const& r) {
   try {
-    engine<> e(engines_test::model(), o, demo::policy_of("chelsea", {}));
+    host_engine e(engines_test::model(), o, demo::policy_of("chelsea", {}));
     e.submit(r);
   } catch (std::invalid_argument const& problem) {
     return problem.what();
@@ -108,7 +108,7 @@ TEST_CASE("merging returns the pages behind its budget to the pool") {
   o.sizes.slots = 1;
   o.sizes.page_size = 8;
   o.drafts = 0;
-  engine<> e(engines_test::model(), o, demo::policy_of("chelsea", {}));
+  host_engine e(engines_test::model(), o, demo::policy_of("chelsea", {}));
   e.submit({0, engines_test::tokens(30000, 96), 0, 2});
   e.step();  // the prompt: 96 entries, the trigger, merged to 48
   REQUIRE(e.running().size() == 1);
@@ -118,7 +118,7 @@ TEST_CASE("merging returns the pages behind its budget to the pool") {
   CHECK(e.sums().pages_returned == 6);
 
   o.trigger = 0;
-  engine<> whole(engines_test::model(), o, demo::policy_of("chelsea", {}));
+  host_engine whole(engines_test::model(), o, demo::policy_of("chelsea", {}));
   whole.submit({0, engines_test::tokens(30000, 96), 0, 2});
   whole.step();
   CHECK(whole.pool().used() == 12);
@@ -128,7 +128,7 @@ TEST_CASE("shared beginnings are read once, are never written, and outlive who r
   engine_options o = roomy();
   o.sizes.page_size = 8;
   o.drafts = 0;
-  engine<> e(engines_test::model(), o, demo::policy_of("chelsea", {}));
+  host_engine e(engines_test::model(), o, demo::policy_of("chelsea", {}));
   std::vector<int> const system = engines_test::tokens(3000, 24);
   auto const submit = [&](std::uint32_t id, std::size_t from, std::uint32_t more) {
     request r{id, system, 24, more};
@@ -164,7 +164,7 @@ TEST_CASE("random requests on random engines: no page leaks, none is used twice"
 #if defined(__SANITIZE_ADDRESS__)
   std::uint64_t const requests = 800;  // the program kvmeld_paged --soak runs more
 #else
-  std::uint64_t const requests = 3000;
+  std::uint64_t const requests = 1500;
 #endif
   soak_result const r = soak(requests, 7, 40, 8);
   CHECK(r.problem == "");

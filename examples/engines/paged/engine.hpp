@@ -1,7 +1,7 @@
 // Continuous batching over pages: requests arrive and leave at any time, long ones are merged, and their pages go to others.
 #pragma once
 
-#include "host_kv.hpp"
+#include "batch.hpp"
 #include "lookup.hpp"
 #include "page_pool.hpp"
 #include "prefix_map.hpp"
@@ -9,6 +9,8 @@
 #include "request.hpp"
 
 #include <tiny_llama/model.hpp>
+
+#include <kvmeld/kvmeld.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -56,16 +58,15 @@ struct totals {
   }
 };
 
-/// KV is host_kv or a type with its calls; Ranks is what the ranks of a tensor parallel group have to agree on.
+/// KV is a host_kv or a type with its calls; Ranks is what the ranks of a tensor parallel group have to agree on.
 ///
 /// The answer to a request depends on its tokens, trigger and budget alone, to the bit: not on what else runs, on how its
 /// prompt is cut, on drafts, preemptions or shared pages. So a sequence is merged at fixed lengths, and the beginning
 /// that others may share is frozen whether or not anybody does. (Scores made of attention are sums whose rounding does
 /// depend on the cuts; and a beginning read by others is not observed.)
-template <class KV = host_kv, class Ranks = one_rank> class engine {
+template <class KV, class Ranks = one_rank> class engine {
 public:
-  engine(tiny_llama::model& m, engine_options const& o, kvmeld::compose::composed const& policy,
-         Ranks ranks = {})
+  engine(tiny_llama::model& m, engine_options const& o, typename KV::policy const& policy, Ranks ranks = {})
       : model_(&m),
         options_(o),
         ranks_(std::move(ranks)),

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "attend.hpp"
+#include "batch.hpp"
 #include "page_pool.hpp"
 
 #include <tiny_llama/config.hpp>
 
-#include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <algorithm>
@@ -17,23 +17,10 @@
 
 namespace paged_engine {
 
-struct kv_sizes {
-  std::uint32_t pages = 256, page_size = 16;
-  std::uint32_t slots = 8;        ///< sequences at a time
-  std::uint32_t capacity = 2048;  ///< entries of a sequence, at most
-  std::uint32_t first_head = 0;   ///< KV heads of this rank, of the model's
-  std::uint32_t heads = 0;        ///< 0: all of them
-};
-
-/// The rows of one sequence in a batch: rows `first` .. first + count - 1 are its last tokens.
-struct batch_part {
-  std::uint32_t slot, first, count;
-};
-
 /// One allocation [layer][K, V][page][token][head][channel], one table of pages per slot for all layers and heads.
-class host_kv {
+template <class Policy> class host_kv {
 public:
-  using policy = kvmeld::compose::composed;
+  using policy = Policy;
 
   host_kv(tiny_llama::config const& model, kv_sizes sizes, policy const& how, page_pool const& pages)
       : sizes_(sizes),
@@ -60,8 +47,11 @@ public:
   void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
               float const* v, float* out, float* lse) {
     auto const items = static_cast<int>(batch.size() * extent_.kv_heads);
+    std::size_t products = 0;  // few are done before other threads have woken up
+    for (batch_part const& part : batch)
+      products += std::size_t{part.count} * cache_.longest(part.slot) * extent_.query_heads();
 #ifdef _OPENMP
-#pragma omp parallel
+#pragma omp parallel if (products > 8192)
 #endif
     {
       head_scratch room;
@@ -182,7 +172,7 @@ private:
   std::uint8_t const* shared_;
   std::vector<kvmeld::half> memory_;
   std::vector<std::int32_t> table_;
-  kvmeld::merged_cache<kvmeld::host_executor, policy, layout, layout> cache_;
+  kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
 };
 
 }  // namespace paged_engine

@@ -1,5 +1,6 @@
 // A server's inner loop in small: requests of different length arrive and leave, prompts are read in chunks beside answers,
 // system prompts share pages, drafts are verified, sequences are preempted, and merging gives their pages back.
+#include "host_engine.hpp"
 #include "options.hpp"
 #include "serve.hpp"
 #include "soak.hpp"
@@ -40,7 +41,7 @@ int run(program_options const& o) {
   tiny_llama::model model = tiny_llama::model::load(o.model);
   std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
   auto const work = make_workload(text, o.requests, o.context, o.seed);
-  engine<> e(model, o.engine, o.how());
+  host_engine e(model, o.engine, o.how());
   live_table table(std::cerr);
   served const r = serve(e, work, o.quiet ? nullptr : &table);
   print_summary(std::cout, e, r);

@@ -1,5 +1,6 @@
 // The same engine on several ranks, each with some of the KV heads: its part of every page, of the ledger, and of attention.
 // Run it as any MPI program: mpirun -n 2 kvmeld_paged_mpi
+#include "host_engine.hpp"
 #include "options.hpp"
 #include "serve.hpp"
 
@@ -70,13 +71,13 @@ int run(program_options const& o) {
   engine_options split = o.engine;
   split.sizes.heads = static_cast<std::uint32_t>(heads / ranks);
   split.sizes.first_head = static_cast<std::uint32_t>(rank) * split.sizes.heads;
-  engine<host_kv, mpi_ranks> e(model, split, o.how());
+  engine<any_host_kv, mpi_ranks> e(model, split, o.how());
   served const together = serve(e, work, nullptr);
   int wrong = 0;
   if (rank == 0) {
     std::cout << ranks << " ranks with " << split.sizes.heads << " of " << heads << " KV heads each\n";
     print_summary(std::cout, e, together);
-    engine<> whole(model, o.engine, o.how());
+    host_engine whole(model, o.engine, o.how());
     served const alone = serve(whole, work, nullptr);
     for (auto const& [id, tokens] : alone.tokens) wrong += tokens == together.tokens.at(id) ? 0 : 1;
     if (wrong == 0) {

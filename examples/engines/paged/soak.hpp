@@ -1,7 +1,7 @@
 // Many random requests to engines of random sizes, on a model small enough that what is tested is everything else.
 #pragma once
 
-#include "engine.hpp"
+#include "host_engine.hpp"
 
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/random.hpp>
@@ -98,7 +98,7 @@ inline std::vector<int> alone(tiny_llama::model& m, engine_options o, kvmeld::co
   o.sizes.slots = 1;
   o.batch_tokens = o.chunk = 512;
   o.drafts = 0;
-  engine<> e(m, o, p);
+  host_engine e(m, o, p);
   e.submit(r);
   for (;;) {
     std::vector<sequence> done = e.step();
@@ -132,7 +132,7 @@ inline soak_result soak(std::uint64_t requests, std::uint64_t seed, std::uint32_
     kvmeld::compose::composed const& policy = policies[which];
     bool const comparable = !kvmeld::traits_of_score(policy.score).needs_attention;
     ++out.engines;
-    engine<> e(m, o, policy);
+    host_engine e(m, o, policy);
     std::map<std::uint32_t, std::vector<int>> expected;
     std::uint32_t const count =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(per_engine, requests - out.requests));

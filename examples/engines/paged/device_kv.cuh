@@ -1,0 +1,245 @@
+// K, V and what kvmeld knows of them in device memory, behind the calls of host_kv; the model's matrices stay on the host, so
+// that the engine above is the same text.
+#pragma once
+
+#include "batch.hpp"
+#include "page_pool.hpp"
+
+#include <tiny_llama/config.hpp>
+
+#include <kvmeld/cuda.cuh>
+
+#include <cfloat>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace paged_engine {
+
+inline void check(cudaError_t result, char const* what) {
+  if (result != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(result));
+}
+
+/// An array in device memory.
+template <class T> class device_array {
+public:
+  explicit device_array(std::size_t count = 0) { resize(count); }
+  device_array(device_array const&) = delete;
+  device_array& operator=(device_array const&) = delete;
+  ~device_array() { cudaFree(data_); }
+
+  /// What was in it is lost where it grows.
+  void resize(std::size_t count) {
+    if (count <= count_) return;
+    cudaFree(data_);
+    data_ = nullptr;
+    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
+    count_ = count;
+  }
+  void upload(T const* from, std::size_t count, std::size_t at = 0) {
+    resize(at + count);
+    check(cudaMemcpy(data_ + at, from, count * sizeof(T), cudaMemcpyHostToDevice), "upload");
+  }
+  void download(T* to, std::size_t count, std::size_t at = 0) const {
+    check(cudaMemcpy(to, data_ + at, count * sizeof(T), cudaMemcpyDeviceToHost), "download");
+  }
+  T* data() const { return data_; }
+
+private:
+  T* data_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+/// New rows to the end of their tracks: a block per row of the batch, `part` tells whose it is.
+template <class Ref>
+__global__ void store_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
+                           std::uint32_t const* part, float const* k, float const* v) {
+  using element = kvmeld::element_traits<kvmeld::half>;
+  batch_part const mine = parts[part[blockIdx.x]];
+  std::uint32_t const d = cache.extent().key_dim, heads = cache.extent().kv_heads;
+  for (std::uint32_t i = threadIdx.x; i < heads * d; i += blockDim.x) {
+    kvmeld::track const head = cache.where(layer, mine.slot, i / d);
+    std::uint32_t const slot = cache.length(head) - mine.count + (blockIdx.x - mine.first);
+    std::size_t const from = std::size_t{blockIdx.x} * heads * d + i;
+    cache.keys.locate(head, slot).base[i % d] = element::from_float(k[from]);
+    cache.values.locate(head, slot).base[i % d] = element::from_float(v[from]);
+  }
+}
+
+/// The engine's own attention: a block per row and query head. Lengths are each head's own, and log_degree is the bias.
+template <class Ref>
+__global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
+                            std::uint32_t const* part, float const* query, float* out, float* lse) {
+  using element = kvmeld::element_traits<kvmeld::half>;
+  extern __shared__ float logits[];
+  __shared__ float most, sum;
+  std::uint32_t const row = blockIdx.x, d = cache.extent().key_dim, heads = gridDim.y;
+  batch_part const mine = parts[part[row]];
+  kvmeld::track const head = cache.where(layer, mine.slot, blockIdx.y / cache.extent().group);
+  std::uint32_t const seen = cache.length(head) - (mine.first + mine.count - 1 - row);
+  float const* const q = query + (std::size_t{row} * heads + blockIdx.y) * d;
+  for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) {
+    kvmeld::half const* const key = cache.keys.locate(head, s).base;
+    float dot = 0.0f;
+    for (std::uint32_t c = 0; c < d; ++c) dot += q[c] * element::to_float(key[c]);
+    logits[s] = dot * rsqrtf(static_cast<float>(d)) + cache.log_degree(head, s);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    most = -FLT_MAX;
+    for (std::uint32_t s = 0; s < seen; ++s) most = fmaxf(most, logits[s]);
+    sum = 0.0f;
+    for (std::uint32_t s = 0; s < seen; ++s) sum += expf(logits[s] - most);
+    lse[std::size_t{row} * heads + blockIdx.y] = most + logf(sum);
+  }
+  __syncthreads();
+  for (std::uint32_t c = threadIdx.x; c < d; c += blockDim.x) {
+    float result = 0.0f;
+    for (std::uint32_t s = 0; s < seen; ++s)
+      result += expf(logits[s] - most) * element::to_float(cache.values.locate(head, s).base[c]);
+    out[(std::size_t{row} * heads + blockIdx.y) * d + c] = result / sum;
+  }
+}
+
+/// As host_kv, of all heads. Policies are fixed at compile time here: one of them is enough device code.
+template <class Policy> class device_kv {
+public:
+  using policy = Policy;
+
+  device_kv(tiny_llama::config const& model, kv_sizes sizes, policy const& how, page_pool const& pages)
+      : sizes_(sizes),
+        extent_(extent_of(model, sizes)),
+        most_pages_(kvmeld::ceil_div(sizes.capacity, sizes.page_size)),
+        pages_(&pages),
+        memory_(std::size_t{2} * extent_.layers * side_elements()),
+        host_table_(std::size_t{sizes.slots} * most_pages_, 0),
+        table_(host_table_.size()),
+        shared_(sizes.pages),
+        cache_(kvmeld::cuda_executor<>(), how, tensors(), kvmeld::limits{extent_}) {
+    check(cudaMemset(memory_.data(), 0,
+                     std::size_t{2} * extent_.layers * side_elements() * sizeof(kvmeld::half)),
+          "cudaMemset");
+    upload_tables();
+  }
+  device_kv(device_kv const&) = delete;
+  device_kv& operator=(device_kv const&) = delete;
+
+  void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
+    host_table_[slot * most_pages_ + i] = static_cast<std::int32_t>(page);
+  }
+  /// Tables and marks go along with the calls that read them.
+  auto& cache() {
+    upload_tables();
+    return cache_;
+  }
+  auto const& cache() const { return cache_; }
+  std::uint32_t pages_of(std::uint32_t entries) const { return kvmeld::ceil_div(entries, sizes_.page_size); }
+
+  void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
+              float const* v, float* out, float* lse) {
+    std::vector<std::uint32_t> part;
+    for (std::uint32_t i = 0; i < batch.size(); ++i) part.insert(part.end(), batch[i].count, i);
+    auto const rows = static_cast<std::uint32_t>(part.size());
+    std::uint32_t const heads = extent_.query_heads();
+    std::size_t const own = std::size_t{rows} * extent_.kv_heads * extent_.key_dim, all = own * extent_.group;
+    parts_.upload(batch.data(), batch.size());
+    part_.upload(part.data(), rows);
+    query_.upload(q, all);
+    key_.upload(k, own);
+    value_.upload(v, own);
+    out_.resize(all);
+    lse_.resize(std::size_t{rows} * heads);
+    store_rows<<<rows, 128>>>(cache_.ref(), layer, parts_.data(), part_.data(), key_.data(), value_.data());
+    attend_rows<<<dim3(rows, heads), 128, extent_.capacity * sizeof(float)>>>(
+        cache_.ref(), layer, parts_.data(), part_.data(), query_.data(), out_.data(), lse_.data());
+    check(cudaGetLastError(), "attend_rows");
+    out_.download(out, all);
+    lse_.download(lse, std::size_t{rows} * heads);
+  }
+  void observe(std::uint32_t layer, batch_part const& part, float const* q, float const* lse) {
+    std::uint32_t const heads = extent_.query_heads(), d = extent_.key_dim;
+    query_.upload(q + std::size_t{part.first} * heads * d, std::size_t{part.count} * heads * d);
+    lse_.upload(lse + std::size_t{part.first} * heads, std::size_t{part.count} * heads);
+    cache_.observe({layer, part.slot, part.count},
+                   kvmeld::rows_by_token<float const>(query_.data(), part.count, heads, d),
+                   kvmeld::rows_by_token<float const>(lse_.data(), part.count, heads, 1));
+  }
+
+  std::vector<kvmeld::half> read_pages(std::vector<std::uint32_t> const& pages) const {
+    std::vector<kvmeld::half> rows(pages.size() * 2 * extent_.layers * page_elements());
+    for_each_page(pages, [&](std::size_t at, std::size_t from) {
+      memory_.download(rows.data() + from, page_elements(), at);
+    });
+    return rows;
+  }
+  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& rows) {
+    for_each_page(pages, [&](std::size_t at, std::size_t from) {
+      memory_.upload(rows.data() + from, page_elements(), at);
+    });
+  }
+  /// Looks at the host's copy of the tables.
+  std::string table_problem(std::vector<std::uint32_t> const& lengths) {
+    return kvmeld::validate_pages(rows(0, host_table_.data(), pages_->shared()), extent_, sizes_.pages,
+                                  lengths, host_table_.size());
+  }
+  kvmeld::shape const& extent() const { return extent_; }
+  std::uint32_t page_size() const { return sizes_.page_size; }
+  std::size_t page_bytes() const {
+    return std::size_t{2} * extent_.layers * page_elements() * sizeof(kvmeld::half);
+  }
+
+private:
+  using pool_rows = kvmeld::pool_pages<kvmeld::half>;
+  using layout = kvmeld::paged<pool_rows>;
+
+  static kvmeld::shape extent_of(tiny_llama::config const& c, kv_sizes const& sizes) {
+    auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
+    return {u(c.layers),   sizes.slots,   u(c.kv_heads), u(c.heads / c.kv_heads),
+            u(c.head_dim), u(c.head_dim), sizes.capacity};
+  }
+  std::size_t page_elements() const {
+    return std::size_t{sizes_.page_size} * extent_.kv_heads * extent_.key_dim;
+  }
+  std::size_t side_elements() const { return sizes_.pages * page_elements(); }
+  layout rows(std::size_t side, std::int32_t const* table, std::uint8_t const* shared) const {
+    std::int64_t const token = std::int64_t{extent_.kv_heads} * extent_.key_dim,
+                       page = token * sizes_.page_size;
+    kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
+    pool_rows const from(memory_.data() + side * side_elements(), kvmeld::table_rows(table, most_pages_),
+                         shared);
+    return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
+  }
+  kvmeld::kv<layout, layout> tensors() const {
+    return {rows(0, table_.data(), shared_.data()), rows(1, table_.data(), shared_.data())};
+  }
+  void upload_tables() {
+    table_.upload(host_table_.data(), host_table_.size());
+    shared_.upload(pages_->shared(), sizes_.pages);
+  }
+  template <class F> void for_each_page(std::vector<std::uint32_t> const& list, F f) const {
+    std::size_t from = 0;
+    for (std::uint32_t const page : list) {
+      for (std::size_t side = 0; side < std::size_t{2} * extent_.layers; ++side) {
+        f(side * side_elements() + page * page_elements(), from);
+        from += page_elements();
+      }
+    }
+  }
+
+  kv_sizes sizes_;
+  kvmeld::shape extent_;
+  std::uint32_t most_pages_;
+  page_pool const* pages_;
+  device_array<kvmeld::half> memory_;
+  std::vector<std::int32_t> host_table_;
+  device_array<std::int32_t> table_;
+  device_array<std::uint8_t> shared_;
+  kvmeld::merged_cache<kvmeld::cuda_executor<>, Policy, layout, layout> cache_;
+  device_array<batch_part> parts_;
+  device_array<std::uint32_t> part_;
+  device_array<float> query_, key_, value_, out_, lse_;
+};
+
+}  // namespace paged_engine
