@@ -68,7 +68,7 @@ struct candidate {
     });
     start.assign(x->bytes(), x->bytes() + x->memory.size());
   }
-  void restore() const { std::memcpy(x->bytes(), start.data(), start.size()); }
+  void restore() const { std::copy(start.begin(), start.end(), x->bytes()); }
 
   // Rows below `lengths` as `rows` has them, those behind too if `all` is set; every other byte as it was.
   void expect(int stage, raw_rows const& rows, std::vector<std::uint32_t> const& lengths, bool exact,
