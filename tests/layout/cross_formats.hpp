@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,7 @@ template <class T> support::byte_list encode_row_of(float_row const& row) {
 }
 
 #if __has_include(<cuda/std/mdspan>)
-// A strided mdspan (sequence, head, slot, channel) per layer would be one more stride: here with all five extents.
+// Of all five extents, channels innermost or outermost.
 template <class T> tensor_ptr mdspan_tensor(order const& o, dice& d) {
   namespace md = cuda::std;
   shape const& s = o.extent;
@@ -109,8 +110,6 @@ template <class T> format exact_format(char const* name) {
 template <class T, class Wrap>
 tensor_ptr coded_tensor(char const* name, bool in_pages, order const& o, std::uint32_t codes,
                         std::size_t tail, dice& d, Wrap wrap) {
-  order inner = o;
-  inner.channels = codes;
   auto const end_of = [&](memory_of<T>& m) { return m.out->bytes() + (m.out->memory.size() - tail) / 8 * 8; };
   if (!in_pages) {
     memory_of<T> m(name, o.extent.slots() * codes + tail + 8, d);
