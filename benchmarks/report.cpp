@@ -25,6 +25,8 @@ char const* const legend =
     "  weigh, merge               the rows of sets of two or more, read; their pivots, written (weigh of "
     "chelsea reads\n"
     "                             degrees only)\n"
+    "  apply_LAYOUT, evict_LAYOUT both of these for keys in other layouts; where nothing merges, compaction "
+    "alone\n"
     "  compact                    rows that change their slot, read and written; emptied rows of V, zeroed\n"
     "  other stages               the ledger's and the plan's figures per entry, without the scratch between "
     "passes\n"

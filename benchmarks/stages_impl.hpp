@@ -1,6 +1,7 @@
 // Included by one source file per element type.
 #pragma once
 
+#include "layouts.hpp"
 #include "stages.hpp"
 #include "workbench.hpp"
 
@@ -259,9 +260,27 @@ private:
           b_.launch(kvmeld::compact_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, true});
         },
         values);
+    move_in_layouts();
     measure(
         "compact_ledger", [&] { b_.launch(kvmeld::compact_ledger_phase{wave}); },
         [&](counts const& c) { return c.moved * (2 * (9.0 + 4.0 * channels_) + 5) + c.emptied * 4; });
+  }
+
+  /// The same plan applied to keys in every layout, merged and moved in one go; "evict" where nothing merges.
+  void move_in_layouts() {
+    kvmeld::wave_ref const& wave = b_.wave();
+    constexpr bool merges = identify_type::makes_sets;
+    other_layouts<T> const layouts(x_.keys(), x_.extent());
+    layouts.each([&](char const* name, auto const& rows) {
+      using layout = std::decay_t<decltype(rows)>;
+      measure((std::string(merges ? "apply_" : "evict_") + name).c_str(),
+              [&] {
+                if (merges)
+                  b_.launch(kvmeld::merge_rows_phase<layout>{rows, wave, wave.plan, kvmeld::side::key});
+                b_.launch(kvmeld::compact_rows_phase<layout>{rows, wave, false});
+              },
+              [&](counts const& c) { return (2 * c.moved + (merges ? c.members + c.sets : 0)) * row_bytes; });
+    });
   }
 
   /// A sum over the scores of every track, where a selector ranks by them.
@@ -332,12 +351,16 @@ private:
 
 template <class T, class Policy>
 void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const& p) {
-  if (!s.wants_any({"score_select", "select", "open_round", "propose", "admit", "link", "weigh", "compose",
-                    "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "renumber",
-                    "compact_keys", "compact_values", "compact_values_transposed", "compact_ledger"},
-                   std::string("/") + name, x.of())) {
-    return;
+  std::string const suffix = std::string("/") + name;
+  bool wanted =
+      s.wants_any({"score_select", "select", "open_round", "propose", "admit", "link", "weigh", "compose",
+                   "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "renumber",
+                   "compact_keys", "compact_values", "compact_values_transposed", "compact_ledger"},
+                  suffix, x.of());
+  for (std::string const stage : {"apply_", "evict_"}) {
+    for (char const* layout : layout_names) wanted = wanted || s.wants(stage + layout + suffix, x.of());
   }
+  if (!wanted) return;
   stage_run<T, Policy>(s, x, name, p).run();
 }
 

@@ -31,6 +31,9 @@ public:
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(next() >> 32) % n; }
   std::uint32_t between(std::uint32_t low, std::uint32_t high) { return low + below(high - low + 1); }
   bool chance(double p) { return uniform() < p; }
+  template <class T> T const& pick(std::vector<T> const& list) {
+    return list[below(static_cast<std::uint32_t>(list.size()))];
+  }
   template <class T, std::size_t N> T const& pick(T const (&list)[N]) {
     return list[below(static_cast<std::uint32_t>(N))];
   }

@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -53,6 +54,27 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
   }
 }
 
+/// The same of rows that do not lie side by side: they are brought together in scratch as they are stored. One lane.
+template <class Kernels, class Layout, class Slot, class Weight>
+void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slot_t p, std::uint32_t count,
+                    Slot slot, Weight weight, blend_buffers const& b) {
+  using T = typename Layout::element_type;
+  static_assert(sizeof(T) <= sizeof(float));
+  std::uint32_t const d = layout.channels();
+  T* const gathered = reinterpret_cast<T*>(b.rows);
+  T* const merged = reinterpret_cast<T*>(b.total);
+  T const* rows[blend_block];
+  float weights[blend_block];
+  for (std::uint32_t i = 0; i < count; ++i) {
+    T* const row = gathered + std::size_t{i} * d;
+    gather_row(layout, where, slot(i), row);
+    rows[i] = row;
+    weights[i] = weight(i);
+  }
+  tuned.blend(rows, weights, count, d, merged);
+  scatter_row(layout, where, p, static_cast<T const*>(merged));
+}
+
 /// Row p = the blend of blend_rows, rounded to storage. Cooperative; barrier at the end. The host's tuned form goes from
 /// storage to storage with the same bits as the generic form, NaN payloads of binary16 aside.
 template <class Team, class Layout, class Slot, class Weight>
@@ -73,6 +95,12 @@ KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, s
       weights[i] = weight(i);
     }
     if (plain) return tuned->blend(rows, weights, count, layout.channels(), to.base);
+  }
+  if constexpr (gathers_for_kernels<Team, Layout>::value) {
+    if (auto const* const tuned = team.kernels(); tuned != nullptr && count <= blend_block) {
+      blend_gathered(*tuned, layout, where, p, count, slot, weight, b);
+      return;
+    }
   }
   blend_rows(team, layout, where, count, slot, weight, b);
   layout.encode_row(team, where, p, [&](std::uint32_t c) { return b.total[c]; });

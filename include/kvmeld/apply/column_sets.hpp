@@ -6,14 +6,23 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/sets.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (24 KiB).
+/// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25 KiB).
 class column_sets {
 public:
+  static constexpr std::uint32_t most_sets = 512, most_members = 2048;
+  static constexpr std::uint32_t most_slots = 1024;  ///< of a list for kernels
+  static constexpr std::uint32_t most_lanes = 16, fewest_lanes = 4;
+  /// Scratch of a kernel: rows of `lanes` elements for all slots, and for all merged entries.
+  static constexpr std::size_t kernel_bytes(std::size_t element) {
+    return (most_slots + most_sets) * most_lanes * element;
+  }
+
   /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `most_members` never fit.
   bool add(slot_t pivot, member_list const& m, float const* weight) {
     if (sets_ == most_sets || members_ + m.count > most_members) return false;
@@ -24,9 +33,21 @@ public:
       weight_[members_++] = weight[m.slots[j]];
     }
     begin_[sets_] = members_;
+    if (sets_ == 1) low_ = high_ = m.slots[0];
+    low_ = min_of(low_, m.slots[0]);
+    high_ = max_of(high_, m.slots[m.count - 1]);
     return true;
   }
   void clear() { sets_ = members_ = 0; }
+
+  /// Whether the slots of a set fit a kernel's list.
+  static bool is_near(member_list const& m) { return is_near(m.slots[0], m.slots[m.count - 1]); }
+  /// The same of all that are listed and this one.
+  bool stays_near(member_list const& m) const {
+    return sets_ == 0 || is_near(min_of(low_, m.slots[0]), max_of(high_, m.slots[m.count - 1]));
+  }
+  /// Whether so many of the slots are members that a kernel may as well read all of them.
+  bool dense() const { return 4 * members_ >= high_ - low_; }
 
   /// Orders the sets by size; sets are disjoint, so that their order does not show.
   void sort() {
@@ -48,16 +69,35 @@ public:
     }
   }
 
+  /// Whether kernels of so many lanes read no slot behind the last.
+  bool within(std::uint32_t lanes, std::uint32_t capacity) const {
+    return high_ / lanes * lanes + lanes <= capacity;
+  }
+  /// The sorted sets as such kernels take them (host_kernels::set_list).
+  template <class List> List list(std::uint32_t lanes) {
+    slot_t const first = low_ / lanes * lanes;
+    std::uint32_t const slots = high_ / lanes * lanes + lanes - first;
+    for (std::uint64_t& s : squares_) s = 0;
+    for (std::uint32_t j = 0; j < members_; ++j) {
+      std::uint32_t const square = (slot_[j] - first) / lanes;
+      squares_[square / 64] |= std::uint64_t{1} << square % 64;
+    }
+    return {first, slots, sets_, pivot_, begin_, order_, slot_, weight_, squares_};
+  }
+
 private:
-  static constexpr std::uint32_t most_sets = 512, most_members = 2048, sizes = 16;
+  static constexpr std::uint32_t sizes = 16;
+  static bool is_near(slot_t low, slot_t high) { return high - low / most_lanes * most_lanes < most_slots; }
   std::uint32_t size(std::uint32_t i) const { return min_of(begin_[i + 1] - begin_[i], sizes - 1); }
 
   std::uint32_t sets_ = 0, members_ = 0;
+  slot_t low_ = 0, high_ = 0;
   slot_t pivot_[most_sets];
   std::uint32_t begin_[most_sets + 1] = {};
   std::uint32_t order_[most_sets];
   slot_t slot_[most_members];
   float weight_[most_members];
+  std::uint64_t squares_[most_slots / fewest_lanes / 64];
 };
 
 }  // namespace KVMELD_ABI

@@ -9,6 +9,7 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 #include <kvmeld/merge/sets.hpp>
@@ -26,9 +27,10 @@ enum class side : std::uint8_t { key, value };
 /// touched. Sets are disjoint and sources are read only by their own target, so tiles need no order.
 /// Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along tokens.
 template <class Layout> struct merge_rows_phase {
-  static constexpr std::uint32_t block = 256;         ///< pivot slots per tile, rows first
-  static constexpr std::uint32_t channel_slice = 16;  ///< channels per tile, tokens first
-  static constexpr std::uint32_t most_fetched = 8;    ///< rows of a set that are asked for ahead
+  static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
+  static constexpr std::uint32_t channel_slice =
+      64;                                           ///< channels per tile, tokens first: each lists the sets
+  static constexpr std::uint32_t most_fetched = 8;  ///< rows of a set that are asked for ahead
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -38,9 +40,9 @@ template <class Layout> struct merge_rows_phase {
     return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice)
                                      : ceil_div(s.capacity, block);
   }
-  std::size_t scratch_bytes(int) const {
-    return runs_along_tokens<Layout> ? scratch_size(channel_slice * sizeof(float))
-                                     : blend_scratch(layout.channels());
+  std::size_t scratch_bytes(int lanes) const {
+    if (!runs_along_tokens<Layout>) return blend_scratch(layout.channels());
+    return scratch_size(channel_slice * sizeof(float)) + (lanes == 1 ? scratch_size(column_scratch()) : 0);
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -52,6 +54,9 @@ template <class Layout> struct merge_rows_phase {
   }
 
 private:
+  static constexpr std::size_t column_scratch() {
+    return column_sets::kernel_bytes(sizeof(typename Layout::element_type));
+  }
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
   /// What source i of a segment counts with.
@@ -80,7 +85,7 @@ private:
                             blend_buffers const& b) const {
     // Rows of sets lie far apart: those of a few sets ahead are asked for while one is merged.
     slot_t ahead = end;
-    if constexpr (has_row_kernels<Team, Layout>::value) {
+    if constexpr (gathers_for_kernels<Team, Layout>::value) {
       if (team.kernels() != nullptr) ahead = begin;
     }
     auto const fetch_set = [&] {
@@ -157,24 +162,42 @@ private:
     });
   }
 
-  /// Column by column in batches of sets. One lane.
-  template <class Column>
-  void merge_columns(tile const& t, std::uint32_t n, float const* weight, Column column,
-                     std::uint32_t channels) const {
-    column_sets sets;
-    auto const merge = [&] {
+  /// Column by column in batches of sets: those whose members lie near each other by squares of slots and channels. One lane.
+  template <class Kernels, class T>
+  void merge_columns(Kernels const& tuned, tile const& t, std::uint32_t n, float const* weight, T* columns,
+                     std::int64_t stride, std::uint32_t channels, std::uint32_t capacity,
+                     void* scratch) const {
+    column_sets near, far;
+    auto const merge = [&](column_sets& sets) {
       sets.sort();
-      for (std::uint32_t c = 0; c < channels; ++c) sets.merge(column(c));
+      std::uint32_t done = 0;
+      if constexpr (Kernels::template reads<T>) {
+        if (&sets == &near && sets.dense() && sets.within(tuned.lanes, capacity)) {
+          auto const list = sets.template list<typename Kernels::set_list>(tuned.lanes);
+          done = tuned.merge_columns(columns, stride, channels, list, scratch);
+        }
+      }
+      for (; done < channels; ++done) sets.merge(columns + std::int64_t{done} * stride);
       sets.clear();
     };
+    // members_of, with what does not change in registers.
+    slot_t const* const members = wave.set_member + wave.at(t.item, 0);
+    slot_t const* const ends = wave.set_end + wave.at(t.item, 0);
+    slot_t begin = 0;
     for (slot_t p = 0; p < n; ++p) {
-      member_list const m = members_of(wave, t.item, p);
-      if (m.count < 2 || sets.add(p, m, weight)) continue;
-      merge();
+      member_list const m{members + begin, ends[p] - begin};
+      begin = ends[p];
+      if (m.count < 2) continue;
+      column_sets& sets = column_sets::is_near(m) ? near : far;
+      bool const fits = &sets == &far || sets.stays_near(m);
+      if (fits && sets.add(p, m, weight)) continue;
+      merge(sets);
       if (sets.add(p, m, weight)) continue;
-      for (std::uint32_t c = 0; c < channels; ++c) merge_slot(column(c), p, m, weight);
+      for (std::uint32_t c = 0; c < channels; ++c)
+        merge_slot(columns + std::int64_t{c} * stride, p, m, weight);
     }
-    merge();
+    merge(near);
+    merge(far);
   }
   template <class T>
   KVMELD_HD static void merge_slot(T* x, slot_t p, member_list const& m, float const* weight) {
@@ -200,8 +223,9 @@ private:
     span_segment flow;
     if constexpr (has_kernels<Team>::value) {
       if (team.kernels() != nullptr && spreads.count == 0) {
-        merge_columns(t, n, weight, column, channels);
-        return;
+        void* const scratch = team.template scratch<std::byte>(column_scratch());
+        return merge_columns(*team.kernels(), t, n, weight, column(0), s.channel_stride, channels,
+                             s.remaining, scratch);
       }
     }
     // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has the same

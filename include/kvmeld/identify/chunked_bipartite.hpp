@@ -11,6 +11,7 @@
 #include <kvmeld/identify/admit/top_share.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
+#include <kvmeld/layout/gather_row.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -150,16 +150,6 @@ struct has_row_kernels<Team, Layout, true>
     : std::bool_constant<std::remove_pointer_t<
           decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
 
-/// Hints that a row is read soon, where the team has a way to.
-template <class Team, class Layout>
-KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
-  if constexpr (has_kernels<Team>::value && has_plain_rows<Layout>::value) {
-    if (team.kernels() == nullptr) return;
-    auto const s = layout.locate(where, slot);
-    if (s.channel_stride == 1) team.prefetch(s.base, layout.channels() * sizeof(*s.base));
-  }
-}
-
 /// True for layouts whose tokens lie side by side while channels do not: loops then run along tokens.
 template <class Layout>
 inline constexpr bool runs_along_tokens = Layout::token_run == 0 && Layout::channel_run == 1;

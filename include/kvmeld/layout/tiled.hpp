@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
@@ -40,6 +41,14 @@ public:
     for (std::uint32_t t = 0; t < tokens;) {
       segment<element_type> const s = groups_.locate(where, first + t);
       std::uint32_t const run = min_of(tokens - t, s.remaining);
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels()) {
+          for (std::uint32_t row = 0; row < run; ++row)
+            decode_row(*tuned, s, row, channel, channels, out + std::size_t{t + row} * ld);
+          t += run;
+          continue;
+        }
+      }
       team.for_each(run * channels, [&](std::uint32_t i) {
         std::uint32_t const row = i / channels, c = channel + i % channels;
         out[std::size_t{t + row} * ld + i % channels] =
@@ -51,12 +60,27 @@ public:
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     segment<element_type> const s = groups_.locate(where, slot);
+    if (team.lanes() == 1) {  // no lane has to divide to find its channel
+      for (std::uint32_t c = 0; c < channels();) {
+        element_type* const group = at(s, 0, c);
+        for (std::uint32_t i = 0; i < width_; ++i, ++c)
+          group[i] = element_traits<element_type>::from_float(value(c));
+      }
+      return;
+    }
     team.for_each(channels(), [&](std::uint32_t c) {
       *at(s, 0, c) = element_traits<element_type>::from_float(value(c));
     });
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<element_type> const to = groups_.locate(where, dst), from = groups_.locate(where, src);
+    if constexpr (has_kernels<Team>::value && std::is_trivially_copyable_v<element_type>) {
+      if (team.kernels() != nullptr) {
+        for (std::uint32_t g = 0; g < groups_.channels() && dst != src; ++g)
+          copy_group(group(to, g), group(from, g));
+        return;
+      }
+    }
     team.for_each(channels(), [&](std::uint32_t c) { *at(to, 0, c) = *at(from, 0, c); });
   }
   KVMELD_HD std::uint32_t channels() const { return groups_.channels() * width_; }
@@ -66,6 +90,23 @@ public:
   std::string problem(shape const& s) const {
     if (width_ == 0) return "tiled: width is 0; allowed are numbers from 1 on";
     return layout_problem("tiled: groups", groups_, groups_.channels(), s);
+  }
+  /// A whole row to contiguous memory and back, raw bits. One lane.
+  void gather_row(track where, slot_t slot, element_type* out) const {
+    segment<element_type> const s = groups_.locate(where, slot);
+    for (std::uint32_t g = 0; g < groups_.channels(); ++g)
+      copy_group(out + std::size_t{g} * width_, group(s, g));
+  }
+  void scatter_row(track where, slot_t slot, element_type const* row) const {
+    segment<element_type> const s = groups_.locate(where, slot);
+    for (std::uint32_t g = 0; g < groups_.channels(); ++g)
+      copy_group(group(s, g), row + std::size_t{g} * width_);
+  }
+  /// Hints that a row is read soon.
+  template <class Team> void prefetch_row(Team const& team, track where, slot_t slot) const {
+    segment<element_type> const s = groups_.locate(where, slot);
+    for (std::uint32_t g = 0; g < groups_.channels(); ++g)
+      team.prefetch(group(s, g), width_ * sizeof(element_type));
   }
   KVMELD_HD std::uint32_t width() const { return width_; }
   KVMELD_HD Groups const& groups() const { return groups_; }
@@ -77,6 +118,36 @@ public:
   }
 
 private:
+  static element_type* group(segment<element_type> const& s, std::uint32_t g) {
+    return s.base + std::int64_t{g} * s.channel_stride;
+  }
+  /// The channels of one group: mostly some pieces of 16 bytes, too few for a call.
+  void copy_group(element_type* to, element_type const* from) const {
+    constexpr std::uint32_t piece = 16 / sizeof(element_type);
+    if (width_ % piece != 0) {
+      std::memcpy(to, from, width_ * sizeof(element_type));
+      return;
+    }
+    for (std::uint32_t c = 0; c < width_; c += piece) copy_piece(to + c, from + c);
+  }
+  /// Some channels of a row as floats, side by side first.
+  template <class Kernels>
+  void decode_row(Kernels const& tuned, segment<element_type> const& s, std::uint32_t row,
+                  std::uint32_t channel, std::uint32_t channels, float* out) const {
+    constexpr std::uint32_t most = 256;
+    alignas(64) std::byte memory[most * sizeof(element_type)];
+    auto* const side_by_side = reinterpret_cast<element_type*>(memory);
+    for (std::uint32_t done = 0; done < channels;) {
+      std::uint32_t const part = min_of(most, channels - done);
+      for (std::uint32_t i = 0; i < part;) {
+        std::uint32_t const c = channel + done + i, n = min_of(part - i, width_ - c % width_);
+        std::memcpy(memory + i * sizeof(element_type), at(s, row, c), n * sizeof(element_type));
+        i += n;
+      }
+      tuned.decode(side_by_side, part, out + done);
+      done += part;
+    }
+  }
   Groups groups_;
   std::uint32_t width_;
 };

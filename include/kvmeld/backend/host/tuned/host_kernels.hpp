@@ -47,6 +47,26 @@ struct host_kernels {
                      half* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
+  /// Sets whose slots lie in [first, first + slots), multiples of `lanes`. Set n has the members begin[n] .. begin[n + 1] - 1
+  /// (slots, ascending); `order` lists the sets by size. Bit i of `squares`: there are members among the `lanes` slots from
+  /// first + i * lanes on.
+  struct set_list {
+    std::uint32_t first, slots, count;
+    std::uint32_t const *pivot, *begin, *order, *member;
+    float const* weight;
+    std::uint64_t const* squares;
+  };
+  /// Of a vector of floats.
+  std::uint32_t lanes;
+  /// Columns of storage `stride` elements apart: x[pivot] = sum of weight * x[member] of every set, in the order and with the
+  /// rounding of the generic loop. Takes the listed squares of slots whole, `lanes` channels at a time; returns how many
+  /// channels it has done, the rest are fewer. `scratch`: [slots + sets][lanes] elements.
+  template <class T>
+  using merge_columns_of = std::uint32_t (*)(T* columns, std::int64_t stride, std::uint32_t channels,
+                                             set_list const& sets, void* scratch);
+  merge_columns_of<float> merge_columns_float;
+  merge_columns_of<half> merge_columns_half;
+  merge_columns_of<bfloat16> merge_columns_bfloat16;
   /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart; past the caches where they are many.
   void (*clear_rows)(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes);
   /// memcpy past the caches where whole lines are copied to whole lines.
@@ -137,6 +157,12 @@ struct host_kernels {
   template <class T>
   void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {
     of_type<T>(blend_float, blend_half, blend_bfloat16)(row, weight, count, n, to);
+  }
+  template <class T>
+  std::uint32_t merge_columns(T* columns, std::int64_t stride, std::uint32_t channels, set_list const& sets,
+                              void* scratch) const {
+    return of_type<T>(merge_columns_float, merge_columns_half,
+                      merge_columns_bfloat16)(columns, stride, channels, sets, scratch);
   }
   /// Whether no element is NaN or infinite.
   template <class T> bool all_finite(T const* x, std::uint32_t n) const {

@@ -3,6 +3,8 @@
 
 #include "rows.inl"
 
+#include "columns.inl"
+
 #include "products.inl"
 #include "selection.inl"
 #include "softmax.inl"
@@ -19,6 +21,10 @@ inline host_kernels const* table() {
                                         blend_float,
                                         blend_half,
                                         blend_bfloat16,
+                                        width,
+                                        merge_columns_float,
+                                        merge_columns_half,
+                                        merge_columns_bfloat16,
                                         clear_rows,
                                         stream_row,
                                         drain,

@@ -1,0 +1,78 @@
+// Whole rows between where they lie and contiguous memory: how one lane brings any row to kernels that want it side by side.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Layouts with plain rows, and those that have `gather_row(track, slot_t, T*)` and `scatter_row(track, slot_t, T const*)`.
+template <class Layout, class = void> struct gathers_rows : has_plain_rows<Layout> {};
+template <class Layout>
+struct gathers_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().gather_row(
+                                track{}, slot_t{}, std::declval<typename Layout::element_type*>()))>>
+    : std::true_type {};
+
+/// Whether a team brings kernels for rows of this layout once they lie side by side.
+template <class Team, class Layout, bool = has_kernels<Team>::value&& gathers_rows<Layout>::value>
+struct gathers_for_kernels : std::false_type {};
+template <class Team, class Layout>
+struct gathers_for_kernels<Team, Layout, true>
+    : std::bool_constant<std::remove_pointer_t<
+          decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
+
+/// out[c] = element (slot, c), raw bits. One lane.
+template <class Layout, class T> void gather_row(Layout const& layout, track where, slot_t slot, T* out) {
+  if constexpr (has_plain_rows<Layout>::value) {
+    segment<T> const s = layout.locate(where, slot);
+    if (s.channel_stride == 1) {
+      std::memcpy(out, s.base, layout.channels() * sizeof(T));
+    } else {
+      for (std::uint32_t c = 0; c < layout.channels(); ++c)
+        out[c] = s.base[std::int64_t{c} * s.channel_stride];
+    }
+  } else {
+    layout.gather_row(where, slot, out);
+  }
+}
+
+/// Element (slot, c) = row[c], raw bits. One lane.
+template <class Layout, class T>
+void scatter_row(Layout const& layout, track where, slot_t slot, T const* row) {
+  if constexpr (has_plain_rows<Layout>::value) {
+    segment<T> const s = layout.locate(where, slot);
+    if (s.channel_stride == 1) {
+      std::memcpy(s.base, row, layout.channels() * sizeof(T));
+    } else {
+      for (std::uint32_t c = 0; c < layout.channels(); ++c)
+        s.base[std::int64_t{c} * s.channel_stride] = row[c];
+    }
+  } else {
+    layout.scatter_row(where, slot, row);
+  }
+}
+
+/// Hints that a row is read soon, where the team has a way to.
+template <class Team, class Layout>
+KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
+  if constexpr (gathers_for_kernels<Team, Layout>::value) {
+    if (team.kernels() == nullptr) return;
+    if constexpr (has_plain_rows<Layout>::value) {
+      auto const s = layout.locate(where, slot);
+      if (s.channel_stride == 1) team.prefetch(s.base, layout.channels() * sizeof(*s.base));
+    } else {
+      layout.prefetch_row(team, where, slot);
+    }
+  }
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
