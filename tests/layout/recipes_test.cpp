@@ -262,7 +262,7 @@ namespace {
 
 // Block tables of two sequences in a pool of 12 blocks of 16 tokens; block 3 and others are nobody's.
 std::vector<std::int32_t> const blocks_of = {7, 2, 11, 0, 9, 4, 1, 10};
-constexpr idx most_pages = 4, pool_blocks = 12, page = 16;
+constexpr idx most_pages = 4, page = 16;
 
 idx block_of(idx sequence, idx token) {
   return static_cast<idx>(blocks_of[sequence * most_pages + token / page]);
