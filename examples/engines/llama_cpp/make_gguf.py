@@ -1,0 +1,84 @@
+"""A small Hugging Face Llama model as GGUF, float32, without a vocabulary: tokens are numbers.
+
+    pip install gguf numpy && python3 make_gguf.py examples/data/tiny-kjv tiny-kjv.gguf
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+import gguf
+import numpy
+
+PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def tensors_of(path):
+    """Name and array of every tensor of a safetensors file in half precision."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] != "F16":
+            sys.exit(f"{name} is {entry['dtype']}; this script reads F16")
+        begin, end = (8 + size + x for x in entry["data_offsets"])
+        yield name, numpy.frombuffer(data[begin:end], numpy.float16).reshape(entry["shape"]).astype(numpy.float32)
+
+
+def pairs_side_by_side(weight, heads):
+    """Rotation pairs (i, i + d/2) of every head become (2i, 2i + 1), which is how this architecture rotates."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def main():
+    folder, target = pathlib.Path(sys.argv[1]), sys.argv[2]
+    c = json.loads((folder / "config.json").read_text())
+    out = gguf.GGUFWriter(target, "llama")
+    out.add_name(folder.name)
+    out.add_block_count(c["num_hidden_layers"])
+    out.add_context_length(c["max_position_embeddings"])
+    out.add_embedding_length(c["hidden_size"])
+    out.add_feed_forward_length(c["intermediate_size"])
+    out.add_head_count(c["num_attention_heads"])
+    out.add_head_count_kv(c["num_key_value_heads"])
+    out.add_key_length(c["head_dim"])
+    out.add_value_length(c["head_dim"])
+    out.add_rope_dimension_count(c["head_dim"])
+    out.add_rope_freq_base(c["rope_theta"])
+    out.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    out.add_vocab_size(c["vocab_size"])
+    out.add_tokenizer_model("no_vocab")
+    for name, weight in tensors_of(folder / "model.safetensors"):
+        if name == "model.embed_tokens.weight":
+            out.add_tensor("token_embd.weight", weight)
+        elif name == "model.norm.weight":
+            out.add_tensor("output_norm.weight", weight)
+        elif name == "lm_head.weight":
+            out.add_tensor("output.weight", weight)
+        else:
+            _, _, layer, part = name.removesuffix(".weight").split(".", 3)
+            if part == "self_attn.q_proj":
+                weight = pairs_side_by_side(weight, c["num_attention_heads"])
+            if part == "self_attn.k_proj":
+                weight = pairs_side_by_side(weight, c["num_key_value_heads"])
+            out.add_tensor(f"blk.{layer}.{PARTS[part]}.weight", weight)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+main()

@@ -1,0 +1,183 @@
+// A sequence of llama.cpp made shorter from outside: llama_state_seq_get_data gives its cells as bytes, kvmeld merges
+// where they lie in these bytes, and llama_state_seq_set_data takes fewer cells back. Needs no header of llama.cpp.
+#pragma once
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace llama_cpp {
+
+/// The bytes of llama_state_seq_get_data: four words; per cell its position, a one, its sequence; two words; per layer the
+/// keys' type, row size and rows [cell][head][channel]; per layer the values likewise, or where they are transposed (no
+/// flash attention) type, element size, channels of all heads, and [head][channel][cell].
+class sequence_state {
+public:
+  static constexpr std::size_t layer_header = 12, cell_bytes = 12;
+
+  explicit sequence_state(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
+    if (word(8) != 1) throw std::runtime_error("a state of several streams; allowed is one");
+    cells_ = word(12);
+    std::size_t const tensors = 16 + cells_ * cell_bytes;
+    transposed_ = word(tensors) != 0;
+    layers_ = word(tensors + 4);
+    keys_ = tensors + 8;
+    key_layer_ = layer_header + cells_ * word(keys_ + 4);
+    values_ = keys_ + layers_ * key_layer_;
+    std::size_t const value_row =
+        transposed_ ? std::size_t{word(values_ + 4)} * word(values_ + 8) : word(values_ + 4);
+    value_layer_ = layer_header + cells_ * value_row;
+    if (values_ + layers_ * value_layer_ != bytes_.size())
+      throw std::runtime_error("a state of another form than llama.cpp 0.5.0 writes of plain attention");
+  }
+
+  std::uint32_t cells() const { return cells_; }
+  bool transposed() const { return transposed_; }
+  std::int32_t position(std::uint32_t cell) const {
+    return static_cast<std::int32_t>(word(16 + cell * cell_bytes));
+  }
+  /// Cells in the order of their positions: a block table of pages of one token.
+  std::vector<std::int32_t> order() const {
+    std::vector<std::int32_t> out(cells_);
+    std::iota(out.begin(), out.end(), 0);
+    std::sort(out.begin(), out.end(), [&](std::int32_t a, std::int32_t b) {
+      return position(static_cast<std::uint32_t>(a)) < position(static_cast<std::uint32_t>(b));
+    });
+    return out;
+  }
+
+  /// The layouts of both, for T the type of the cache (half by default, float); `order` outlives them.
+  template <class T> auto layouts(kvmeld::shape const& s, std::int32_t const* order) {
+    std::int64_t const d = s.key_dim, row = d * s.kv_heads, n = cells_;
+    auto const elements = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes / sizeof(T)); };
+    if (key_layer_ != layer_header + sizeof(T) * static_cast<std::size_t>(n * row) || layers_ != s.layers)
+      throw std::runtime_error("the state's layers, heads or element type are not those of the shape");
+    kvmeld::page_strides const by_cell{row, elements(key_layer_), d, 0, 1};
+    kvmeld::page_strides const plain{row, elements(value_layer_), d, 0, 1};
+    kvmeld::page_strides const along_cells{1, elements(value_layer_), d * n, 0, n};
+    auto const table = kvmeld::table_rows(order, s.capacity);
+    auto const tensor = [&](std::size_t at) { return reinterpret_cast<T*>(bytes_.data() + at); };
+    return kvmeld::kv{
+        kvmeld::paged(kvmeld::pool_pages(tensor(keys_ + layer_header), table), 1, by_cell, s, s.key_dim),
+        kvmeld::paged(kvmeld::pool_pages(tensor(values_ + layer_header), table), 1,
+                      transposed_ ? along_cells : plain, s, s.value_dim)};
+  }
+
+  /// The bytes of a state of the cells kept[0], kept[1], .. at these positions.
+  std::vector<std::uint8_t> shortened(std::vector<std::int32_t> const& kept,
+                                      std::vector<std::int32_t> const& positions) const {
+    std::vector<std::uint8_t> out(bytes_.begin(), bytes_.begin() + 12);
+    auto const put = [&](std::size_t from, std::size_t size) {
+      auto const at = bytes_.begin() + static_cast<std::ptrdiff_t>(from);
+      out.insert(out.end(), at, at + static_cast<std::ptrdiff_t>(size));
+    };
+    auto const put_word = [&](std::uint32_t value) {
+      std::uint8_t raw[4];
+      std::memcpy(raw, &value, 4);
+      out.insert(out.end(), raw, raw + 4);
+    };
+    put_word(static_cast<std::uint32_t>(kept.size()));
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      put_word(static_cast<std::uint32_t>(positions[i]));
+      put(16 + static_cast<std::size_t>(kept[i]) * cell_bytes + 4, cell_bytes - 4);
+    }
+    put(keys_ - 8, 8);
+    auto const put_tensor = [&](std::size_t at, std::size_t layer_bytes, bool along_cells) {
+      for (std::uint32_t layer = 0; layer < layers_; ++layer, at += layer_bytes) {
+        put(at, layer_header);
+        std::size_t const size = word(at + 4);  // of an element, or of a row
+        std::size_t const columns = along_cells ? word(at + 8) : 1;
+        for (std::size_t column = 0; column < columns; ++column)
+          for (std::int32_t cell : kept)
+            put(at + layer_header + (column * cells_ + static_cast<std::size_t>(cell)) * size, size);
+      }
+    };
+    put_tensor(keys_, key_layer_, false);
+    put_tensor(values_, value_layer_, transposed_);
+    return out;
+  }
+
+private:
+  std::uint32_t word(std::size_t at) const {
+    std::uint32_t value = 0;
+    if (at + 4 > bytes_.size()) throw std::runtime_error("a state that is too short");
+    std::memcpy(&value, bytes_.data() + at, 4);
+    return value;
+  }
+
+  std::vector<std::uint8_t> bytes_;
+  std::uint32_t cells_ = 0, layers_ = 0;
+  bool transposed_ = false;
+  std::size_t keys_ = 0, key_layer_ = 0, values_ = 0, value_layer_ = 0;
+};
+
+/// What the shortened sequence is read with.
+struct reading {
+  bool degrees = false;  ///< log degrees are added to the logits (kq_bias.hpp)
+  bool one_plan = true;  ///< the same entries merge in all heads and layers
+};
+
+/// Makes one sequence shorter, as often as wanted; remembers degrees and scores in between. A cell is a slot of all layers
+/// and heads, so they stay equally long; its position serves the causal mask only, which sees all of what is held.
+template <class T, class Policy> class sequence_shortener {
+public:
+  /// `extent` of one sequence, `capacity` the most cells.
+  sequence_shortener(kvmeld::shape const& extent, Policy policy, reading how = {})
+      : policy_(policy), sizes_{extent} {
+    sizes_.scope = how.one_plan ? kvmeld::plan_scope::group : kvmeld::plan_scope::head;
+    sizes_.bias = how.degrees ? kvmeld::bias_support::per_head : kvmeld::bias_support::none;
+    sizes_.ignore_degree = !how.degrees;
+  }
+
+  /// The sequence's state down to a share of the tokens it has been given so far. Cells of the result are in the order of
+  /// the entries.
+  std::vector<std::uint8_t> shorten(std::vector<std::uint8_t> bytes, double share) {
+    sequence_state state(std::move(bytes));
+    std::vector<std::int32_t> order = state.order();
+    auto const tensors = state.layouts<T>(sizes_.extent, order.data());
+    if (!cache_) {
+      cache_.emplace(kvmeld::host_executor(), policy_, tensors, sizes_);
+      cache_->open(0, state.cells());
+    } else {
+      std::uint32_t const held = cache_->longest(0);
+      if (state.cells() < held) throw std::runtime_error("the sequence lost cells since it was shortened");
+      cache_->rebind(tensors);
+      cache_->append({0}, {state.cells() - held});
+      cache_->commit({0}, {state.cells() - held});
+    }
+    cache_->compress({0}, kvmeld::budget::ratio(share), kvmeld::shortfall::evict_lowest);
+    auto const ref = cache_->ref();
+    auto const any = ref.where(0, 0, 0);
+    std::vector<std::int32_t> positions(ref.length(any));
+    for (std::uint32_t slot = 0; slot < positions.size(); ++slot) positions[slot] = ref.position(any, slot);
+    order.resize(positions.size());
+    return state.shortened(order, positions);
+  }
+  std::uint32_t entries() const { return cache_ ? cache_->longest(0) : 0; }
+  /// [layer][KV head][entry], natural logarithms.
+  std::vector<float> log_degrees() const {
+    std::vector<float> out;
+    auto const ref = cache_->ref();
+    for (std::uint32_t layer = 0; layer < sizes_.extent.layers; ++layer)
+      for (std::uint32_t head = 0; head < sizes_.extent.kv_heads; ++head)
+        for (std::uint32_t slot = 0; slot < entries(); ++slot)
+          out.push_back(ref.log_degree(ref.where(layer, 0, head), slot));
+    return out;
+  }
+
+private:
+  using rows = kvmeld::paged<kvmeld::pool_pages<T>>;
+  Policy policy_;
+  kvmeld::limits sizes_;
+  std::optional<kvmeld::merged_cache<kvmeld::host_executor, Policy, rows, rows>> cache_;
+};
+
+}  // namespace llama_cpp
