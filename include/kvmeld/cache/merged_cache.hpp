@@ -8,6 +8,7 @@
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
+#include <kvmeld/cache/padding.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequence_calls.hpp>
@@ -142,7 +143,8 @@ public:
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
     std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
     for (std::uint32_t slot : slots) {
-      bool changes = false;
+      bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+      if (sizes_.padded) known_.drop_padding(slot);
       for_tracks(slot, [&](track t) {
         std::uint32_t const before = known_.at(t);
         std::uint32_t const limit = allowed.resolve(t, facts_.seen[slot]);
@@ -164,6 +166,7 @@ public:
     if constexpr (is_immediate<Executor>::value) {
       for (std::uint32_t slot : slots) known_.read(ledger_, slot);
     }
+    if (sizes_.padded) pad(work, slots);
     return {};
   }
 
@@ -275,10 +278,11 @@ private:
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }
+  static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
   std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
-    return bound_after(policy_, known_.at(t), known_.known(t.sequence),
-                       allowed.resolve(t, facts_.seen[t.sequence]), facts_.frozen[t.sequence],
-                       is_always_writable<Keys>::value && is_always_writable<Values>::value, fallback);
+    return bound_after(policy_, known_.held(t), known_.known(t.sequence),
+                       allowed.resolve(t, facts_.seen[t.sequence]), facts_.frozen[t.sequence], writes_all,
+                       fallback);
   }
 
   std::string apply_problem() const {
@@ -291,6 +295,24 @@ private:
   work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
     return {list, static_cast<std::uint32_t>(sequences), sizes_.scope == plan_scope::group};
   }
+  /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
+  void pad(work_list work, index_list slots) {
+    lengths_.clear();
+    for (std::uint32_t slot : slots) lengths_.push_back(known_.longest(slot));
+    sequence_phase const all{ledger_, work, executor_.stage({lengths_.data(), lengths_.size()}).data()};
+    launch(clear_padding_phase<Keys>{all, tensors_.keys});
+    launch(clear_padding_phase<Values>{all, tensors_.values});
+    launch(pad_phase{all});
+    launch(pad_settle_phase{all});
+    for (std::uint32_t slot : slots) {
+      if constexpr (is_immediate<Executor>::value) {
+        known_.read(ledger_, slot);
+      } else {
+        known_.pad(slot, writes_all && known_.known(slot));
+      }
+    }
+  }
+
   /// Recorded calls may be given other budgets, of any kind, when they are made again.
   budget stage_budget(budget allowed) {
     if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
@@ -311,6 +333,7 @@ private:
   }
 
   report_on_its_way<Executor> report_;
+  std::vector<std::uint32_t> lengths_;  ///< that sequences were last padded to
 };
 
 }  // namespace KVMELD_ABI
