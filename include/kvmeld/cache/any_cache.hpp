@@ -11,6 +11,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 
 #include <cstddef>
@@ -65,6 +66,9 @@ public:
   }
   status truncate(std::uint32_t slot, std::uint32_t tokens) { return held_->truncate(slot, tokens); }
   status freeze(std::uint32_t slot, std::uint32_t length) { return held_->freeze(slot, length); }
+  status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
+    return held_->shift(slot, offset, rope, first);
+  }
   status append(index_list slots, index_list counts) { return held_->append(slots, counts); }
   status commit(index_list slots, index_list accepted) { return held_->commit(slots, accepted); }
 
@@ -149,6 +153,7 @@ private:
     virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
+    virtual status shift(std::uint32_t, position_t, rope_params const&, position_t) = 0;
     virtual status append(index_list, index_list) = 0;
     virtual status commit(index_list, index_list) = 0;
     virtual status observe(query_batch const&, any_rows const&, head_rows<float const>,
@@ -194,6 +199,9 @@ private:
       return cache.truncate(slot, tokens);
     }
     status freeze(std::uint32_t slot, std::uint32_t length) override { return cache.freeze(slot, length); }
+    status shift(std::uint32_t slot, position_t offset, rope_params const& rope, position_t first) override {
+      return cache.shift(slot, offset, rope, first);
+    }
     status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
     status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
     status observe(query_batch const& batch, any_rows const& query, head_rows<float const> lse,

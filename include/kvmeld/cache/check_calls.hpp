@@ -140,6 +140,7 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
 /// Stands for a layout that the host may not look into: what may not be written there, phases find out.
 struct unseen_rows {
   static constexpr bool always_writable = true;
+  static constexpr bool writable(track, slot_t) { return true; }
 };
 
 /// Length of the beginning that is frozen or that a layout refuses to write.

@@ -1,6 +1,7 @@
 // What a host knows of a ledger that it may not look into.
 #pragma once
 
+#include <kvmeld/cache/shift.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
@@ -130,6 +131,12 @@ public:
   void truncate(std::uint32_t sequence, std::uint32_t tokens) {
     shorten(sequence, seen_[sequence] - tokens);
     seen_[sequence] = tokens;
+  }
+  void shift(std::uint32_t sequence, position_t offset, position_t first) {
+    seen_[sequence] = shifted_tokens(seen_[sequence], offset, first);
+    std::uint32_t& merged = words_of(sequence)[sequence_word::compressed_at];
+    merged = shifted_tokens(merged, offset, first);
+    note(sequence, since::shrunk);  // a report from before has other numbers
   }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {

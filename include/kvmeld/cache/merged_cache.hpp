@@ -56,6 +56,7 @@ class merged_cache : public sequence_calls<Executor, Policy, Keys, Values> {
   using base::planned_;
   using base::policy_;
   using base::policy_name_;
+  using base::readable;
   using base::refuse;
   using base::refuse_once;
   using base::seen_tensors;
@@ -265,7 +266,6 @@ private:
   status save_problem(std::uint32_t slot) const {
     return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
   }
-  readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
 
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {

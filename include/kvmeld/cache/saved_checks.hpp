@@ -65,7 +65,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (merged > seen) return "a compression of more tokens than were seen";
   if (l.frozen[t.sequence] > n - pending) return "a frozen beginning longer than the track";
   std::uint32_t const empty = l.word(t, track_word::empty), from = l.word(t, track_word::padded_from);
-  if (n - pending > seen) return "more entries than tokens seen";
+  if (std::uint64_t{n} > std::uint64_t{seen} + pending + empty) return "more entries than tokens seen";
   if (empty > n - pending || from > n - pending || (empty == 0) != (from == 0))
     return "empty slots that cannot be";
   if (empty != 0 && l.frozen[t.sequence] >= from) return "an empty slot in its frozen beginning";

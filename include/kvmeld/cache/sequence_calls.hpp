@@ -1,15 +1,19 @@
 // The calls that begin, grow, cut and end sequences.
 #pragma once
 
+#include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/cache_storage.hpp>
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
+#include <kvmeld/cache/check_shift.hpp>
 #include <kvmeld/cache/fork.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/shift.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -91,6 +95,30 @@ public:
     return {};
   }
 
+  /// Shifts a context: entries stored from position `first` on, and the next token, move by `offset` positions, and `rope`
+  /// says how their keys lie rotated, so that they turn with them, in place. Inactive `rope`: keys lie unrotated, or the
+  /// engine turns them itself. Rotations are linear: the logits of queries that turn likewise stay as they were, merged
+  /// keys included, but for the rounding of storage. Tokens seen are counted anew from there (budgets by ratio and
+  /// `truncate` go by them); positions below `first` (sinks) stay, and nothing may move to or below them, or below 0.
+  /// Refuses pending entries, and frozen ones or rows that may not be written where they would turn; where the host cannot
+  /// ask the layout, such rows leave finding::unrotated. Waits where launches are not immediate.
+  status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
+    auto const problem = [&] {
+      std::string text = check_calls::shift<Values>(facts_, slot, offset, rope, first);
+      if (!text.empty()) return text;
+      return check_calls::shifted_entries(readable().ledger, slot, offset, rope, first, seen_tensors().keys);
+    };
+    if (status s = refuse_once("shift", problem); !s.ok()) return s;
+    forget_plan_of(slot);
+    sequence_phase const all{ledger_, stage({&slot, 1}), nullptr};
+    if (rope.active())
+      launch(turn_keys_phase<Keys>{tensors_.keys, ledger_, rope, offset, first}, {sizes_.extent, all.work});
+    launch(shift_phase<Keys>{all, tensors_.keys, offset, first, rope.active()});
+    launch(shift_settle_phase{all, offset, first});
+    known_.shift(slot, offset, first);
+    return {};
+  }
+
   /// Ends a sequence; its slot can be opened again.
   status close(std::uint32_t slot) {
     if (status s = refuse([&] { return check_calls::is_open("close", facts_, {slot}); }); !s.ok()) return s;
@@ -129,11 +157,13 @@ public:
   }
 
 protected:
+  using base::arrays_;
   using base::executor_;
   using base::facts_;
   using base::keep_known;
   using base::known_;
   using base::ledger_;
+  using base::memory_;
   using base::planned_;
   using base::refuse;
   using base::sizes_;
@@ -154,6 +184,8 @@ protected:
       return kv<check_calls::unseen_rows, check_calls::unseen_rows>{};
     }
   }
+  /// The ledger where the host can read it; waits where launches are not immediate.
+  readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
   /// A plan is for the sequences that were open when it was made.
   void forget_plan_of(std::uint32_t slot) {
     for (std::uint32_t other : planned_) {

@@ -63,6 +63,8 @@ enum : std::uint32_t {
   /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to: what the host
   /// knew was wrong.
   overfull = 8,
+  unrotated =
+      16,  ///< keys in rows that may not be written were to turn with a shift of the context, and did not
 };
 }  // namespace finding
 

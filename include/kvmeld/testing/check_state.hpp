@@ -103,8 +103,8 @@ inline std::string invariant_problem(ledger_ref const& l) {
     } else if (std::uint64_t{frozen} + pending > n) {
       problem = message(check_calls::track_name(t), " holds ", n, " entries, fewer than its ", frozen,
                         " frozen and ", pending, " pending ones");
-    } else if (n > std::uint64_t{seen} + pending) {
-      problem = message(check_calls::track_name(t), " holds ", n, " entries, more than the ", seen,
+    } else if (l.held(t) > std::uint64_t{seen} + pending) {
+      problem = message(check_calls::track_name(t), " holds ", l.held(t), " entries, more than the ", seen,
                         " tokens seen and ", pending, " pending");
     } else {
       problem = entry_problem(l, t);
