@@ -8,6 +8,7 @@
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
+#include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
 #include <string>
@@ -37,6 +38,11 @@ template <class Keys, class Values>
 std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   std::string problem = layout_problem("keys", x.keys, extent.key_dim, extent);
   if (problem.empty()) problem = layout_problem("values", x.values, extent.value_dim, extent);
+  if (problem.empty()) problem = folding_problem("keys", x.keys, extent);
+  if constexpr (!reads_keys<Values>::value) {
+    if (problem.empty()) problem = folding_problem("values", x.values, extent);
+    if (problem.empty()) problem = overlap_problem(x.keys, x.values, extent);
+  }
   return problem;
 }
 
