@@ -5,6 +5,7 @@
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/cache/page_notes.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -60,6 +61,11 @@ public:
     return held_->open(slot, tokens_cached, frozen, id);
   }
   status close(std::uint32_t slot) { return held_->close(slot); }
+  status write_pages(index_list slots, page_notes<> const& notes) { return held_->write_pages(slots, notes); }
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+               std::uint32_t id = 0) {
+    return held_->adopt(slot, slots, tokens, notes, id);
+  }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
     return held_->fork(from, into, id, frozen, how);
@@ -150,6 +156,8 @@ private:
     virtual void* as(char const* mark) = 0;
     virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t) = 0;
     virtual status close(std::uint32_t) = 0;
+    virtual status write_pages(index_list, page_notes<> const&) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_notes<> const&, std::uint32_t) = 0;
     virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
@@ -191,6 +199,13 @@ private:
       return cache.open(slot, tokens, frozen, id);
     }
     status close(std::uint32_t slot) override { return cache.close(slot); }
+    status write_pages(index_list slots, page_notes<> const& notes) override {
+      return cache.write_pages(slots, notes);
+    }
+    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+                 std::uint32_t id) override {
+      return cache.adopt(slot, slots, tokens, notes, id);
+    }
     status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id, std::uint32_t frozen,
                 fork_rows how) override {
       return cache.fork(from, into, id, frozen, how);

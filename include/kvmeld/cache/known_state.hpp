@@ -116,6 +116,13 @@ public:
     note(sequence, since::replaced);
     std::fill_n(words_of(sequence), std::uint32_t{sequence_word::count}, 0u);
   }
+  /// As open, of pages with up to `n` entries; padded or not, the host has bounds.
+  void adopt(std::uint32_t sequence, std::uint32_t n, std::uint32_t tokens, std::uint32_t id) {
+    open(sequence, n, 0, id);
+    seen_[sequence] = words_of(sequence)[sequence_word::compressed_at] = tokens;
+    known_[sequence] = 0;
+    pad(sequence, false);
+  }
   void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
   void freeze(std::uint32_t sequence, std::uint32_t n) { frozen_[sequence] = n; }
   void append(std::uint32_t sequence, std::uint32_t n) {

@@ -44,6 +44,7 @@ template <class Executor, class Policy, class Keys, class Values>
 class merged_cache : public sequence_calls<Executor, Policy, Keys, Values> {
   using base = sequence_calls<Executor, Policy, Keys, Values>;
   using base::arrays_;
+  using base::bounds_of;
   using base::budgets_;
   using base::executor_;
   using base::facts_;
@@ -297,9 +298,7 @@ private:
   }
   /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
   void pad(work_list work, index_list slots) {
-    lengths_.clear();
-    for (std::uint32_t slot : slots) lengths_.push_back(known_.longest(slot));
-    sequence_phase const all{ledger_, work, executor_.stage({lengths_.data(), lengths_.size()}).data()};
+    sequence_phase const all{ledger_, work, executor_.stage(bounds_of(slots)).data()};
     launch(clear_padding_phase<Keys>{all, tensors_.keys});
     launch(clear_padding_phase<Values>{all, tensors_.values});
     launch(pad_phase{all});
@@ -333,7 +332,6 @@ private:
   }
 
   report_on_its_way<Executor> report_;
-  std::vector<std::uint32_t> lengths_;  ///< that sequences were last padded to
 };
 
 }  // namespace KVMELD_ABI

@@ -8,6 +8,7 @@
 #include <kvmeld/cache/check_shift.hpp>
 #include <kvmeld/cache/fork.hpp>
 #include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/page_notes.hpp>
 #include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/cache/shift.hpp>
 #include <kvmeld/core/config.hpp>
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -47,6 +49,36 @@ public:
     forget_plan_of(slot);
     launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()}, frozen, id});
     known_.open(slot, tokens_cached, frozen, id);
+    return {};
+  }
+
+  /// Writes degrees and positions of the sequences beside their pages, up to the ends of the pages that hold
+  /// length_bound(slot) slots; pages that sequences share are written by each, with equal numbers. Entries of the table have to
+  /// be valid so far. Enqueued. Refuses policies that share entries.
+  template <class Entry, class Index>
+  status write_pages(index_list slots, page_notes<Entry, Index> const& notes) {
+    if (status s = refuse([&] { return check_calls::write_pages(facts_, slots, notes); }); !s.ok()) return s;
+    index_list const bounds = bounds_of(slots);
+    launch(write_pages_phase<page_notes<Entry, Index>>{
+        {ledger_, stage(slots), executor_.stage(bounds).data()}, notes});
+    return {};
+  }
+  /// Starts a sequence on pages that hold entries already, merged ones perhaps, of which write_pages has left notes: where they
+  /// were swapped in, received, or are shared with others (`freeze` those). `slots` are the length_bound they were written
+  /// with, or fewer for a beginning, and `tokens` the tokens seen: the next position. Lengths, degrees and positions are those
+  /// of the notes; on devices the host has bounds until the next report. Scores begin anew, and `truncate` cannot go back
+  /// behind `tokens`. Enqueued. Refuses policies that share entries.
+  template <class Entry, class Index>
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens,
+               page_notes<Entry, Index> const& notes, std::uint32_t id = 0) {
+    auto const problem = [&] { return check_calls::adopt(facts_, slot, slots, tokens, notes); };
+    if (status s = refuse_once("adopt", problem); !s.ok()) return s;
+    forget_plan_of(slot);
+    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&slots, 1}).data()};
+    launch(open_phase{all, 0, id});
+    launch(adopt_phase<page_notes<Entry, Index>>{all, notes, tokens});
+    known_.adopt(slot, slots, tokens, id);
+    if constexpr (is_immediate<Executor>::value) known_.read(ledger_, slot);
     return {};
   }
 
@@ -186,6 +218,12 @@ protected:
   }
   /// The ledger where the host can read it; waits where launches are not immediate.
   readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
+  /// What the host knows each sequence's tracks to be at most; valid until the next time.
+  index_list bounds_of(index_list slots) {
+    bounds_.clear();
+    for (std::uint32_t slot : slots) bounds_.push_back(known_.longest(slot));
+    return {bounds_.data(), bounds_.size()};
+  }
   /// A plan is for the sequences that were open when it was made.
   void forget_plan_of(std::uint32_t slot) {
     for (std::uint32_t other : planned_) {
@@ -201,6 +239,9 @@ protected:
   template <class Phase> void launch(Phase const& phase, track_source const& source) {
     executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
   }
+
+private:
+  std::vector<std::uint32_t> bounds_;
 };
 
 }  // namespace KVMELD_ABI
