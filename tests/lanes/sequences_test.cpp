@@ -30,6 +30,9 @@ result live(Executor executor, Policy const& policy, kvmeld::plan_scope scope) {
   cache.append({0, 1}, {9, 7});
   cache.commit({0, 1}, {9, 5});
   cache.truncate(0, 293);
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::interleaved;
+  cache.shift(0, 40, rope, 100);
   cache.resume(2, cache.save(1));
   cache.compress({1, 0}, kvmeld::budget::entries(85), kvmeld::shortfall::evict_lowest);
   result r{support::bytes_of(w.keys), support::bytes_of(w.values), support::ledger_bytes(cache), {}, {}};

@@ -75,8 +75,10 @@ TEST_CASE("layouts of engines say why they cannot serve") {
              {"paged: a pointer is null"});
 
   std::vector<float> memory(extent.slots() * 8);
+  kvmeld::cache_strides by_two = kvmeld::dense_strides("LSHTC", extent, 8);
+  by_two.channel = 2;
   kvmeld::strided<float> const rows(memory.data(), "LSHTC", extent, 8),
-      groups(memory.data(), "LSHTC", extent, 4);
+      groups(memory.data(), by_two, extent, 4);
   CHECK(refusal_of_keys(kvmeld::tiled(groups, 2)).empty());
   check_text(refusal_of_keys(kvmeld::tiled(groups, 3)), {"keys have 12 channels", "shape says 8"});
   kvmeld::strided<float> const none(memory.data(), "LSHTC", extent, 0);

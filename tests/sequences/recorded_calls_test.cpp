@@ -212,6 +212,8 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   std::vector<std::byte> bytes(8);
   not_recorded("open", [&] { far.open(2, 60); });
   not_recorded("fork", [&] { far.fork(0, 2); });
+  not_recorded("shift", [&] { far.shift(0, 1); });
+  not_recorded("adopt", [&] { far.adopt(2, 1, 1, kvmeld::page_notes<>{}); });
   not_recorded("plan", [&] { far.plan({0}, budget::entries(50)); });
   not_recorded("apply", [&] { far.apply(); });
   not_recorded("report_lengths", [&] { far.report_lengths(0); });

@@ -37,6 +37,9 @@ template <class Cache> void check_alike(Cache const& cache, std::uint32_t slot, 
   support::for_tracks(extent, slot, [&](kvmeld::track t) {
     std::uint32_t const layer = scope == plan_scope::group ? 0 : t.layer;
     CHECK(planned(cache, t) == planned(cache, kvmeld::make_track(extent, layer, slot, 0)));
+    // One length, and no slot of it empty: what such engines have one block table and no mask for.
+    CHECK(cache.ref().length(t) == cache.length(layer, slot, 0));
+    for (kvmeld::slot_t s = 0; s < cache.ref().length(t); ++s) CHECK(degree(cache, t, s) > 0.0f);
   });
 }
 

@@ -41,8 +41,9 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
     std::uint32_t const member = t.item / cache.extent().kv_heads;
     team.for_each(min_of(block, cache.extent().capacity - begin), [&](std::uint32_t i) {
       slot_t const s = begin + i;
-      T const value = s < length ? element_traits<T>::from_float(cache.log_degree(t.where, s))
-                                 : element_traits<T>::from_float(element_traits<T>::lowest);
+      float const log_degree = s < length ? cache.log_degree(t.where, s) : element_traits<float>::lowest;
+      bool const empty = log_degree == element_traits<float>::lowest;
+      T const value = element_traits<T>::from_float(empty ? element_traits<T>::lowest : log_degree);
       for (std::uint32_t h = 0; h < heads_per_track; ++h) {
         out.row(member, t.where.kv_head * heads_per_track + h, 0)[s] = value;
       }
@@ -50,8 +51,8 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
   }
 };
 
-/// out[sequence of the list][head][slot] = log degree (natural) for slots below the head's length, and the lowest
-/// finite value of T (float, half or bfloat16) for the rest of the capacity: adding it masks them without infinities.
+/// out[sequence of the list][head][slot] = log degree (natural) of the head's entries, and the lowest finite value of T
+/// (float, half or bfloat16) for empty slots and the rest of the capacity: adding it masks them without infinities.
 /// `heads_per_track` 1 writes one row per KV head; `group` writes one per query head, as masks indexed by query head
 /// need. f16 resolves log degrees to about 2^-11 relative. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class T>

@@ -5,12 +5,14 @@
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/cache/page_notes.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 
 #include <cstddef>
@@ -59,12 +61,20 @@ public:
     return held_->open(slot, tokens_cached, frozen, id);
   }
   status close(std::uint32_t slot) { return held_->close(slot); }
+  status write_pages(index_list slots, page_notes<> const& notes) { return held_->write_pages(slots, notes); }
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+               std::uint32_t id = 0) {
+    return held_->adopt(slot, slots, tokens, notes, id);
+  }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
     return held_->fork(from, into, id, frozen, how);
   }
   status truncate(std::uint32_t slot, std::uint32_t tokens) { return held_->truncate(slot, tokens); }
   status freeze(std::uint32_t slot, std::uint32_t length) { return held_->freeze(slot, length); }
+  status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
+    return held_->shift(slot, offset, rope, first);
+  }
   status append(index_list slots, index_list counts) { return held_->append(slots, counts); }
   status commit(index_list slots, index_list accepted) { return held_->commit(slots, accepted); }
 
@@ -146,9 +156,12 @@ private:
     virtual void* as(char const* mark) = 0;
     virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t) = 0;
     virtual status close(std::uint32_t) = 0;
+    virtual status write_pages(index_list, page_notes<> const&) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_notes<> const&, std::uint32_t) = 0;
     virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
+    virtual status shift(std::uint32_t, position_t, rope_params const&, position_t) = 0;
     virtual status append(index_list, index_list) = 0;
     virtual status commit(index_list, index_list) = 0;
     virtual status observe(query_batch const&, any_rows const&, head_rows<float const>,
@@ -186,6 +199,13 @@ private:
       return cache.open(slot, tokens, frozen, id);
     }
     status close(std::uint32_t slot) override { return cache.close(slot); }
+    status write_pages(index_list slots, page_notes<> const& notes) override {
+      return cache.write_pages(slots, notes);
+    }
+    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+                 std::uint32_t id) override {
+      return cache.adopt(slot, slots, tokens, notes, id);
+    }
     status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id, std::uint32_t frozen,
                 fork_rows how) override {
       return cache.fork(from, into, id, frozen, how);
@@ -194,6 +214,9 @@ private:
       return cache.truncate(slot, tokens);
     }
     status freeze(std::uint32_t slot, std::uint32_t length) override { return cache.freeze(slot, length); }
+    status shift(std::uint32_t slot, position_t offset, rope_params const& rope, position_t first) override {
+      return cache.shift(slot, offset, rope, first);
+    }
     status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
     status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
     status observe(query_batch const& batch, any_rows const& query, head_rows<float const> lse,

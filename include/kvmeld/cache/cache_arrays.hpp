@@ -30,6 +30,7 @@ inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const
   l.first_layer = sizes.first_layer;
   l.first_kv_head = sizes.first_kv_head;
   l.ignore_degree = sizes.ignore_degree;
+  l.padded = sizes.padded;
   return l;
 }
 

@@ -21,7 +21,8 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return make_track(ledger.extent, layer, sequence, kv_head);
   }
-  /// Entries held, pending ones included. New rows of an engine go to slots below it, after `append`.
+  /// Slots in use: entries held, pending ones included, and empty slots (limits.padded). New rows of an engine go to slots
+  /// below it, after `append`.
   KVMELD_HD std::uint32_t length(track t) const { return ledger.length[t.index]; }
   /// Tokens the entry stands for; 0 for an empty slot.
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }

@@ -113,6 +113,12 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   bool any = false;
   for (std::uint32_t i = 0; i < batch.size(); ++i) {
     std::uint32_t const sequence = batch.sequence(i);
+    std::uint32_t const since = l.seen[sequence] - l.sequence_state(sequence, sequence_word::compressed_at);
+    if (l.padded && batch.queries(i) > max_of(since, 1u)) {
+      return message("observe: ", batch.queries(i), " queries of sequence slot ", sequence, ", which got ",
+                     since, " tokens since it was last compressed; allowed are up to ", max_of(since, 1u),
+                     " (limits.padded: older tokens lie before empty slots)");
+    }
     if (l.pending[sequence] != 0) {
       return message("observe: sequence slot ", sequence, " has ", l.pending[sequence],
                      " pending entries; commit them first");
@@ -134,6 +140,7 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
 /// Stands for a layout that the host may not look into: what may not be written there, phases find out.
 struct unseen_rows {
   static constexpr bool always_writable = true;
+  static constexpr bool writable(track, slot_t) { return true; }
 };
 
 /// Length of the beginning that is frozen or that a layout refuses to write.
@@ -146,6 +153,18 @@ std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> con
     }
   }
   return shielded;
+}
+
+/// Empty slots are taken out before anything else: rows behind the first one have to be writable.
+template <class Keys, class Values>
+std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<Keys, Values> const& tensors) {
+  std::uint32_t const from = l.word(t, track_word::padded_from);
+  if (l.word(t, track_word::empty) == 0) return {};
+  std::uint32_t const shielded = shielded_length(l, t, tensors);
+  if (shielded < from) return {};
+  return message(call, ": slot ", shielded - 1, " of ", track_name(t),
+                 " may not be written, but lies behind the empty slot ", from - 1,
+                 " (limits.padded); allowed are shared rows before it");
 }
 
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
@@ -166,16 +185,17 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
                      " pending entries; commit them first");
     }
     std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
-      std::uint32_t const length = l.length[t.index];
+      std::uint32_t const length = l.held(t);
       std::uint32_t const limit = allowed.resolve(t, l.seen[slot]);
       if (limit == 0)
         return message(call, ": budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
+      if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
       if (length <= limit) return {};
       if (traits_of_score(policy.score).needs_attention && l.word(t, track_word::observed_rows) == 0) {
         return message(call, ": the policy ranks entries by attention, but ", track_name(t),
                        " never observed any; call observe for every layer first");
       }
-      pins const p = policy.select.pinned(length, limit, shielded_length(l, t, tensors));
+      pins const p = policy.select.pinned(length, limit, min_of(length, shielded_length(l, t, tensors)));
       // Sets need an entry to live in besides the pinned ones.
       std::uint32_t const least =
           p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);

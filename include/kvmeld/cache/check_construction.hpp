@@ -8,6 +8,7 @@
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
+#include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
 #include <string>
@@ -37,6 +38,11 @@ template <class Keys, class Values>
 std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   std::string problem = layout_problem("keys", x.keys, extent.key_dim, extent);
   if (problem.empty()) problem = layout_problem("values", x.values, extent.value_dim, extent);
+  if (problem.empty()) problem = folding_problem("keys", x.keys, extent);
+  if constexpr (!reads_keys<Values>::value) {
+    if (problem.empty()) problem = folding_problem("values", x.values, extent);
+    if (problem.empty()) problem = overlap_problem(x.keys, x.values, extent);
+  }
   return problem;
 }
 
@@ -49,6 +55,26 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
          "functions that give both the same weights";
 }
 
+/// Why tracks cannot be padded to one length under these limits; empty if they can, or are not to be.
+template <class Merge> std::string padding_problem(Merge const& merge, limits const& sizes) {
+  if (!sizes.padded) return {};
+  if (sizes.whole_plan) {
+    return "limits.padded is true with limits.whole_plan, whose plans may be edited to lengths that the host "
+           "does not "
+           "know; allowed is one of them";
+  }
+  if (traits_of_merge(merge).shares) {
+    return "limits.padded is true, but the policy shares entries, whose members no bias per slot can "
+           "express; allowed "
+           "are policies that do not (preset::ems::collapsed)";
+  }
+  if (sizes.bias == bias_support::per_head) return {};
+  if (sizes.bias == bias_support::shared && sizes.scope != plan_scope::head) return {};
+  return "limits.padded is true, but empty slots are masked by the bias; allowed are limits.bias per_head, "
+         "and shared "
+         "with limits.scope layer or group";
+}
+
 /// Why a cache cannot be built from these; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
@@ -57,6 +83,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = configuration_problem(p);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
+  if (problem.empty()) problem = padding_problem(p.merge, sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
     problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
               "keep, as preset::ems::members_for(budget)";

@@ -25,7 +25,7 @@ inline std::string nothing_pending(char const* call, ledger_ref const& l, std::u
                  " pending entries; commit them first");
 }
 
-/// Committed entries of a sequence's shortest track.
+/// Committed entries, and empty slots, of a sequence's shortest track.
 inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
   std::uint32_t least = l.extent.capacity;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
@@ -36,12 +36,25 @@ inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
   return least - l.pending[slot];
 }
 
+/// Entries that every track of a sequence has before pending ones and empty slots.
+inline std::uint32_t solid_beginning(ledger_ref const& l, std::uint32_t slot) {
+  std::uint32_t least = shortest(l, slot);
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      std::uint32_t const from = l.word(make_track(l.extent, layer, slot, head), track_word::padded_from);
+      if (from != 0) least = min_of(least, from - 1);
+    }
+  }
+  return least;
+}
+
 inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t slot,
                                std::uint32_t frozen) {
-  std::uint32_t const most = shortest(l, slot);
+  std::uint32_t const most = solid_beginning(l, slot);
   if (frozen <= most) return {};
   return message(call, ": frozen is ", frozen, "; allowed are 0 to ", most,
-                 ", the committed entries of the shortest track of sequence slot ", slot);
+                 ", the committed entries of the shortest track of sequence slot ", slot,
+                 most == shortest(l, slot) ? "" : " before its first empty slot");
 }
 
 template <class Keys, class Values>

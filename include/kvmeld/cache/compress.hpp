@@ -9,6 +9,7 @@
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
+#include <kvmeld/cache/padding.hpp>
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/cache/share_plans.hpp>
 #include <kvmeld/cache/shortfall.hpp>
@@ -181,6 +182,16 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   launch(merge_ledger_phase{wave, map});
 }
 
+/// What the plan keeps moves together.
+template <class Executor, class Keys, class Values>
+void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
+  wave_ref const& wave = launch.wave;
+  launch(renumber_phase{wave});
+  launch(compact_rows_phase<Keys>{x.keys, wave, false});
+  launch(compact_rows_phase<Values>{x.values, wave, true});
+  launch(compact_ledger_phase{wave});
+}
+
 /// Values take in the whole plan at once, if it merges any, then everything moves together once.
 template <class Executor, class Keys, class Values>
 void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool merges) {
@@ -189,10 +200,18 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool me
     launch(link_phase{wave, wave.plan});
     launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
   }
-  launch(renumber_phase{wave});
-  launch(compact_rows_phase<Keys>{x.keys, wave, false});
-  launch(compact_rows_phase<Values>{x.values, wave, true});
-  launch(compact_ledger_phase{wave});
+  move_together(launch, x);
+}
+
+/// Takes empty slots out, so that policies never see any. Only rows behind the first one move.
+template <class Executor, class Keys, class Values>
+void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
+  wave_ref const& wave = launch.wave;
+  launch(find_padding_phase{wave});
+  if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
+  if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
+  launch(drop_padding_phase{wave});
+  move_together(launch, x);
 }
 
 /// Whether another round may find something to do: what the host cannot see, it has to believe.
@@ -245,7 +264,7 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
 /// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
-/// nothing.
+/// nothing. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
@@ -255,6 +274,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
+    if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);

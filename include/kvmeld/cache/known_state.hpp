@@ -1,6 +1,7 @@
 // What a host knows of a ledger that it may not look into.
 #pragma once
 
+#include <kvmeld/cache/shift.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
@@ -15,7 +16,7 @@ inline namespace KVMELD_ABI {
 
 /// The ledger's words of sequences and tracks in host memory, kept up by what each call does to them. Tokens seen and
 /// pending, frozen beginnings and what is open follow from the calls alone. Lengths are bounds, often the numbers
-/// themselves; `compressed_at` is where a compression may have changed something; findings and rounds are those of the
+/// themselves, and empty slots are at least so many; `compressed_at` is where a compression may have changed something; findings and rounds are those of the
 /// last report.
 class known_state {
 public:
@@ -56,10 +57,39 @@ public:
     return l;
   }
 
-  /// Bound on the entries of a track.
+  /// Bound on the length of a track.
   std::uint32_t at(track t) const { return length_[t.index]; }
+  /// Bound on the entries it holds, empty slots aside.
+  std::uint32_t held(track t) const {
+    return length_[t.index] - track_words_[std::size_t{t.index} * track_word::count + track_word::empty];
+  }
   /// True where the bounds of a sequence are its lengths.
   bool known(std::uint32_t sequence) const { return known_[sequence] != 0; }
+  /// A compression begins by taking empty slots out: bounds are then on the entries held, until `pad`.
+  void drop_padding(std::uint32_t sequence) {
+    each(sequence, [&](track t) {
+      length_[t.index] -= words_of(t)[track_word::empty];
+      words_of(t)[track_word::empty] = words_of(t)[track_word::padded_from] = 0;
+    });
+  }
+  /// All tracks are filled up to the longest bound. `sure`: bounds are the entries held; else as few as the frozen ones
+  /// may lie before the first empty slot.
+  void pad(std::uint32_t sequence, bool sure) {
+    std::uint32_t const most = longest(sequence);
+    each(sequence, [&](track t) {
+      std::uint32_t const bound = length_[t.index];
+      words_of(t)[track_word::empty] = most - bound;
+      words_of(t)[track_word::padded_from] = !sure           ? 1 + std::min(bound, frozen_[sequence])
+                                             : bound == most ? 0
+                                                             : 1 + bound;
+      length_[t.index] = most;
+    });
+  }
+  std::uint32_t longest(std::uint32_t sequence) {
+    std::uint32_t most = 0;
+    each(sequence, [&](track t) { most = std::max(most, length_[t.index]); });
+    return most;
+  }
   void lower(track t, std::uint32_t n) { length_[t.index] = n; }
   /// Lengths of a sequence follow from data from now on.
   void lose(std::uint32_t sequence) {
@@ -86,6 +116,13 @@ public:
     note(sequence, since::replaced);
     std::fill_n(words_of(sequence), std::uint32_t{sequence_word::count}, 0u);
   }
+  /// As open, of pages with up to `n` entries; padded or not, the host has bounds.
+  void adopt(std::uint32_t sequence, std::uint32_t n, std::uint32_t tokens, std::uint32_t id) {
+    open(sequence, n, 0, id);
+    seen_[sequence] = words_of(sequence)[sequence_word::compressed_at] = tokens;
+    known_[sequence] = 0;
+    pad(sequence, false);
+  }
   void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
   void freeze(std::uint32_t sequence, std::uint32_t n) { frozen_[sequence] = n; }
   void append(std::uint32_t sequence, std::uint32_t n) {
@@ -101,6 +138,12 @@ public:
   void truncate(std::uint32_t sequence, std::uint32_t tokens) {
     shorten(sequence, seen_[sequence] - tokens);
     seen_[sequence] = tokens;
+  }
+  void shift(std::uint32_t sequence, position_t offset, position_t first) {
+    seen_[sequence] = shifted_tokens(seen_[sequence], offset, first);
+    std::uint32_t& merged = words_of(sequence)[sequence_word::compressed_at];
+    merged = shifted_tokens(merged, offset, first);
+    note(sequence, since::shrunk);  // a report from before has other numbers
   }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {
@@ -158,8 +201,14 @@ public:
       if (since_[q] == since::replaced || is_open_[q] == 0) continue;
       each(q, [&](track t) {
         auto const bound = static_cast<std::uint32_t>(then.length[t.index] + drift_[q]);
+        auto const held = static_cast<std::uint32_t>(then.held(t) + drift_[q]);
+        std::uint32_t& empty = words_of(t)[track_word::empty];
+        std::uint32_t const least = std::min(length_[t.index] - empty, held);
         length_[t.index] = std::min(length_[t.index], bound);
-        if (since_[q] == since::nothing) findings_[t.index] = then.findings[t.index];
+        empty = length_[t.index] - least;
+        if (since_[q] != since::nothing) return;
+        findings_[t.index] = then.findings[t.index];
+        words_of(t)[track_word::padded_from] = then.word(t, track_word::padded_from);
       });
       if (since_[q] != since::nothing) continue;
       for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})

@@ -49,10 +49,10 @@ public:
   std::uint32_t tokens(std::uint32_t slot) const {
     return within("tokens", slot) ? facts_.seen[slot] + facts_.pending[slot] : 0;
   }
-  /// Entries held by all tracks of a sequence.
+  /// Entries held by all tracks of a sequence; empty slots do not count.
   std::size_t entries(std::uint32_t slot) const {
     std::size_t sum = 0;
-    if (within("entries", slot)) for_tracks(slot, [&](track t) { sum += facts_.length[t.index]; });
+    if (within("entries", slot)) for_tracks(slot, [&](track t) { sum += facts_.held(t); });
     return sum;
   }
   /// Bits of `finding` that the last compression left for a sequence.

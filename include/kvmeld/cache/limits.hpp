@@ -48,6 +48,14 @@ struct limits {
   /// and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to one long row, and
   /// every track weighs its own rows.
   plan_scope scope = plan_scope::head;
+  /// For engines with one length and one block table per sequence, but a mask or bias row per head: after `compress`
+  /// every track of a sequence has the same length, length_bound(slot), so that the host knows lengths even of a device.
+  /// That is the longest track's length where launches are immediate; elsewhere the longest of the bounds, which a
+  /// policy that is not `exact` leaves where they were (report_lengths, or a polled report, lowers what the next
+  /// compression leaves). Slots behind a track's own last entry are empty: degree 0 (so that their log degree is the lowest
+  /// float and masks them), K and V rows of zeros, channels at their initial values, flags 0, the position of the entry
+  /// before them. Appended entries follow behind, and the next `compress` first takes the empty slots out.
+  bool padded = false;
 };
 
 /// Why an extent cannot be; empty if it can.

@@ -4,14 +4,14 @@
 #include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
-#include <kvmeld/cache/cache_storage.hpp>
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
-#include <kvmeld/cache/fork.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
+#include <kvmeld/cache/padding.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
+#include <kvmeld/cache/sequence_calls.hpp>
 #include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -41,22 +41,28 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public cache_storage<Executor, Policy, Keys, Values> {
-  using base = cache_storage<Executor, Policy, Keys, Values>;
+class merged_cache : public sequence_calls<Executor, Policy, Keys, Values> {
+  using base = sequence_calls<Executor, Policy, Keys, Values>;
   using base::arrays_;
+  using base::bounds_of;
   using base::budgets_;
   using base::executor_;
   using base::facts_;
   using base::for_tracks;
   using base::keep_known;
   using base::known_;
+  using base::launch;
   using base::ledger_;
   using base::memory_;
   using base::planned_;
   using base::policy_;
   using base::policy_name_;
+  using base::readable;
   using base::refuse;
+  using base::refuse_once;
+  using base::seen_tensors;
   using base::sizes_;
+  using base::stage;
   using base::tensors_;
   using base::within;
 
@@ -65,102 +71,6 @@ public:
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {}
-
-  /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and their
-  /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
-  status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
-              std::uint32_t id = 0) {
-    if (status s =
-            refuse_once("open", [&] { return check_calls::open(facts_, slot, tokens_cached, frozen); });
-        !s.ok())
-      return s;
-    forget_plan_of(slot);
-    launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()}, frozen, id});
-    known_.open(slot, tokens_cached, frozen, id);
-    return {};
-  }
-
-  /// Opens `into` as a copy of `from`, which has nothing pending: entries, scores, counters, tokens seen. The first
-  /// `frozen` entries of every track are shared between the two by the engine (0: none) and frozen in both from now on;
-  /// rows behind them are those of `how` (copies only where they may be written: refused before, where the host can tell).
-  /// `id` keys the copy's random draws.
-  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
-              fork_rows how = fork_rows::copy) {
-    auto const problem = [&] { return check_calls::fork(facts_, from, into, frozen, how, seen_tensors()); };
-    if (status s = refuse_once("fork", problem); !s.ok()) return s;
-    forget_plan_of(from);
-    forget_plan_of(into);
-    track_source const source{sizes_.extent, stage({&from, 1})};
-    if (how == fork_rows::copy) {
-      launch(fork_rows_phase<Keys>{tensors_.keys, ledger_, into, frozen}, source);
-      launch(fork_rows_phase<Values>{tensors_.values, ledger_, into, frozen}, source);
-    }
-    launch(fork_phase{ledger_, into, frozen, id}, source);
-    known_.fork(from, into, frozen, id);
-    return {};
-  }
-
-  /// Goes back to the first `tokens` tokens seen: forgets the entries of later ones. Exact, and therefore refused below
-  /// compressed_at(slot), frozen entries and pending ones. Scores of what stays keep what they have observed, forgotten
-  /// queries included, and findings stay.
-  status truncate(std::uint32_t slot, std::uint32_t tokens) {
-    if (status s = refuse([&] { return check_calls::truncate(facts_, slot, tokens); }); !s.ok()) return s;
-    keep_known();
-    forget_plan_of(slot);
-    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens, 1}).data()};
-    launch(truncate_phase{all});
-    launch(truncate_settle_phase{all});
-    known_.truncate(slot, tokens);
-    return {};
-  }
-
-  /// Freezes the first `length` entries of every track, no more and no less: when their pages become shared, or are so no
-  /// longer. Ragged sharing is for layouts with `writable`.
-  status freeze(std::uint32_t slot, std::uint32_t length) {
-    if (status s = refuse([&] { return check_calls::freeze(facts_, slot, length); }); !s.ok()) return s;
-    keep_known();
-    forget_plan_of(slot);
-    launch(freeze_phase{{ledger_, stage({&slot, 1}), executor_.stage({&length, 1}).data()}});
-    known_.freeze(slot, length);
-    return {};
-  }
-
-  /// Ends a sequence; its slot can be opened again.
-  status close(std::uint32_t slot) {
-    if (status s = refuse([&] { return check_calls::is_open("close", facts_, {slot}); }); !s.ok()) return s;
-    keep_known();
-    forget_plan_of(slot);
-    launch(close_phase{{ledger_, stage({&slot, 1}), nullptr}});
-    known_.close(slot);
-    return {};
-  }
-
-  /// Adds `counts[i]` pending entries to every track of sequence `slots[i]`. The engine writes their K and V to the
-  /// slots below ref().length(track), before or after this call, before attention reads them.
-  status append(index_list slots, index_list counts) {
-    if (status s = refuse([&] { return check_calls::append(facts_, slots, counts); }); !s.ok()) return s;
-    keep_known();
-    sequence_phase const all{ledger_, stage(slots), executor_.stage(counts).data()};
-    launch(append_phase{all});
-    launch(append_settle_phase{all});
-    for (std::size_t i = 0; i < slots.size(); ++i) known_.append(slots[i], counts[i]);
-    // Where lengths cannot be looked at, apply could not tell that the plan is of the past.
-    if constexpr (!is_immediate<Executor>::value) {
-      for (std::uint32_t slot : slots) forget_plan_of(slot);
-    }
-    return {};
-  }
-
-  /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
-  status commit(index_list slots, index_list accepted) {
-    if (status s = refuse([&] { return check_calls::commit(facts_, slots, accepted); }); !s.ok()) return s;
-    keep_known();
-    sequence_phase const all{ledger_, stage(slots), executor_.stage(accepted).data()};
-    launch(commit_phase{all});
-    launch(commit_settle_phase{all});
-    for (std::size_t i = 0; i < slots.size(); ++i) known_.commit(slots[i], accepted[i]);
-    return {};
-  }
 
   /// Feeds the score with the attention of the last `batch.queries[i]` committed tokens of each sequence, recomputed
   /// from their queries [.., query_heads, key_dim] and the log-sum-exps (natural log, as `attention::extend` gives
@@ -208,7 +118,7 @@ public:
     planned_.assign(slots.begin(), slots.end());
     executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
     kvmeld::plan(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
-                 stage(allowed), fallback, arrays_.workspace);
+                 stage_budget(allowed), fallback, arrays_.workspace);
     return {};
   }
 
@@ -235,7 +145,8 @@ public:
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
     std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
     for (std::uint32_t slot : slots) {
-      bool changes = false;
+      bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+      if (sizes_.padded) known_.drop_padding(slot);
       for_tracks(slot, [&](track t) {
         std::uint32_t const before = known_.at(t);
         std::uint32_t const limit = allowed.resolve(t, facts_.seen[slot]);
@@ -253,10 +164,11 @@ public:
     rounds = executor_.limit("rounds", rounds, most);
     work_list const work = stage(slots);
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                     stage(allowed), fallback, arrays_.workspace, rounds);
+                     stage_budget(allowed), fallback, arrays_.workspace, rounds);
     if constexpr (is_immediate<Executor>::value) {
       for (std::uint32_t slot : slots) known_.read(ledger_, slot);
     }
+    if (sizes_.padded) pad(work, slots);
     return {};
   }
 
@@ -352,25 +264,9 @@ public:
   }
 
 private:
-  /// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
-  template <class Problem> status refuse_once(char const* call, Problem problem) const {
-    return refuse([&]() -> std::string {
-      if (executor_.records()) return message(call, ": cannot be recorded; call it before or after");
-      return problem();
-    });
-  }
-  /// Layouts as checks on the host may ask them: block tables lie in memory of the executor.
-  auto seen_tensors() const {
-    if constexpr (is_immediate<Executor>::value) {
-      return tensors_;
-    } else {
-      return kv<check_calls::unseen_rows, check_calls::unseen_rows>{};
-    }
-  }
   status save_problem(std::uint32_t slot) const {
     return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
   }
-  readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
 
   std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {
@@ -383,10 +279,11 @@ private:
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }
+  static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
   std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
-    return bound_after(policy_, known_.at(t), known_.known(t.sequence),
-                       allowed.resolve(t, facts_.seen[t.sequence]), facts_.frozen[t.sequence],
-                       is_always_writable<Keys>::value && is_always_writable<Values>::value, fallback);
+    return bound_after(policy_, known_.held(t), known_.known(t.sequence),
+                       allowed.resolve(t, facts_.seen[t.sequence]), facts_.frozen[t.sequence], writes_all,
+                       fallback);
   }
 
   std::string apply_problem() const {
@@ -396,32 +293,33 @@ private:
     return {};
   }
 
-  /// A plan is for the sequences that were open when it was made.
-  void forget_plan_of(std::uint32_t slot) {
-    for (std::uint32_t other : planned_) {
-      if (other == slot) return planned_.clear();
-    }
-  }
   work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
     return {list, static_cast<std::uint32_t>(sequences), sizes_.scope == plan_scope::group};
   }
-  // Phases may run when the caller's lists are gone. Lists of one number are those of a call's arguments.
-  work_list stage(index_list slots) {
-    index_list const staged = executor_.stage(slots);
-    return {staged.data(), static_cast<std::uint32_t>(staged.size())};
+  /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
+  void pad(work_list work, index_list slots) {
+    sequence_phase const all{ledger_, work, executor_.stage(bounds_of(slots)).data()};
+    launch(clear_padding_phase<Keys>{all, tensors_.keys});
+    launch(clear_padding_phase<Values>{all, tensors_.values});
+    launch(pad_phase{all});
+    launch(pad_settle_phase{all});
+    for (std::uint32_t slot : slots) {
+      if constexpr (is_immediate<Executor>::value) {
+        known_.read(ledger_, slot);
+      } else {
+        known_.pad(slot, writes_all && known_.known(slot));
+      }
+    }
   }
+
   /// Recorded calls may be given other budgets, of any kind, when they are made again.
-  budget stage(budget allowed) {
+  budget stage_budget(budget allowed) {
     if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
     budgets_.assign(sizes_.extent.tracks(), 0);
     for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
       for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
     }
     return budget::per_track(budgets_.data()).staged(executor_, sizes_.extent);
-  }
-  template <class Phase> void launch(Phase const& phase) { launch(phase, {sizes_.extent, phase.work}); }
-  template <class Phase> void launch(Phase const& phase, track_source const& source) {
-    executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
   }
   template <class Phase>
   void observe_with(Phase const& phase, batch_source const& source, query_batch const& batch) {

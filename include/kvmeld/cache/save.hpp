@@ -179,6 +179,7 @@ inline std::string problem(ledger_ref const& l, std::uint32_t slot, span<std::by
     ledger_ref trial = carve_ledger(a, one, l.channels, l.members.capacity);
     trial.first_layer = l.first_layer;
     trial.first_kv_head = l.first_kv_head;
+    trial.padded = l.padded;
     return trial;
   };
   arena sizing;

@@ -28,6 +28,7 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
   f("shape.value_dim", s.value_dim);
   f("limits.first_layer", l.first_layer);
   f("limits.first_kv_head", l.first_kv_head);
+  f("limits.padded", l.padded ? 1 : 0);
   f("the number of score channels", l.channels.count);
   for (std::uint32_t c = 0; c < l.channels.count; ++c) {
     f("a score channel's tag", l.channels.at[c].tag);
@@ -63,15 +64,27 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (pending > n) return "more pending entries than entries";
   if (merged > seen) return "a compression of more tokens than were seen";
   if (l.frozen[t.sequence] > n - pending) return "a frozen beginning longer than the track";
-  if (n - pending > seen) return "more entries than tokens seen";
+  std::uint32_t const empty = l.word(t, track_word::empty), from = l.word(t, track_word::padded_from);
+  if (std::uint64_t{n} > std::uint64_t{seen} + pending + empty) return "more entries than tokens seen";
+  if (empty > n - pending || from > n - pending || (empty == 0) != (from == 0))
+    return "empty slots that cannot be";
+  if (empty != 0 && l.frozen[t.sequence] >= from) return "an empty slot in its frozen beginning";
+  if (l.padded && n != l.length[0]) return "another length than a track that it is padded with";
+  std::uint32_t found = 0;
   if (n - pending < seen - merged) return "fewer entries than tokens seen since its last compression";
   if (l.word(t, track_word::changed) > 1) return "a flag that is neither 0 nor 1";
   for (slot_t s = 0; s < n; ++s) {
     float const degree = l.degree[l.at(t, s)];
+    bool const may_be_empty = l.padded && from != 0 && s + 1 >= from && s < n - pending;
+    if (may_be_empty && degree == 0.0f) {
+      ++found;
+      continue;
+    }
     if (!is_finite(degree) || !(degree > 0.0f)) return "an entry that stands for no tokens";
     std::uint8_t const known = entry_flag::key_checked | entry_flag::value_checked | entry_flag::nonfinite;
     if ((l.flags[l.at(t, s)] & ~known) != 0) return "unknown flags";
   }
+  if (found != empty) return "another number of empty slots than it says";
   if (l.members.capacity == 0) return nullptr;
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
     if (l.members.owner[l.member_at(t, m)] >= n) return "a member of an entry it does not hold";

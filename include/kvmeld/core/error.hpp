@@ -60,7 +60,11 @@ enum : std::uint32_t {
   nonfinite_rows = 1,
   budget_unreached = 2,  ///< nothing mergeable was left above the budget
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
-  overfull = 8,          ///< entries appended beyond the capacity were dropped: what the host knew was wrong
+  /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to: what the host
+  /// knew was wrong.
+  overfull = 8,
+  unrotated =
+      16,  ///< keys in rows that may not be written were to turn with a shift of the context, and did not
 };
 }  // namespace finding
 

@@ -32,6 +32,8 @@ enum : std::uint32_t {
   threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
   next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
   changed,         ///< 1 if the last compression changed the track
+  empty,           ///< empty slots below the length (limits.padded)
+  padded_from,     ///< 1 + the first of them; 0: there are none
   count
 };
 }  // namespace track_word
@@ -66,8 +68,10 @@ struct ledger_ref {
   std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
   channel_list channels;
   bool ignore_degree = false;  ///< every entry counts as one token where attention is concerned
+  bool padded = false;         ///< slots of degree 0 fill up the shorter tracks of a sequence
 
-  std::uint32_t* length = nullptr;   ///< [tracks] entries held, pending ones included
+  std::uint32_t* length =
+      nullptr;  ///< [tracks] slots in use: entries held, pending ones included, and empty slots
   std::uint32_t* seen = nullptr;     ///< [sequences] tokens committed since open: the next position
   std::uint32_t* pending = nullptr;  ///< [sequences] entries at the end of every track that are not committed
   std::uint32_t* frozen =
@@ -91,6 +95,8 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
   }
+  /// Entries of a track, pending ones included.
+  KVMELD_HD std::uint32_t held(track t) const { return length[t.index] - word(t, track_word::empty); }
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }

@@ -137,9 +137,11 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
 /// k rotated first where `rope` says so. All options combine. Queries are those of the last tokens: the last one of
 /// a sequence is at position seen + pending - 1, the one before it one position earlier, and so on.
 struct attention_params {
-  float scale = 0.0f;      ///< 0: 1 / sqrt(key_dim)
-  float softcap = 0.0f;    ///< 0: none; applied before the bias
-  bool causal = true;      ///< the last query sees every entry, the one before it one entry less, and so on
+  float scale = 0.0f;    ///< 0: 1 / sqrt(key_dim)
+  float softcap = 0.0f;  ///< 0: none; applied before the bias
+  /// The last query sees every entry, the one before it one entry less, and so on: of several queries, those before the
+  /// last are of tokens that came since the last compression, each with an entry of its own.
+  bool causal = true;
   bool use_degree = true;  ///< false: merged entries count as one token (`ignore_degree`)
   std::uint32_t window =
       0;  ///< W: a query at position P sees entries stored at positions above P - W; 0: all
@@ -154,7 +156,8 @@ struct attention_params {
   }
   KVMELD_HD float logit(float scaled_product, float log_degree) const {
     float const capped = softcap > 0.0f ? softcap * std::tanh(scaled_product / softcap) : scaled_product;
-    return use_degree ? capped + log_degree : capped;
+    // What is empty stays hidden whatever degrees count for.
+    return use_degree || log_degree == element_traits<float>::lowest ? capped + log_degree : capped;
   }
   /// Entries that query `q` of `queries` sees in a track of `length`, the window aside.
   KVMELD_HD std::uint32_t visible(std::uint32_t length, std::uint32_t queries, std::uint32_t q) const {

@@ -102,6 +102,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    std::uint32_t const empty = l.word(t.where, track_word::empty);
     float const scale = params.scale_for(d);
 
     float* const k = team.template scratch<float>(std::size_t{token_block} * d);
@@ -138,7 +139,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
               if (!params.in_window(position[j], at)) continue;
               for (std::uint32_t c = 0; c < used; ++c) {
                 if (r0 + r >= u.at[c].first_row)
-                  sums[j * channels + c] += contribution_of(this->score, c, share[j], visible);
+                  sums[j * channels + c] += contribution_of(this->score, c, share[j], visible - empty);
               }
             }
           }
@@ -160,7 +161,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
           }
           p /= static_cast<float>(group);
           for (std::uint32_t c = 0; c < used; ++c) {
-            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
+            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible - empty);
           }
         }
         for (std::uint32_t c = 0; c < used; ++c) sums[j * channels + c] += part[c];
@@ -216,6 +217,7 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
     std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    std::uint32_t const empty = l.word(t.where, track_word::empty);
     team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
       std::uint32_t const i = begin + n;
       bool const own = !Members || i < length;
@@ -234,7 +236,7 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
         }
         p /= static_cast<float>(group);
         for (std::uint32_t c = 0; c < used; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible);
+          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible - empty);
         }
       }
       base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);

@@ -10,6 +10,7 @@
 #include <kvmeld/testing/layout_options.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace kvmeld {
@@ -42,24 +43,34 @@ inline std::string member_problem(ledger_ref const& l, track t) {
 }
 
 /// The entries of one track: degrees above 0 as far as the track goes and 0 behind, stored positions strictly ascending
-/// and below the tokens known, pending ones fresh.
+/// and below the tokens known, pending ones fresh. Where tracks are padded, as many slots as the track says are empty.
 inline std::string entry_problem(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence];
   std::int64_t const known = std::int64_t{l.seen[t.sequence]} + pending;
+  std::int64_t last = std::numeric_limits<std::int64_t>::min();
+  std::uint32_t empty = 0;
   for (slot_t s = 0; s < l.extent.capacity; ++s) {
     float const degree = l.degree[l.at(t, s)];
     if (s >= n && degree != 0.0f) {
       return message(slot_name(t, s), " is empty, but has degree ", degree);
     }
     if (s >= n) continue;
+    if (l.padded && degree == 0.0f && s + pending < n) {
+      if (empty++ == 0 && l.word(t, track_word::padded_from) != s + 1) {
+        return message(slot_name(t, s), " is empty, but the track says that its first empty slot is ",
+                       std::int64_t{l.word(t, track_word::padded_from)} - 1);
+      }
+      continue;
+    }
     if (!is_finite(degree) || !(degree > 0.0f)) {
       return message(slot_name(t, s), " has degree ", degree, "; allowed are finite numbers above 0");
     }
     position_t const position = l.position[l.at(t, s)];
-    if (s > 0 && position <= l.position[l.at(t, s - 1)]) {
+    if (position <= last) {
       return message(slot_name(t, s), " is stored at position ", position, ", and the slot before it at ",
-                     l.position[l.at(t, s - 1)], "; positions ascend");
+                     last, "; positions ascend");
     }
+    last = position;
     if (position >= known) {
       return message(slot_name(t, s), " is stored at position ", position, ", but ", known,
                      " tokens are known (seen and pending)");
@@ -68,6 +79,10 @@ inline std::string entry_problem(ledger_ref const& l, track t) {
       return message(slot_name(t, s), " is pending, but has degree ", degree, " and position ", position,
                      "; expected are 1 and ", known - (std::int64_t{n} - s));
     }
+  }
+  if (empty != l.word(t, track_word::empty)) {
+    return message(check_calls::track_name(t), " has ", empty, " empty slots, but says ",
+                   l.word(t, track_word::empty));
   }
   return {};
 }
@@ -88,8 +103,8 @@ inline std::string invariant_problem(ledger_ref const& l) {
     } else if (std::uint64_t{frozen} + pending > n) {
       problem = message(check_calls::track_name(t), " holds ", n, " entries, fewer than its ", frozen,
                         " frozen and ", pending, " pending ones");
-    } else if (n > std::uint64_t{seen} + pending) {
-      problem = message(check_calls::track_name(t), " holds ", n, " entries, more than the ", seen,
+    } else if (l.held(t) > std::uint64_t{seen} + pending) {
+      problem = message(check_calls::track_name(t), " holds ", l.held(t), " entries, more than the ", seen,
                         " tokens seen and ", pending, " pending");
     } else {
       problem = entry_problem(l, t);

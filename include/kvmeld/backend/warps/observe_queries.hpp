@@ -52,6 +52,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
     ledger_ref const& l = untuned.ledger;
     std::uint32_t const length = l.length[t.where.index];
     slot_t const begin = t.index * token_block;
+    std::uint32_t const empty = l.word(t.where, track_word::empty);
     if (begin >= length) return;
     std::uint32_t const tokens = min_of(token_block, length - begin);
     std::uint32_t const member = untuned.source.row_of(t.item);
@@ -72,7 +73,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
     std::uint32_t const at_once = query_rows / l.extent.group;
     for (std::uint32_t q = first + at_once * warp_of(team); q < queries; q += at_once * warps_of(team)) {
       strip(team, {member, queries, q, l.extent.group, t.where.kv_head, 0}, store, bias, begin, tokens,
-            length, u, mine);
+            length, empty, u, mine);
     }
     gather(team, mine, parts);
     team.sync();
@@ -95,7 +96,7 @@ private:
   template <class Team, class Updates>
   KVMELD_HD void strip(Team const& team, block_of_rows const& b, row_store<Keys> const& store,
                        float const* bias, slot_t begin, std::uint32_t tokens, std::uint32_t length,
-                       Updates const& u, sums& mine) const {
+                       std::uint32_t empty, Updates const& u, sums& mine) const {
     warp_place const place = place_in_warp(team);
     float const scale = untuned.params.scale_for(untuned.keys.channels());
     float p[results][4] = {};
@@ -131,7 +132,7 @@ private:
         unrolled<channels>([&](auto channel) {
           constexpr std::uint32_t c = decltype(channel)::value;
           if (c < u.used && query >= u.at[c].first_row)
-            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible);
+            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - empty);
         });
       });
     });

@@ -1,0 +1,79 @@
+// The bias of a merged cache by physical page, for attention kernels that know a page and a token of it.
+#pragma once
+
+#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/page_places.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+template <class Keys, class Values, class Places, class T> struct log_degree_by_page_phase {
+  cache_ref<Keys, Values> cache;
+  work_list work;
+  std::uint32_t const* slots;  ///< [work.sequence_count]
+  Places places;
+  T* out;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = cache.length(t.where);
+    std::uint32_t const wanted = slots[t.item / cache.extent().kv_heads % work.sequence_count];
+    team.for_each(places.covered(t.where, wanted, n), [&](std::uint32_t s) {
+      float const log_degree = s < n ? cache.log_degree(t.where, s) : element_traits<float>::lowest;
+      bool const empty = log_degree == element_traits<float>::lowest;
+      out[places.at(t.where, s)] =
+          element_traits<T>::from_float(empty ? element_traits<T>::lowest : log_degree);
+    });
+  }
+};
+
+/// out[page number][layer][head][token], strides as `places` says, = log degree (natural) of the entry there, and the lowest
+/// finite value of T (float, half or bfloat16) where there is none: for the pages that hold the first slots[i] slots of
+/// sequence sequences[i] (its length_bound), to their ends. Pages of no listed sequence are left alone; one that several share is
+/// written by each, with equal values. Where kernels scale logits after their hook, divide by the scale there. `out` has an
+/// element for every page of the pool, layer and head. Enqueued on `executor`.
+template <class Executor, class Keys, class Values, class Entry, class Index, class T>
+status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> const& cache,
+                                index_list sequences, index_list slots,
+                                page_places<Entry, Index> const& places, T* out) {
+  char const* const call = "attention::write_log_degree_by_page";
+  shape const& s = cache.extent();
+  if (sequences.size() != slots.size()) {
+    return report(message(call, ": ", sequences.size(), " sequences but ", slots.size(),
+                          " numbers of slots; give one each"));
+  }
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i] >= s.sequences)
+      return report(message(call, ": sequence is ", sequences[i], "; allowed are 0 to ", s.sequences - 1));
+    if (slots[i] > s.capacity)
+      return report(
+          message(call, ": slots is ", slots[i], "; allowed are 0 to the capacity of ", s.capacity));
+  }
+  if (out == nullptr) return report(message(call, ": out is null; give an array of the pool's pages"));
+  if (std::string const problem = places.problem(call); !problem.empty()) return report(problem);
+  index_list const staged = executor.stage(sequences);
+  work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
+  using phase_type = log_degree_by_page_phase<Keys, Values, page_places<Entry, Index>, T>;
+  executor.run(phase_type{cache, work, executor.stage(slots).data(), places, out}, s, work.tracks(s),
+               track_source{s, work});
+  return {};
+}
+
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

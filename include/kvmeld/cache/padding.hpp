@@ -1,0 +1,121 @@
+// Tracks of a sequence that end together: empty slots behind the shorter ones, and how they are taken out again.
+#pragma once
+
+#include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Before empty slots are taken out: the tracks that have some. shield_phase may follow.
+struct find_padding_phase {
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (team.lane() != 0) return;
+    ledger_ref const& l = wave.ledger;
+    track_state s{};
+    s.length = s.alive = l.length[t.where.index];
+    s.shielded = min_of(s.length, l.frozen[t.where.sequence]);
+    s.active = l.word(t.where, track_word::empty) != 0 ? 1 : 0;
+    wave.state[t.item] = s;
+  }
+};
+
+/// A plan that drops the empty slots, but for those before rows that may not be written: they stay as they are. Compaction
+/// follows.
+struct drop_padding_phase {
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = wave.ledger;
+    track_state const s = wave.state[t.item];
+    fate* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    float const* const degree = l.degree + l.at(t.where, 0);
+    std::uint32_t left = 0;
+    team.for_each(s.length, [&](std::uint32_t i) {
+      bool const empty = s.active != 0 && !(degree[i] > 0.0f);
+      what[i] = empty && i >= s.shielded ? fate::drop : fate::keep;
+      if (empty && i < s.shielded) ++left;
+    });
+    left = team.reduce(left, op_sum{});
+    if (team.lane() != 0 || s.active == 0) return;
+    l.word(t.where, track_word::empty) = left;
+    if (left == 0) l.word(t.where, track_word::padded_from) = 0;
+  }
+};
+
+/// Zeroes the rows of K or V that pad_phase makes part of a track, where they may be written.
+template <class Layout> struct clear_padding_phase : sequence_phase {
+  static constexpr std::uint32_t block = 256;  ///< rows per tile
+  static constexpr bool light = false;
+  Layout layout;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const begin = max_of(ledger.length[t.where.index], t.index * block);
+    std::uint32_t const end = min_of(count_of(t), (t.index + 1) * block);
+    for (slot_t s = begin; s < end; ++s) {
+      if (layout.writable(t.where, s))
+        layout.encode_row(team, t.where, s, [](std::uint32_t) { return 0.0f; });
+    }
+  }
+};
+
+/// Fills every track up to `count` slots with empty ones. A longer one (of which the host knew less than it should) stays.
+struct pad_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = ledger;
+    std::uint32_t const n = l.length[t.where.index];
+    std::uint32_t const wanted = min_of(count_of(t), l.extent.capacity);
+    position_t const position = n == 0 ? 0 : l.position[l.at(t.where, n - 1)];
+    std::uint32_t const added = wanted - min_of(n, wanted);
+    team.sync();
+    team.for_each(added, [&](std::uint32_t i) {
+      new_entry(l, t.where, n + i, position);
+      l.degree[l.at(t.where, n + i)] = 0.0f;
+    });
+    if (team.lane() != 0) return;
+    if (n > wanted) l.findings[t.where.index] |= finding::overfull;
+    if (added == 0) return;
+    l.length[t.where.index] = wanted;
+    l.word(t.where, track_word::empty) += added;
+    std::uint32_t& from = l.word(t.where, track_word::padded_from);
+    from = from != 0 ? from : 1 + n;
+  }
+};
+
+/// Follows pad_phase: the last slots of a padded track are not those of the last tokens, so that a sequence cannot be
+/// truncated to before it.
+struct pad_settle_phase : sequence_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (!leads(t) || team.lane() != 0) return;
+    std::uint32_t const sequence = t.where.sequence;
+    std::uint32_t empty = 0;
+    for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
+      for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head)
+        empty |= ledger.word(make_track(ledger.extent, layer, sequence, head), track_word::empty);
+    }
+    if (empty != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,118 @@
+// Degrees and positions that travel with pages: written beside them, and taken up by whatever sequence gets the pages.
+#pragma once
+
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/page_places.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// What is known of every token of every page: the degree of the entry there (0: none) and its position. The engine owns the
+/// arrays, in memory that phases can read and write.
+template <class Entry = std::int32_t, class Index = std::int32_t> struct page_notes {
+  page_places<Entry, Index> places;
+  float* degree = nullptr;
+  position_t* position = nullptr;
+
+  std::string problem(char const* call) const {
+    if (degree == nullptr || position == nullptr)
+      return message(call, ": the array of degrees or positions is null; give both");
+    return places.problem(call);
+  }
+};
+
+/// Writes the entries of every track, and degree 0 behind them up to the end of the pages of `count` slots.
+template <class Notes> struct write_pages_phase : sequence_phase {
+  Notes notes;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = ledger.length[t.where.index];
+    team.for_each(notes.places.covered(t.where, count_of(t), n), [&](std::uint32_t s) {
+      std::int64_t const at = notes.places.at(t.where, s);
+      notes.degree[at] = s < n ? ledger.degree[ledger.at(t.where, s)] : 0.0f;
+      notes.position[at] = s < n ? ledger.position[ledger.at(t.where, s)] : 0;
+    });
+  }
+};
+
+/// Follows open_phase with `count` slots: what the notes of their pages say. A track ends before its first slot without an
+/// entry; padded tracks keep such slots, empty.
+template <class Notes> struct adopt_phase : sequence_phase {
+  Notes notes;
+  std::uint32_t tokens;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = ledger;
+    std::uint32_t const n = count_of(t), there = min_of(n, notes.places.covered(t.where, n, n));
+    std::uint32_t first = n, held = 0;
+    team.for_each(n, [&](std::uint32_t s) {
+      std::int64_t const at = s < there ? notes.places.at(t.where, s) : 0;
+      float const degree = s < there ? notes.degree[at] : 0.0f;
+      bool const holds = degree > 0.0f && is_finite(degree);
+      l.degree[l.at(t.where, s)] = holds ? degree : 0.0f;
+      l.position[l.at(t.where, s)] = s < there ? notes.position[at] : 0;
+      if (!holds) first = min_of(first, s);
+      held += holds ? 1 : 0;
+    });
+    first = team.reduce(first, op_min{});
+    held = team.reduce(held, op_sum{});
+    std::uint32_t const length = l.padded ? n : first;
+    team.sync();
+    team.for_each(n - length, [&](std::uint32_t i) { l.degree[l.at(t.where, length + i)] = 0.0f; });
+    if (team.lane() != 0) return;
+    l.length[t.where.index] = length;
+    l.word(t.where, track_word::empty) = l.padded ? n - held : 0;
+    l.word(t.where, track_word::padded_from) = l.padded && held < n ? 1 + first : 0;
+    if (!leads(t)) return;
+    l.seen[t.where.sequence] = tokens;
+    l.sequence_state(t.where.sequence, sequence_word::compressed_at) = tokens;  // who knows what merged
+  }
+};
+
+namespace check_calls {
+
+/// Members have no place in a page.
+inline std::string no_members(char const* call, ledger_ref const& l) {
+  if (l.members.capacity == 0) return {};
+  return message(
+      call,
+      ": the policy shares entries, whose members have no place in a page; allowed are policies that do "
+      "not, and save and resume");
+}
+
+template <class Notes> std::string write_pages(ledger_ref const& l, index_list slots, Notes const& notes) {
+  if (std::string text = no_members("write_pages", l); !text.empty()) return text;
+  if (std::string text = notes.problem("write_pages"); !text.empty()) return text;
+  return is_open("write_pages", l, slots);
+}
+
+template <class Notes>
+std::string adopt(ledger_ref const& l, std::uint32_t slot, std::uint32_t held, std::uint32_t tokens,
+                  Notes const& notes) {
+  if (std::string text = no_members("adopt", l); !text.empty()) return text;
+  if (std::string text = notes.problem("adopt"); !text.empty()) return text;
+  if (std::string text = in_range("adopt", l, slot); !text.empty()) return text;
+  if (l.is_open[slot] != 0) return message("adopt: sequence slot ", slot, " is open already; close it first");
+  if (held > l.extent.capacity) {
+    return message("adopt: slots is ", held, "; allowed are 0 to the capacity of ", l.extent.capacity);
+  }
+  if (l.padded || tokens >= held) return {};
+  return message("adopt: tokens is ", tokens, ", but the pages hold up to ", held,
+                 " entries; allowed are numbers from there on");
+}
+
+}  // namespace check_calls
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

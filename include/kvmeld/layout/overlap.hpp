@@ -1,0 +1,205 @@
+// Whether two entries of a tensor, or a key and a value, lie in the same bytes: found from strides alone.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The bytes of a tensor as far as numbers on the host tell: an element at base + sum of stride_i * x_i, 0 <= x_i < count_i,
+/// for every choice of x. Of pages it is what one page holds.
+struct byte_lattice {
+  struct direction {
+    std::int64_t stride, count;
+  };
+  bool known = false;  ///< false: the layout does not show it; nothing is checked then
+  std::uintptr_t base = 0;
+  std::int64_t element = 0;  ///< bytes
+  std::array<direction, 6> directions{};
+  std::size_t count = 0;                ///< directions in use
+  std::array<std::int64_t, 7> pages{};  ///< how pages are found; lattices are comparable where this is equal
+};
+
+namespace detail {
+
+/// Whether a sum of stride * x, each x in a range of its own, can lie in an interval. Exact; where it would take too many
+/// steps the answer is no.
+class sum_search {
+public:
+  void add(std::int64_t stride, std::int64_t low, std::int64_t high) {
+    if (stride == 0) return;
+    if (stride < 0) {
+      stride = -stride;
+      std::swap(low, high);
+      low = -low;
+      high = -high;
+    }
+    term* const last = terms_.data() + count_;
+    term* const same = std::find_if(terms_.data(), last, [&](term const& t) { return t.stride == stride; });
+    if (same == last) terms_[count_++] = {stride, 0, 0};
+    same->low += low;
+    same->high += high;
+  }
+  bool reaches(std::int64_t least, std::int64_t most) {
+    std::sort(terms_.data(), terms_.data() + count_,
+              [](term const& a, term const& b) { return a.stride > b.stride; });
+    double size = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      term const& t = terms_[i];
+      size += static_cast<double>(t.stride) * static_cast<double>(std::max(-t.low, t.high));
+    }
+    if (size > 0x1p61) return false;  // no addresses
+    steps_ = 0;
+    return search(0, least, most);
+  }
+
+private:
+  struct term {
+    std::int64_t stride, low, high;
+  };
+  static constexpr std::uint32_t most_steps = 1u << 15;
+
+  /// Whether terms from number `i` on reach [least, most].
+  bool search(std::size_t i, std::int64_t least, std::int64_t most) {
+    if (i == count_) return least <= 0 && most >= 0;
+    std::int64_t low = 0, high = 0;  // what later terms reach
+    for (std::size_t j = i + 1; j < count_; ++j) {
+      low += terms_[j].stride * terms_[j].low;
+      high += terms_[j].stride * terms_[j].high;
+    }
+    term const t = terms_[i];
+    std::int64_t const end = std::min(t.high, floor_div(most - low, t.stride));
+    for (std::int64_t x = std::max(t.low, -floor_div(high - least, t.stride)); x <= end; ++x) {
+      if (++steps_ > most_steps) return false;
+      if (search(i + 1, least - t.stride * x, most - t.stride * x)) return true;
+    }
+    return false;
+  }
+  static std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+  std::array<term, 12> terms_{};  // those of two tensors
+  std::size_t count_ = 0;
+  std::uint32_t steps_ = 0;
+};
+
+template <class Layout, class = void> struct has_groups : std::false_type {};
+template <class Layout>
+struct has_groups<Layout, std::void_t<decltype(std::declval<Layout const&>().groups()),
+                                      decltype(std::declval<Layout const&>().width())>> : std::true_type {};
+template <class Layout, class = void> struct has_rows : std::false_type {};
+template <class Layout>
+struct has_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().rows())>> : std::true_type {};
+template <class Layout, class = void> struct has_codes : std::false_type {};
+template <class Layout>
+struct has_codes<Layout, std::void_t<decltype(std::declval<Layout const&>().stored.channels())>>
+    : std::true_type {};
+template <class Layout, class = void> struct has_pool : std::false_type {};
+template <class Layout>
+struct has_pool<Layout, std::void_t<decltype(std::declval<Layout const&>().pages().pool),
+                                    decltype(std::declval<Layout const&>().pages().table)>> : std::true_type {
+};
+
+}  // namespace detail
+
+/// Of strided and transposed tensors, pages by table, and what wraps them: groups of channels, rings, codes.
+template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s) {
+  byte_lattice out;
+  auto const add = [&](std::int64_t stride, std::uint32_t count) {
+    if (count > 1) out.directions[out.count++] = {stride * out.element, count};
+  };
+  if constexpr (detail::has_codes<Layout>::value) {
+    return lattice_of(x.stored, s);
+  } else if constexpr (detail::has_groups<Layout>::value) {
+    out = lattice_of(x.groups(), s);
+    add(1, x.width());
+  } else if constexpr (detail::has_rows<Layout>::value) {
+    return lattice_of(x.rows(), s);
+  } else if constexpr (has_base_pointer<Layout>::value) {
+    out.known = true;
+    out.base = reinterpret_cast<std::uintptr_t>(x.data());
+    out.element = sizeof(typename Layout::element_type);
+    auto const& st = x.strides();
+    add(st.layer, s.layers);
+    add(st.sequence, s.sequences);
+    add(st.head, s.kv_heads);
+    add(st.slot, x.capacity());
+    add(st.channel, x.channels());
+  } else if constexpr (detail::has_pool<Layout>::value) {
+    auto const& table = x.pages().table;
+    auto const& st = x.strides();
+    out.known = true;
+    out.base = reinterpret_cast<std::uintptr_t>(x.pages().pool);
+    out.element = sizeof(typename Layout::element_type);
+    // Layers and heads with rows of the table of their own have pages of their own.
+    if (table.layer_stride == 0) add(st.layer, s.layers);
+    if (table.head_stride == 0) add(st.head, s.kv_heads);
+    add(st.token, std::min(x.page_size(), x.capacity()));
+    add(st.channel, x.channels());
+    auto const number = [](void const* p) {
+      return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(p));
+    };
+    out.pages = {number(table.entries), number(table.first),   table.sequence_stride, table.layer_stride,
+                 table.head_stride,     st.page * out.element, x.page_size()};
+  }
+  return out;
+}
+
+/// Whether two elements of a tensor share bytes (of pages: within one page).
+inline bool folds_onto_itself(byte_lattice const& x) {
+  for (std::size_t i = 0; x.known && i < x.count; ++i) {
+    // Two elements that differ in direction i and in later ones only.
+    detail::sum_search search;
+    search.add(x.directions[i].stride, 1, x.directions[i].count - 1);
+    for (std::size_t j = i + 1; j < x.count; ++j)
+      search.add(x.directions[j].stride, 1 - x.directions[j].count, x.directions[j].count - 1);
+    if (search.reaches(1 - x.element, x.element - 1)) return true;
+  }
+  return false;
+}
+
+/// Whether an element of one shares bytes with an element of the other. Interleaved tensors of one allocation do not.
+inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
+  if (!x.known || !y.known || x.pages != y.pages) return false;
+  detail::sum_search search;
+  for (std::size_t i = 0; i < x.count; ++i) search.add(x.directions[i].stride, 0, x.directions[i].count - 1);
+  for (std::size_t i = 0; i < y.count; ++i) search.add(y.directions[i].stride, 1 - y.directions[i].count, 0);
+  auto const apart = static_cast<std::int64_t>(y.base - x.base);
+  return search.reaches(apart - (x.element - 1), apart + (y.element - 1));
+}
+
+/// Why two entries would be one; empty if they would not. Not seen: pages that two rows of a table use (validate_pages
+/// does), pages by pointer, relocatable layouts and an engine's own, scales of quantised rows, and strides so intricate that
+/// looking would take long.
+template <class Layout> std::string folding_problem(char const* name, Layout const& x, shape const& s) {
+  if (!folds_onto_itself(lattice_of(x, s))) return {};
+  return message(
+      name, " have strides by which two of their elements lie at one address; allowed are strides that keep "
+            "layers, sequences, heads, slots and channels apart");
+}
+
+/// Why keys and values would be written over each other; empty if they would not. What is not seen: as above, a pool's keys
+/// against values of other pages, and tensors of which one is paged, or with another table.
+template <class Keys, class Values>
+std::string overlap_problem(Keys const& keys, Values const& values, shape const& s) {
+  byte_lattice const k = lattice_of(keys, s), v = lattice_of(values, s);
+  if (!overlap(k, v)) return {};
+  auto const apart = static_cast<std::int64_t>(v.base - k.base);
+  return message("keys and values overlap: values begin ", apart,
+                 " bytes behind the keys and share bytes with them; allowed are tensors apart or "
+                 "interleaved, and latent "
+                 "for values that are channels of the keys");
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,185 @@
+// Padded tracks on executors whose memory the host cannot read: the host knows every length, and no more than that.
+#include "padded.hpp"
+
+#include "support/fenced_executor.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace sequences_test;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 96};
+using layout = kvmeld::strided<float>;
+
+// A padded cache of a device beside an unpadded one in host memory.
+template <class Policy> class device_pair {
+public:
+  device_pair(Policy const& policy, std::uint32_t seed)
+      : d(seed),
+        far_memory(extent),
+        near_memory(extent),
+        far(support::fenced_executor(), policy, far_memory.tensors(), padded({extent})),
+        near(kvmeld::host_executor(1), policy, near_memory.tensors(), kvmeld::limits{extent}),
+        seen(kvmeld::host_executor(1), policy, far_memory.tensors(), padded({extent})) {}
+
+  template <class F> void both(F f) {
+    f(far);
+    f(near);
+  }
+  // Behind the length that the host knows, which is every track's.
+  void write(std::uint32_t q, std::uint32_t n) {
+    bool const open = near.ledger().is_open[q] != 0;
+    support::for_tracks(extent, q, [&](kvmeld::track t) {
+      auto const k = support::random_rows(d, n, extent.key_dim, support::texture::walk);
+      auto const v = support::random_rows(d, n, extent.value_dim, support::texture::noise);
+      far_memory.fill(t, open ? far.length_bound(q) : 0, k, v);
+      near_memory.fill(t, open ? near.ref().length(t) : 0, k, v);
+    });
+  }
+  // One query of attention each, as engines have it: by slot, anything where nothing lies.
+  void observe(std::vector<std::uint32_t> const& slots) {
+    std::vector<std::uint32_t> const rows(slots.size(), 1);
+    std::size_t const row = extent.capacity;
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      std::vector<float> p(slots.size() * extent.query_heads() * row), packed(p.size());
+      for (float& x : p) x = static_cast<float>(d.uniform()) * 0.1f;
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        look(slots[i]);
+        for (std::uint32_t head = 0; head < extent.query_heads(); ++head) {
+          std::size_t const first = (i * extent.query_heads() + head) * row;
+          std::size_t n = first;
+          for (kvmeld::slot_t s : held_slots(seen, track_of(layer, slots[i], head)))
+            packed[n++] = p[first + s];
+        }
+      }
+      auto const view = [&](std::vector<float> const& x) {
+        return kvmeld::rows_by_head<float const>(x.data(), 1, extent.query_heads(), extent.capacity);
+      };
+      far.observe_rows({layer, slots, rows}, view(p));
+      near.observe_rows({layer, slots, rows}, view(packed));
+    }
+  }
+  void open(std::uint32_t q, std::uint32_t n) {
+    write(q, n);
+    both([&](auto& c) { c.open(q, n, q, q); });
+    observe({q});
+  }
+  void check() {
+    for (std::uint32_t q = 0; q < extent.sequences; ++q) {
+      if (near.ledger().is_open[q] == 0) continue;
+      look(q);
+      check_padding(seen, q, far.length_bound(q));
+      CHECK(far.length_bound(q) >= near.longest(q));
+      CHECK(far.longest(q) == far.length_bound(q));
+      CHECK(far.entries(q) >= near.entries(q));
+      CHECK(far.compressed_at(q) >= seen.compressed_at(q));
+      support::for_tracks(extent, q,
+                          [&](kvmeld::track t) { CHECK(entries_of(seen, t) == entries_of(near, t)); });
+    }
+  }
+  // `seen` lies over the far rows, in memory of the host.
+  void look(std::uint32_t q) {
+    if (seen.ledger().is_open[q] != 0) seen.close(q);
+    seen.resume(q, far.save(q));
+  }
+  static kvmeld::track track_of(std::uint32_t layer, std::uint32_t q, std::uint32_t head) {
+    return kvmeld::make_track(extent, layer, q, head / extent.group);
+  }
+
+  support::dice d;
+  support::engine_memory<float> far_memory, near_memory;
+  kvmeld::merged_cache<support::fenced_executor, Policy, layout, layout> far;
+  kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> near, seen;
+};
+
+template <class Policy> void live(char const* name, Policy const& policy, kvmeld::shortfall fallback) {
+  CAPTURE(std::string(name));
+  CAPTURE(int(fallback));
+  device_pair<Policy> x(policy, 50);
+  bool const exact = x.far.exact(fallback);
+  for (std::uint32_t q : {0u, 1u}) x.open(q, 50 + 6 * q);
+  x.check();
+  support::fenced_graph step(x.far.executor()), shrink(x.far.executor());
+  for (int i = 0; i < 12; ++i) {
+    if (x.far.length_bound(1) + 4 > extent.capacity) {
+      for (std::uint32_t q : {0u, 1u}) x.far.report_lengths(q);  // the next compression leaves less
+    } else {
+      std::vector<std::uint32_t> const slots{0, 1}, counts{3, 2 + x.d.below(2)},
+          accepted{1 + x.d.below(3), 2};
+      for (std::uint32_t q : {0u, 1u}) x.write(q, counts[q]);
+      auto const calls = [&](auto& c) {
+        c.append(slots, counts);
+        c.commit(slots, accepted);
+      };
+      auto const far = [&] { calls(x.far); };
+      CHECK((i == 0 ? step.record(x.far.executor(), far) : step.replay(x.far.executor(), far)) == "");
+      calls(x.near);
+      x.observe(slots);
+    }
+    x.check();
+    bool const first = shrink.launches() == 0;
+    std::uint32_t const least = std::max(18u, x.far.length_bound(1) * 3 / 10 + 6);
+    std::vector<std::uint32_t> table(extent.tracks()), slots{0};
+    if (first || x.d.chance(0.7)) slots.push_back(1);
+    for (std::uint32_t& n : table) n = first ? 18 : x.d.between(least, 48);
+    std::uint32_t const after = x.far.length_after(0, budget::per_track(table.data()), fallback);
+    bool const known = exact && x.far.length_bound(0) == x.near.longest(0);
+    auto const calls = [&](auto& c) { c.compress(slots, budget::per_track(table.data()), fallback); };
+    auto const far = [&] { calls(x.far); };
+    if (first || x.d.chance(0.7)) {
+      CHECK((first ? shrink.record(x.far.executor(), far) : shrink.replay(x.far.executor(), far)) == "");
+    } else {
+      far();
+    }
+    calls(x.near);
+    x.check();
+    CHECK(x.far.length_bound(0) == after);
+    if (known) CHECK(after == x.near.longest(0));
+    if (x.d.chance(0.3)) x.far.request_report();
+    x.far.poll_report();
+    if (i == 5) {
+      x.both([&](auto& c) { c.fork(0, 2, 9); });
+      x.check();
+    }
+  }
+  x.far.report_lengths(0);
+  CHECK(x.far.entries(0) == x.near.entries(0));
+  CHECK(x.far.findings(0) == x.near.findings(0));
+}
+
+}  // namespace
+
+TEST_CASE("the host knows the lengths of a device's padded tracks, whatever they hold, for every preset") {
+  each_padded_policy([](char const* name, auto const& policy) {
+    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest})
+      live(name, policy, fallback);
+  });
+}
+
+TEST_CASE("what a report does not know yet is not taken for entries") {
+  auto policy = kvmeld::preset::kvmerger::paper_50();  // lengths follow from data
+  policy.identify.admission.theta = 0.8f;
+  device_pair<decltype(policy)> x(policy, 7);
+  x.open(0, 80);
+  x.both([](auto& c) { c.compress({0}, budget::entries(50)); });
+  x.check();
+  CHECK(x.far.length_bound(0) == 80);
+  CHECK(x.far.entries(0) == 4 * 80);
+  // Only the frozen beginning is known to lie before empty slots (none is frozen here).
+  cache_test::check_text(cache_test::refusal_of([&] { x.far.freeze(0, 1); }),
+                         {"freeze: frozen is 1", "allowed are 0 to 0", "before its first empty slot"});
+  x.far.request_report();
+  while (!x.far.poll_report()) continue;
+  CHECK(x.far.length_bound(0) == 80);
+  CHECK(x.far.entries(0) == x.near.entries(0));
+  x.far.freeze(0, 1);
+  x.near.freeze(0, 1);
+  x.both([](auto& c) { c.compress({0}, budget::entries(70)); });
+  CHECK(x.far.length_bound(0) == x.near.longest(0));
+  x.check();
+}

@@ -1,0 +1,319 @@
+// Degrees and positions by physical page: written beside pages, and taken up by a cache that has the pages elsewhere.
+#include "padded.hpp"
+
+#include <kvmeld/cache/any_cache.hpp>
+
+#include "layout/tensors.hpp"
+#include "support/fenced_executor.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace sequences_test;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 92};
+constexpr std::uint32_t page = 8;
+using tensor = layout_test::paged_tensor<float, page>;
+
+// An engine's pool: K, V and what is noted of them, a page of each under one number.
+struct pool {
+  pool() {
+    auto const pages = static_cast<std::uint32_t>(2 * keys.table.size());
+    degree.assign(std::size_t{pages} * extent.layers * extent.kv_heads * page, -3.0f);
+    position.assign(degree.size(), -7);
+  }
+  auto tensors() { return kvmeld::kv{keys.view(), values.view()}; }
+  auto places() const {
+    auto const most = tensor::pages(extent);
+    return kvmeld::dense_places(kvmeld::table_rows(keys.table.data(), most), page, extent);
+  }
+  kvmeld::page_notes<> notes() { return {places(), degree.data(), position.data()}; }
+  std::int32_t& number(std::uint32_t sequence, std::uint32_t i) {
+    return keys.table[sequence * tensor::pages(extent) + i];
+  }
+  // Takes over a page of another pool under a number of its own.
+  void receive(std::int32_t mine, pool const& other, std::int32_t theirs) {
+    auto const copy = [&](auto& to, auto const& from) {
+      std::size_t const pages = 2 * keys.table.size(), n = to.size() / pages;
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(theirs) * n), n,
+                  to.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(mine) * n));
+    };
+    copy(keys.memory, other.keys.memory);
+    copy(values.memory, other.values.memory);
+    copy(degree, other.degree);
+    copy(position, other.position);
+  }
+  // Element of a dense [page][layer][head][token].
+  std::size_t at(kvmeld::track t, kvmeld::slot_t s) {
+    auto const p = static_cast<std::size_t>(number(t.sequence, s / page));
+    return ((p * extent.layers + t.layer) * extent.kv_heads + t.kv_head) * page + s % page;
+  }
+
+  tensor keys{extent, extent.key_dim}, values{extent, extent.value_dim};
+  std::vector<float> degree;
+  std::vector<kvmeld::position_t> position;
+};
+
+template <class Executor, class Policy> auto cache_over(pool& p, Policy const& policy, bool pads) {
+  kvmeld::limits sizes{extent};
+  sizes.padded = pads;
+  return kvmeld::merged_cache{Executor(1), policy, p.tensors(), sizes};
+}
+
+// A sequence with a past: compressed to budgets of every track's own, and a few tokens more.
+template <class Cache> void live(Cache& cache, support::dice& d, std::uint32_t q) {
+  open(cache, d, q, 70);
+  std::vector<std::uint32_t> table(extent.tracks());
+  for (std::uint32_t& n : table) n = d.between(28, 50);
+  cache.compress({q}, budget::per_track(table.data()), kvmeld::shortfall::evict_lowest);
+  write_rows(cache, d, q, 3);
+  cache.append({q}, {3});
+  cache.commit({q}, {3});
+}
+
+template <class Policy> void there_and_back(char const* name, Policy const& policy, bool pads) {
+  CAPTURE(std::string(name));
+  CAPTURE(pads);
+  pool here, there;
+  support::dice d(17);
+  auto cache = cache_over<kvmeld::host_executor>(here, policy, pads);
+  for (std::uint32_t q : {0u, 2u}) live(cache, d, q);
+  cache.write_pages({2, 0}, here.notes());
+
+  // Every element of the pages in use says what the ledger says, and of no other page anything.
+  std::vector<char> mine(here.degree.size(), 0);
+  for (std::uint32_t q : {0u, 2u}) {
+    support::for_tracks(extent, q, [&](kvmeld::track t) {
+      for (kvmeld::slot_t s = 0; s < (cache.longest(q) + page - 1) / page * page; ++s) {
+        std::size_t const i = here.at(t, s);
+        mine[i] = 1;
+        bool const held = s < cache.ref().length(t);
+        CHECK(here.degree[i] == (held ? cache.ref().degree(t, s) : 0.0f));
+        if (held) CHECK(here.position[i] == cache.ref().position(t, s));
+      }
+    });
+  }
+  for (std::size_t i = 0; i < mine.size(); ++i) CHECK((mine[i] != 0 || here.degree[i] == -3.0f));
+
+  // Sequence 2 goes to slot 1 of another cache, under other page numbers.
+  std::uint32_t const n = cache.length_bound(2);
+  for (std::uint32_t i = 0; i * page < n; ++i) there.receive(there.number(1, i), here, here.number(2, i));
+  auto other = cache_over<kvmeld::host_executor>(there, policy, pads);
+  auto saved = cache_over<kvmeld::host_executor>(there, policy, pads);
+  other.adopt(1, n, cache.tokens(2), there.notes(), 5);
+  saved.resume(1, cache.save(2));
+  support::for_tracks(extent, 1, [&](kvmeld::track t) {
+    auto const x = other.ref();
+    auto const y = saved.ref();
+    CHECK(x.length(t) == y.length(t));
+    for (kvmeld::slot_t s = 0; s < y.length(t); ++s) {
+      CHECK(x.degree(t, s) == y.degree(t, s));
+      CHECK(x.position(t, s) == y.position(t, s));
+    }
+    kvmeld::track const from = kvmeld::make_track(extent, t.layer, 2, t.kv_head);
+    CHECK(support::get_row(x.keys, t, x.length(t) - 1) ==
+          support::get_row(cache.ref().keys, from, x.length(t) - 1));
+  });
+  CHECK(other.tokens(1) == cache.tokens(2));
+  CHECK(other.entries(1) == cache.entries(2));
+  CHECK(other.length_bound(1) == n);
+  CHECK(other.compressed_at(1) == other.tokens(1));
+  CHECK(kvmeld::testing::invariant_problem(other) == "");
+  if (pads) check_padding(other, 1, n);
+  // And goes on.
+  feed(other, d, 1, 2);
+  other.compress({1}, budget::entries(27), kvmeld::shortfall::evict_lowest);
+  CHECK(other.longest(1) == 27);
+  CHECK(kvmeld::testing::invariant_problem(other) == "");
+}
+
+}  // namespace
+
+TEST_CASE("notes of pages bring a sequence back elsewhere, for every preset") {
+  each_padded_policy([](char const* name, auto const& policy) {
+    for (bool pads : {false, true}) there_and_back(name, policy, pads);
+  });
+}
+
+TEST_CASE("a beginning of merged pages is shared by sequences that adopt it") {
+  pool p;
+  support::dice d(2);
+  auto cache = cache_over<kvmeld::host_executor>(p, kvmeld::preset::keepkv::for_budget(), false);
+  live(cache, d, 0);
+  cache.write_pages({0}, p.notes());
+  for (std::uint32_t i = 0; i < 2; ++i) {  // its first two pages are in use by both
+    p.number(1, i) = p.number(0, i);
+    p.keys.shared[static_cast<std::size_t>(p.number(0, i))] = 1;
+    p.values.table[tensor::pages(extent) + i] = p.number(0, i);
+    p.values.shared[static_cast<std::size_t>(p.number(0, i))] = 1;
+  }
+  cache.adopt(1, 16, 40, p.notes());
+  cache.freeze(1, 16);
+  CHECK(cache.tokens(1) == 40);
+  support::for_tracks(extent, 1, [&](kvmeld::track t) {
+    kvmeld::track const first = kvmeld::make_track(extent, t.layer, 0, t.kv_head);
+    CHECK(cache.ref().length(t) == 16);
+    for (kvmeld::slot_t s = 0; s < 16; ++s) {
+      CHECK(cache.ref().degree(t, s) == cache.ref().degree(first, s));
+      CHECK(support::get_row(cache.ref().keys, t, s) == support::get_row(cache.ref().keys, first, s));
+    }
+  });
+  auto const bytes = rows_of(cache, 0);
+  feed(cache, d, 1, 30);
+  cache.compress({1}, budget::entries(38), kvmeld::shortfall::evict_lowest);
+  CHECK(rows_of(cache, 0) == bytes);
+}
+
+TEST_CASE("heads with pages of their own leave pages alone that they do not have") {
+  // CSR as FlashInfer has it, heads folded into the batch: as many pages per head as it needs.
+  constexpr kvmeld::shape s{1, 2, 2, 1, 12, 8, 40};
+  support::engine_memory<float> memory(s);
+  support::dice d(3);
+  auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(1, 40);
+  std::uint32_t const table[] = {0, 0, 11, 27};
+  cache.compress({1}, budget::per_track(table));
+  std::vector<std::int32_t> const first{0, 0, 0, 2, 6}, pages{4, 1, 0, 2, 3, 5};
+  std::vector<float> degree(6 * 8, -1.0f);
+  std::vector<kvmeld::position_t> position(6 * 8, -1);
+  kvmeld::page_notes<> const notes{
+      {kvmeld::table_csr(first.data(), pages.data(), 2), 8, 8, 0, 0}, degree.data(), position.data()};
+  cache.write_pages({1}, notes);
+  for (std::uint32_t head : {0u, 1u}) {
+    std::uint32_t const length = head == 0 ? 11 : 27, begin = head == 0 ? 0 : 2, count = head == 0 ? 2 : 4;
+    for (kvmeld::slot_t x = 0; x < count * 8; ++x) {
+      auto const i = static_cast<std::size_t>(pages[begin + x / 8]) * 8 + x % 8;
+      CHECK(degree[i] == (x < length ? 1.0f : 0.0f));
+    }
+  }
+  cache.close(1);
+  cache.adopt(1, 27, 40, notes);
+  CHECK(cache.length(0, 1, 0) == 11);
+  CHECK(cache.length(0, 1, 1) == 27);
+  // A table with rows per head that is not CSR: entries behind a head's own pages are anything.
+  std::vector<std::int32_t> const dense{0, 0, 0, 0, 0, 0, 0, 0, 4, 1, -9, -9, 0, 2, 3, 5};
+  std::vector<float> again(6 * 8, -1.0f);
+  kvmeld::page_table<std::int32_t> rows{dense.data(), 8, 0, 4};
+  cache.write_pages({1}, kvmeld::page_notes<>{{rows, 8, 8, 0, 0}, again.data(), position.data()});
+  CHECK(again == degree);
+}
+
+TEST_CASE("the bias by page is the log degree of the page's entries") {
+  pool p;
+  support::dice d(5);
+  auto cache = cache_over<kvmeld::host_executor>(p, kvmeld::preset::keepkv::for_budget(), true);
+  live(cache, d, 1);
+  auto const check = [&](auto type) {
+    using T = decltype(type);
+    using traits = kvmeld::element_traits<T>;
+    std::vector<T> out(p.degree.size(), traits::from_float(-3.0f));
+    kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {1}, {cache.length_bound(1)},
+                                                p.places(), out.data());
+    std::vector<char> mine(out.size(), 0);
+    bool merged = false;
+    support::for_tracks(extent, 1, [&](kvmeld::track t) {
+      for (kvmeld::slot_t s = 0; s < (cache.longest(1) + page - 1) / page * page; ++s) {
+        mine[p.at(t, s)] = 1;
+        bool const held = s < cache.ref().length(t) && cache.ref().degree(t, s) > 0.0f;
+        float const wanted =
+            held ? traits::to_float(traits::from_float(cache.ref().log_degree(t, s))) : traits::lowest;
+        CHECK(traits::to_float(out[p.at(t, s)]) == wanted);
+        merged = merged || (held && wanted > 0.0f);
+      }
+    });
+    CHECK(merged);
+    for (std::size_t i = 0; i < out.size(); ++i) CHECK((mine[i] != 0 || traits::to_float(out[i]) == -3.0f));
+  };
+  check(float{});
+  check(kvmeld::half{});
+}
+
+TEST_CASE("an executor whose memory the host cannot read writes and adopts the same") {
+  for (bool pads : {false, true}) {
+    CAPTURE(pads);
+    pool near_pool, far_pool;
+    support::dice d(8), e(8);
+    auto const policy = kvmeld::preset::streaming_llm::with_sinks(3);
+    auto near = cache_over<kvmeld::host_executor>(near_pool, policy, pads);
+    kvmeld::limits sizes{extent};
+    sizes.padded = pads;
+    kvmeld::merged_cache far{support::fenced_executor(), policy, far_pool.tensors(), sizes};
+    live(near, d, 0);
+    far.resume(0, near.save(0));
+    far_pool.keys.memory = near_pool.keys.memory;
+    near.write_pages({0}, near_pool.notes());
+    support::fenced_graph graph(far.executor());
+    CHECK(graph.record(far.executor(), [&] { far.write_pages({0}, far_pool.notes()); }) == "");
+    CHECK(far_pool.degree == near_pool.degree);
+    CHECK(far_pool.position == near_pool.position);
+    for (std::uint32_t i = 0; i < tensor::pages(extent); ++i)
+      near_pool.number(1, i) = far_pool.number(1, i) = near_pool.number(0, i);
+    std::uint32_t const n = far.length_bound(0);
+    near.adopt(1, n, 73, near_pool.notes());
+    far.adopt(1, n, 73, far_pool.notes());
+    CHECK(far.save(1) == near.save(1));
+    CHECK(far.length_bound(1) == n);
+    CHECK(far.tokens(1) == 73);
+    CHECK(far.compressed_at(1) == 73);
+    far.append({1}, {2});
+    CHECK(far.length_bound(1) == n + 2);
+    far.commit({1}, {2});
+    far.report_lengths(1);
+    kvmeld::any_cache any(near);  // behind one interface
+    any.write_pages({1}, near_pool.notes());
+    any.adopt(2, n, 80, near_pool.notes());
+    CHECK(any.tokens(2) == 80);
+    CHECK(far.entries(1) == near.entries(1) + 2 * extent.layers * extent.kv_heads);
+  }
+}
+
+TEST_CASE("what cannot be noted or adopted") {
+  pool p;
+  support::dice d(1);
+  auto cache = cache_over<kvmeld::host_executor>(p, kvmeld::preset::streaming_llm::with_sinks(2), false);
+  auto const refuses = [&](auto call, std::initializer_list<char const*> parts) {
+    auto const ledger = support::ledger_bytes(cache);
+    cache_test::check_text(cache_test::refusal_of(call), parts);
+    CHECK(support::ledger_bytes(cache) == ledger);
+  };
+  kvmeld::page_notes<> const good = p.notes();
+  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot 0 is not open"});
+  refuses([&] { cache.adopt(3, 1, 1, good); }, {"adopt: sequence slot is 3", "allowed are 0 to 2"});
+  refuses([&] { cache.adopt(0, 93, 100, good); }, {"adopt: slots is 93", "capacity of 92"});
+  refuses([&] { cache.adopt(0, 30, 29, good); }, {"adopt: tokens is 29", "up to 30 entries"});
+  open(cache, d, 0, 30);
+  refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot 0 is open already"});
+  kvmeld::page_notes<> bad = good;
+  bad.position = nullptr;
+  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: the array of degrees or positions is null"});
+  bad = good;
+  bad.places.page_size = 0;
+  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: page_size is 0"});
+  bad = good;
+  bad.places.table.entries = nullptr;
+  refuses([&] { cache.adopt(1, 2, 2, bad); }, {"adopt: the page table is null"});
+  support::engine_memory<float> memory(extent);
+  auto sharing = cache_for(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0));
+  refuses([&] { sharing.adopt(0, 2, 2, good); }, {"adopt: the policy shares entries", "save and resume"});
+  refuses([&] { sharing.write_pages({0}, good); }, {"write_pages: the policy shares entries"});
+  std::vector<float> out(p.degree.size());
+  auto const bias = [&](std::uint32_t sequence, std::uint32_t slots, float* to) {
+    kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {sequence}, {slots},
+                                                p.places(), to);
+  };
+  refuses([&] { bias(3, 1, out.data()); }, {"attention::write_log_degree_by_page: sequence is 3"});
+  refuses([&] { bias(0, 93, out.data()); }, {"slots is 93"});
+  refuses([&] { bias(0, 3, nullptr); }, {"out is null"});
+  // Notes that no cache wrote: tracks end before the first token that is none.
+  p.degree[p.at(kvmeld::make_track(extent, 1, 1, 0), 4)] = kvmeld::bits_float(0x7fc00000u);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    p.degree[p.at(kvmeld::make_track(extent, 1, 1, 0), i)] = i == 4 ? kvmeld::bits_float(0x7fc00000u) : 2.0f;
+  cache.adopt(1, 8, 20, good);
+  CHECK(cache.length(1, 1, 0) == 4);
+  CHECK(cache.length(0, 1, 0) == 0);
+}

@@ -1,0 +1,142 @@
+// What padded tracks cannot be, by text.
+#include "padded.hpp"
+
+#include "layout/tensors.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace sequences_test;
+using cache_test::check_text;
+using cache_test::refusal_of;
+
+namespace {
+
+constexpr kvmeld::shape extent{1, 2, 2, 1, 12, 8, 96};
+
+template <class Policy> std::string construction(Policy const& policy, kvmeld::limits sizes) {
+  support::engine_memory<float> memory(extent);
+  return refusal_of([&] { cache_for(memory, policy, sizes); });
+}
+
+// 20 entries in one head, 30 in the other.
+template <class Cache> void make_uneven(Cache& cache) {
+  std::uint32_t const table[] = {20, 30, 0, 0};
+  cache.open(0, 60);
+  cache.compress({0}, budget::per_track(table));
+}
+
+}  // namespace
+
+TEST_CASE("which caches cannot be padded") {
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
+  kvmeld::limits sizes = padded(support::with_plan());
+  check_text(construction(policy, sizes),
+             {"limits.padded is true with limits.whole_plan", "allowed is one of them"});
+  sizes = padded();
+  check_text(construction(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes),
+             {"limits.padded", "shares entries", "allowed are policies that do not"});
+  CHECK(construction(kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes) ==
+        "");
+  CHECK(construction(policy, sizes) == "");
+  for (auto bias : {kvmeld::bias_support::shared, kvmeld::bias_support::none}) {
+    sizes.bias = bias;
+    sizes.scope = kvmeld::plan_scope::head;
+    sizes.ignore_degree = true;
+    check_text(construction(policy, sizes),
+               {"limits.padded", "masked by the bias", "allowed are limits.bias per_head"});
+    sizes.scope = kvmeld::plan_scope::layer;
+    CHECK((construction(policy, sizes) == "") == (bias == kvmeld::bias_support::shared));
+  }
+}
+
+TEST_CASE("calls that would reach across empty slots are refused") {
+  support::engine_memory<float> memory(extent);
+  auto cache = cache_for(memory, kvmeld::preset::h2o::halves(), padded());
+  cache.open(0, 60);
+  support::dice d(1);
+  score(cache, d, 0);
+  std::uint32_t const table[] = {20, 30, 0, 0};
+  cache.compress({0}, budget::per_track(table));
+  cache.append({0}, {3});
+  cache.commit({0}, {3});
+  std::vector<float> const p(4 * 2 * 96);
+  auto const rows = kvmeld::rows_by_head<float const>(p.data(), 4, 2, 96);
+  cache_test::refused(cache, memory,
+                      [&](auto& c) {
+                        c.observe_rows({0, 0, 4}, rows);
+                      },
+                      {"observe: 4 queries of sequence slot 0", "got 3 tokens", "allowed are up to 3"});
+  cache.observe_rows({0, 0, 3}, rows);
+  for (std::uint32_t frozen : {20u, 21u}) {
+    auto const freeze = [&](auto& c) { c.freeze(0, frozen); };
+    auto const fork = [&](auto& c) { c.fork(0, 1, 0, frozen); };
+    if (frozen == 20) {
+      auto copy = cache;
+      freeze(copy);
+      fork(copy);
+    } else {
+      char const* const allowed = "allowed are 0 to 20, the committed entries of the shortest track";
+      cache_test::refused(cache, memory, freeze,
+                          {"freeze: frozen is 21", allowed, "before its first empty slot"});
+      cache_test::refused(cache, memory, fork,
+                          {"fork: frozen is 21", allowed, "before its first empty slot"});
+    }
+  }
+}
+
+TEST_CASE("empty slots in pages that became shared") {
+  using tensor = layout_test::paged_tensor<float, 8>;
+  tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, kvmeld::kv{keys.view(), values.view()},
+                             padded({extent})};
+  make_uneven(cache);
+  cache.append({0}, {8});
+  cache.commit({0}, {8});
+  keys.shared[static_cast<std::size_t>(keys.table[2])] =
+      1;  // slots 16 to 23, of which 20 to 23 are empty in head 0
+  check_text(refusal_of([&] { cache.compress({0}, budget::entries(25)); }),
+             {"compress: slot 23 of track (layer 0, sequence 0, head 0) may not be written",
+              "lies behind the empty slot 20", "allowed are shared rows before it"});
+  keys.shared[static_cast<std::size_t>(keys.table[2])] = 0;
+  keys.shared[static_cast<std::size_t>(keys.table[1])] = 1;  // slots 8 to 15
+  cache.compress({0}, budget::entries(25));
+  check_padding(cache, 0, 25);
+}
+
+TEST_CASE("saved ledgers go back to caches that are padded as theirs was") {
+  support::engine_memory<float> memory(extent);
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
+  auto cache = cache_for(memory, policy, padded());
+  auto plain = cache_for(memory, policy);
+  make_uneven(cache);
+  make_uneven(plain);
+  check_text(refusal_of([&] { plain.resume(1, cache.save(0)); }),
+             {"resume: limits.padded is 1 in the saved ledger; allowed is this cache's 0"});
+  check_text(refusal_of([&] { cache.resume(1, plain.save(0)); }), {"resume: limits.padded is 0"});
+  // What contradicts itself.
+  auto const broken = [&](auto change, char const* text) {
+    auto copy = cache;
+    change(copy.ledger());
+    auto const bytes = copy.save(0);
+    check_text(refusal_of([&] { cache.resume(1, bytes); }), {"the saved ledger contradicts itself", text});
+  };
+  using kvmeld::ledger_ref;
+  kvmeld::track const t = kvmeld::make_track(extent, 0, 0, 0);
+  broken([&](ledger_ref const& l) { l.word(t, kvmeld::track_word::empty) = 9; },
+         "another number of empty slots");
+  broken([&](ledger_ref const& l) { l.word(t, kvmeld::track_word::empty) = 31; },
+         "empty slots that cannot be");
+  broken([&](ledger_ref const& l) { l.word(t, kvmeld::track_word::padded_from) = 0; },
+         "empty slots that cannot be");
+  broken([&](ledger_ref const& l) { l.word(t, kvmeld::track_word::padded_from) = 23; },
+         "stands for no tokens");
+  broken([&](ledger_ref const& l) { l.degree[l.at(t, 5)] = 0.0f; }, "stands for no tokens");
+  broken([&](ledger_ref const& l) { l.frozen[0] = 21; }, "an empty slot in its frozen beginning");
+  broken([&](ledger_ref const& l) { l.length[1] = 29; },
+         "another length than a track that it is padded with");
+  cache.resume(1, cache.save(0));
+  check_padding(cache, 1, 30);
+}
