@@ -53,6 +53,14 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   });
   kvmeld::attention::write_log_degree(cache.executor(), cache.ref(), 0, {0},
                                       kvmeld::rows_by_head(a, 1, 2, 256));
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::half_split;
+  cache.shift(0, 100, rope);
+  kvmeld::page_notes<> const notes{
+      kvmeld::dense_places(kvmeld::table_rows<std::int32_t>(nullptr, 4), 64, extent), nullptr, nullptr};
+  cache.write_pages({0}, notes);
+  cache.adopt(1, 10, 10, notes);
+  kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {0}, {10}, notes.places, a);
 }
 
 void every_kernel(__nv_bfloat16* a, __half* b) {

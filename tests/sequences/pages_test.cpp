@@ -288,6 +288,9 @@ TEST_CASE("what cannot be noted or adopted") {
   refuses([&] { cache.adopt(0, 30, 29, good); }, {"adopt: tokens is 29", "up to 30 entries"});
   open(cache, d, 0, 30);
   refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot 0 is open already"});
+  cache.append({0}, {2});
+  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot 0 has 2 pending entries"});
+  cache.commit({0}, {2});
   kvmeld::page_notes<> bad = good;
   bad.position = nullptr;
   refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: the array of degrees or positions is null"});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
@@ -95,7 +96,11 @@ inline std::string no_members(char const* call, ledger_ref const& l) {
 template <class Notes> std::string write_pages(ledger_ref const& l, index_list slots, Notes const& notes) {
   if (std::string text = no_members("write_pages", l); !text.empty()) return text;
   if (std::string text = notes.problem("write_pages"); !text.empty()) return text;
-  return is_open("write_pages", l, slots);
+  if (std::string text = is_open("write_pages", l, slots); !text.empty()) return text;
+  for (std::uint32_t slot : slots) {
+    if (std::string text = nothing_pending("write_pages", l, slot); !text.empty()) return text;
+  }
+  return {};
 }
 
 template <class Notes>

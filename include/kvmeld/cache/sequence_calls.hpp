@@ -54,7 +54,7 @@ public:
 
   /// Writes degrees and positions of the sequences beside their pages, up to the ends of the pages that hold
   /// length_bound(slot) slots; pages that sequences share are written by each, with equal numbers. Entries of the table have to
-  /// be valid so far. Enqueued. Refuses policies that share entries.
+  /// be valid so far. Enqueued. Refuses pending entries, and policies that share entries.
   template <class Entry, class Index>
   status write_pages(index_list slots, page_notes<Entry, Index> const& notes) {
     if (status s = refuse([&] { return check_calls::write_pages(facts_, slots, notes); }); !s.ok()) return s;
