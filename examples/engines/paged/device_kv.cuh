@@ -4,6 +4,7 @@
 
 #include "batch.hpp"
 #include "page_pool.hpp"
+#include "pool_layout.hpp"
 
 #include <tiny_llama/config.hpp>
 
@@ -109,25 +110,21 @@ public:
   using policy = Policy;
 
   device_kv(tiny_llama::config const& model, kv_sizes sizes, policy const& how, page_pool const& pages)
-      : sizes_(sizes),
-        extent_(extent_of(model, sizes)),
-        most_pages_(kvmeld::ceil_div(sizes.capacity, sizes.page_size)),
+      : pool_(model, sizes),
         pages_(&pages),
-        memory_(std::size_t{2} * extent_.layers * side_elements()),
-        host_table_(std::size_t{sizes.slots} * most_pages_, 0),
+        memory_(pool_.elements()),
+        host_table_(std::size_t{sizes.slots} * pool_.most_pages(), 0),
         table_(host_table_.size()),
         shared_(sizes.pages),
-        cache_(kvmeld::cuda_executor<>(), how, tensors(), kvmeld::limits{extent_}) {
-    check(cudaMemset(memory_.data(), 0,
-                     std::size_t{2} * extent_.layers * side_elements() * sizeof(kvmeld::half)),
-          "cudaMemset");
+        cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::limits{pool_.extent()}) {
+    check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::half)), "cudaMemset");
     upload_tables();
   }
   device_kv(device_kv const&) = delete;
   device_kv& operator=(device_kv const&) = delete;
 
   void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
-    host_table_[slot * most_pages_ + i] = static_cast<std::int32_t>(page);
+    host_table_[slot * pool_.most_pages() + i] = static_cast<std::int32_t>(page);
   }
   /// Tables and marks go along with the calls that read them.
   auto& cache() {
@@ -135,15 +132,16 @@ public:
     return cache_;
   }
   auto const& cache() const { return cache_; }
-  std::uint32_t pages_of(std::uint32_t entries) const { return kvmeld::ceil_div(entries, sizes_.page_size); }
+  pool_layout const& pool() const { return pool_; }
 
   void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
               float const* v, float* out, float* lse) {
     std::vector<std::uint32_t> part;
     for (std::uint32_t i = 0; i < batch.size(); ++i) part.insert(part.end(), batch[i].count, i);
     auto const rows = static_cast<std::uint32_t>(part.size());
-    std::uint32_t const heads = extent_.query_heads();
-    std::size_t const own = std::size_t{rows} * extent_.kv_heads * extent_.key_dim, all = own * extent_.group;
+    std::uint32_t const heads = pool_.extent().query_heads();
+    std::size_t const own = std::size_t{rows} * pool_.extent().kv_heads * pool_.extent().key_dim,
+                      all = own * pool_.extent().group;
     parts_.upload(batch.data(), batch.size());
     part_.upload(part.data(), rows);
     query_.upload(q, all);
@@ -152,14 +150,14 @@ public:
     out_.resize(all);
     lse_.resize(std::size_t{rows} * heads);
     store_rows<<<rows, 128>>>(cache_.ref(), layer, parts_.data(), part_.data(), key_.data(), value_.data());
-    attend_rows<<<dim3(rows, heads), 128, extent_.capacity * sizeof(float)>>>(
+    attend_rows<<<dim3(rows, heads), 128, pool_.extent().capacity * sizeof(float)>>>(
         cache_.ref(), layer, parts_.data(), part_.data(), query_.data(), out_.data(), lse_.data());
     check(cudaGetLastError(), "attend_rows");
     out_.download(out, all);
     lse_.download(lse, std::size_t{rows} * heads);
   }
   void observe(std::uint32_t layer, batch_part const& part, float const* q, float const* lse) {
-    std::uint32_t const heads = extent_.query_heads(), d = extent_.key_dim;
+    std::uint32_t const heads = pool_.extent().query_heads(), d = pool_.extent().key_dim;
     query_.upload(q + std::size_t{part.first} * heads * d, std::size_t{part.count} * heads * d);
     lse_.upload(lse + std::size_t{part.first} * heads, std::size_t{part.count} * heads);
     cache_.observe({layer, part.slot, part.count},
@@ -168,69 +166,39 @@ public:
   }
 
   std::vector<kvmeld::half> read_pages(std::vector<std::uint32_t> const& pages) const {
-    std::vector<kvmeld::half> rows(pages.size() * 2 * extent_.layers * page_elements());
-    for_each_page(pages, [&](std::size_t at, std::size_t from) {
-      memory_.download(rows.data() + from, page_elements(), at);
+    std::vector<kvmeld::half> out(pool_.elements_of(pages.size()));
+    kvmeld::half* to = out.data();
+    pool_.for_each_part(pages, [&](std::size_t at) {
+      memory_.download(to, pool_.page_elements(), at);
+      to += pool_.page_elements();
     });
-    return rows;
+    return out;
   }
-  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& rows) {
-    for_each_page(pages, [&](std::size_t at, std::size_t from) {
-      memory_.upload(rows.data() + from, page_elements(), at);
+  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
+    kvmeld::half const* from = saved.data();
+    pool_.for_each_part(pages, [&](std::size_t at) {
+      memory_.upload(from, pool_.page_elements(), at);
+      from += pool_.page_elements();
     });
   }
   /// Looks at the host's copy of the tables.
   std::string table_problem(std::vector<std::uint32_t> const& lengths) {
-    return kvmeld::validate_pages(rows(0, host_table_.data(), pages_->shared()), extent_, sizes_.pages,
-                                  lengths, host_table_.size());
-  }
-  kvmeld::shape const& extent() const { return extent_; }
-  std::uint32_t page_size() const { return sizes_.page_size; }
-  std::size_t page_bytes() const {
-    return std::size_t{2} * extent_.layers * page_elements() * sizeof(kvmeld::half);
+    return kvmeld::validate_pages(pool_.rows(0, memory_.data(), host_table_.data(), pages_->shared()),
+                                  pool_.extent(), pool_.sizes().pages, lengths, host_table_.size());
   }
 
 private:
-  using pool_rows = kvmeld::pool_pages<kvmeld::half>;
-  using layout = kvmeld::paged<pool_rows>;
+  using layout = pool_layout::rows_type;
 
-  static kvmeld::shape extent_of(tiny_llama::config const& c, kv_sizes const& sizes) {
-    auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
-    return {u(c.layers),   sizes.slots,   u(c.kv_heads), u(c.heads / c.kv_heads),
-            u(c.head_dim), u(c.head_dim), sizes.capacity};
-  }
-  std::size_t page_elements() const {
-    return std::size_t{sizes_.page_size} * extent_.kv_heads * extent_.key_dim;
-  }
-  std::size_t side_elements() const { return sizes_.pages * page_elements(); }
-  layout rows(std::size_t side, std::int32_t const* table, std::uint8_t const* shared) const {
-    std::int64_t const token = std::int64_t{extent_.kv_heads} * extent_.key_dim,
-                       page = token * sizes_.page_size;
-    kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
-    pool_rows const from(memory_.data() + side * side_elements(), kvmeld::table_rows(table, most_pages_),
-                         shared);
-    return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
-  }
-  kvmeld::kv<layout, layout> tensors() const {
-    return {rows(0, table_.data(), shared_.data()), rows(1, table_.data(), shared_.data())};
+  layout rows(std::size_t side) const {
+    return pool_.rows(side, memory_.data(), table_.data(), shared_.data());
   }
   void upload_tables() {
     table_.upload(host_table_.data(), host_table_.size());
-    shared_.upload(pages_->shared(), sizes_.pages);
-  }
-  template <class F> void for_each_page(std::vector<std::uint32_t> const& list, F f) const {
-    std::size_t from = 0;
-    for (std::uint32_t const page : list) {
-      for (std::size_t side = 0; side < std::size_t{2} * extent_.layers; ++side) {
-        f(side * side_elements() + page * page_elements(), from);
-        from += page_elements();
-      }
-    }
+    shared_.upload(pages_->shared(), pool_.sizes().pages);
   }
 
-  kv_sizes sizes_;
-  kvmeld::shape extent_;
-  std::uint32_t most_pages_;
+  pool_layout pool_;
   page_pool const* pages_;
   device_array<kvmeld::half> memory_;
   std::vector<std::int32_t> host_table_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "batch.hpp"
+#include "engine_options.hpp"
 #include "lookup.hpp"
 #include "page_pool.hpp"
 #include "prefix_map.hpp"
@@ -24,40 +25,6 @@
 
 namespace paged_engine {
 
-/// What becomes of a sequence whose pages another one needs.
-enum class preemption {
-  recompute,  ///< its tokens are read again later
-  save,       ///< rows and ledger wait in other memory
-};
-
-struct engine_options {
-  kv_sizes sizes;
-  std::uint32_t batch_tokens = 256;  ///< of one step, at most
-  std::uint32_t chunk = 128;         ///< of one prompt in a step, at most
-  std::uint32_t trigger = 0,
-                budget = 0;  ///< at so many entries a sequence is merged down to so many; 0: never
-  std::uint32_t drafts = 3, draft_words = 3;  ///< guesses per step, and how many words have to match
-  preemption preempted = preemption::save;
-};
-
-struct totals {
-  std::uint64_t steps = 0, tokens = 0, read_again = 0, prefix_tokens = 0, preemptions = 0, compressions = 0,
-                drafts = 0, accepted = 0, pages_returned = 0;
-
-  totals& operator+=(totals const& o) {
-    steps += o.steps;
-    tokens += o.tokens;
-    read_again += o.read_again;
-    prefix_tokens += o.prefix_tokens;
-    preemptions += o.preemptions;
-    compressions += o.compressions;
-    drafts += o.drafts;
-    accepted += o.accepted;
-    pages_returned += o.pages_returned;
-    return *this;
-  }
-};
-
 /// KV is a host_kv or a type with its calls; Ranks is what the ranks of a tensor parallel group have to agree on.
 ///
 /// The answer to a request depends on its tokens, trigger and budget alone, to the bit: not on what else runs, on how its
@@ -74,35 +41,17 @@ public:
         prefixes_(pool_, o.sizes.page_size),
         kv_(m.shape(), o.sizes, policy, pool_),
         observes_(kvmeld::traits_of_score(policy.score).needs_attention) {
-    if (o.trigger != 0 && (o.budget == 0 || o.budget >= o.trigger)) {
-      throw std::invalid_argument("engine: budget is " + std::to_string(o.budget) +
-                                  "; allowed are 1 to below the trigger of " + std::to_string(o.trigger));
-    }
+    if (std::string const problem = options_problem(o); !problem.empty())
+      throw std::invalid_argument(problem);
     for (std::uint32_t i = o.sizes.slots; i-- > 0;) free_slots_.push_back(i);
   }
 
   /// Accepts a request, or refuses one that could never run.
   void submit(request r) {
-    auto const last = static_cast<std::uint32_t>(r.prompt.size()) + r.most_new;
-    std::uint32_t const most = options_.trigger == 0 ? last : std::min(last, options_.trigger);
-    auto const refuse = [&](std::string const& why) {
-      throw std::invalid_argument("request " + std::to_string(r.id) + ": " + why);
-    };
-    if (r.prompt.empty() || r.most_new == 0) refuse("the prompt is empty or nothing new is asked for");
-    if (last > static_cast<std::uint32_t>(model_->shape().max_positions)) {
-      refuse(std::to_string(last) + " tokens; the model allows " +
-             std::to_string(model_->shape().max_positions));
-    }
-    if (most > options_.sizes.capacity) {
-      refuse(std::to_string(most) + " entries; the capacity is " + std::to_string(options_.sizes.capacity));
-    }
-    if (kv_.pages_of(most) > pool_.total()) {
-      refuse(std::to_string(kv_.pages_of(most)) + " pages; the pool has " + std::to_string(pool_.total()));
-    }
-    if (options_.trigger != 0 && r.shared_tokens > options_.budget / 2) {
-      refuse(std::to_string(r.shared_tokens) +
-             " shared tokens, which stay whole; allowed is half the budget of " +
-             std::to_string(options_.budget) + ", since policies pin recent entries too");
+    std::string const problem =
+        request_problem(r, options_, static_cast<std::uint32_t>(model_->shape().max_positions));
+    if (!problem.empty()) {
+      throw std::invalid_argument("request " + std::to_string(r.id) + ": " + problem);
     }
     sequence s;
     s.tokens = r.prompt;
@@ -149,7 +98,8 @@ public:
     for (sequence const& s : running_) {
       for (std::uint32_t const page : s.pages) ++users[page];
       lengths[s.slot] = entries(s);
-      if (s.pages.size() < kv_.pages_of(lengths[s.slot])) return "a sequence has fewer pages than entries";
+      if (s.pages.size() < kv_.pool().pages_of(lengths[s.slot]))
+        return "a sequence has fewer pages than entries";
     }
     for (sequence const& s : waiting_) {
       for (std::uint32_t const page : s.pages) ++users[page];
@@ -181,7 +131,7 @@ private:
       bool const fresh = s.ledger.empty();
       if (fresh) s.pages = prefixes_.take(s.tokens, shareable(s));
       auto const held = static_cast<std::uint32_t>(s.pages.size());
-      std::uint32_t const wanted = (fresh ? kv_.pages_of(first_read(s)) : s.saved_pages) - held;
+      std::uint32_t const wanted = (fresh ? kv_.pool().pages_of(first_read(s)) : s.saved_pages) - held;
       // A page more for each that runs already: it would be a pity to take them back at once.
       if (!make_room(wanted + static_cast<std::uint32_t>(running_.size()), 1)) {
         if (fresh) release_from(s, 0);
@@ -200,7 +150,7 @@ private:
   }
   /// Tokens of a fresh sequence after its first step.
   std::uint32_t first_read(sequence const& s) const {
-    auto const known = static_cast<std::uint32_t>(s.pages.size()) * kv_.page_size();
+    auto const known = static_cast<std::uint32_t>(s.pages.size()) * kv_.pool().sizes().page_size;
     std::uint32_t const end = std::min(known + options_.chunk, static_cast<std::uint32_t>(s.tokens.size()));
     return options_.trigger == 0 ? end : std::min(end, options_.trigger);
   }
@@ -208,10 +158,10 @@ private:
   std::uint32_t shareable(sequence const& s) const {
     std::uint32_t const most =
         std::min(s.asked.shared_tokens, static_cast<std::uint32_t>(s.asked.prompt.size()) - 1);
-    return most / kv_.page_size() * kv_.page_size();
+    return most / kv_.pool().sizes().page_size * kv_.pool().sizes().page_size;
   }
   void start(sequence& s) {
-    s.done = static_cast<std::uint32_t>(s.pages.size()) * kv_.page_size();
+    s.done = static_cast<std::uint32_t>(s.pages.size()) * kv_.pool().sizes().page_size;
     totals_.prefix_tokens += s.done;
     write_table(s);
     kv_.cache().open(s.slot, s.done, s.done, s.asked.id);
@@ -257,7 +207,7 @@ private:
     waiting_.insert(std::find_if(waiting_.begin(), waiting_.end(), later), std::move(s));
   }
   std::size_t frozen_pages(sequence const& s) const {
-    return std::min(shareable(s), s.done) / kv_.page_size();
+    return std::min(shareable(s), s.done) / kv_.pool().sizes().page_size;
   }
   void release_from(sequence& s, std::size_t first) {
     while (s.pages.size() > first) {
@@ -297,7 +247,7 @@ private:
   }
   /// Pages for `entries` of running sequence i, if need be at the cost of those that came later; or its own preemption.
   bool provide(std::size_t i, std::uint32_t entries) {
-    std::uint32_t const wanted = kv_.pages_of(entries);
+    std::uint32_t const wanted = kv_.pool().pages_of(entries);
     while (wanted > running_[i].pages.size()) {
       if (make_room(wanted - static_cast<std::uint32_t>(running_[i].pages.size()), 0)) {
         sequence& s = running_[i];
@@ -367,7 +317,7 @@ private:
     auto const n = tokens_.size();
     auto const layers = static_cast<std::size_t>(model_->shape().layers);
     std::size_t const width = static_cast<std::size_t>(model_->shape().heads * model_->shape().head_dim);
-    std::size_t const heads = kv_.extent().query_heads();
+    std::size_t const heads = kv_.pool().extent().query_heads();
     if (observes_) queries_.resize(layers * n * width);
     lse_.resize((observes_ ? layers : 1) * n * heads);
     auto const hook = [&](int which, float const* q, float const* k, float const* v, float* out) {
@@ -424,7 +374,7 @@ private:
   void share_beginning(sequence const& s) {
     kv_.cache().freeze(s.slot, s.done);
     for (std::size_t i = 0; i < frozen_pages(s); ++i)
-      prefixes_.put(s.tokens, (i + 1) * kv_.page_size(), s.pages[i]);
+      prefixes_.put(s.tokens, (i + 1) * kv_.pool().sizes().page_size, s.pages[i]);
   }
   /// The pages behind the longest head are free as soon as the compression has run.
   void compress(sequence& s) {
@@ -434,7 +384,7 @@ private:
                                std::to_string(options_.trigger) + " entries");
     }
     std::size_t const before = s.pages.size();
-    release_from(s, kv_.pages_of(entries(s)));
+    release_from(s, kv_.pool().pages_of(entries(s)));
     totals_.pages_returned += before - s.pages.size();
     ++s.compressions;
     ++totals_.compressions;

@@ -52,7 +52,7 @@ template <class Engine> served serve(Engine& e, std::vector<workload_item> const
 
 template <class Engine> void print_summary(std::ostream& out, Engine const& e, served const& r) {
   auto const& t = e.sums();
-  double const kib = static_cast<double>(e.kv().page_bytes()) / 1024;
+  double const kib = static_cast<double>(e.kv().pool().page_bytes()) / 1024;
   char text[600];
   std::snprintf(text, sizeof text,
                 "%zu requests in %.1f s: %llu tokens in %llu steps, %.0f tokens/s\n"
@@ -63,7 +63,7 @@ template <class Engine> void print_summary(std::ostream& out, Engine const& e, s
                 r.tokens.size(), r.seconds, static_cast<unsigned long long>(t.tokens),
                 static_cast<unsigned long long>(t.steps), static_cast<double>(t.tokens) / r.seconds,
                 r.right_digits, r.digits, e.pool().most_used(), e.pool().total(), e.pool().most_used() * kib,
-                e.kv().pages_of(static_cast<std::uint32_t>(r.full_entries)),
+                e.kv().pool().pages_of(static_cast<std::uint32_t>(r.full_entries)),
                 static_cast<unsigned long long>(t.compressions),
                 static_cast<unsigned long long>(t.pages_returned),
                 static_cast<unsigned long long>(t.prefix_tokens), static_cast<unsigned long long>(t.accepted),
