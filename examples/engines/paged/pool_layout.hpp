@@ -47,7 +47,8 @@ public:
     std::int64_t const page = token * sizes_.page_size;
     kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
     kvmeld::pool_pages<kvmeld::half> const from(memory + side * sizes_.pages * page_elements(),
-                                                kvmeld::table_rows(table, most_pages()), shared);
+                                                kvmeld::table_rows(table, most_pages()), shared,
+                                                sizes_.pages);
     return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
   }
   /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the other.

@@ -8,6 +8,7 @@
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -68,22 +69,32 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
 }
 
 /// Pages by number: pool + number * strides.page. Entries of `shared` that are not 0 say that a page belongs to others
-/// too: nothing is written there. Null: every page is the track's own.
+/// too: nothing is written there. Null: every page is the track's own. Where it is told how many pages the pool has, debug
+/// builds (without NDEBUG) stop at an entry that is none of them, also on devices.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
   using element_type = T;
   T* pool;
   page_table<Entry, Index> table;
   std::uint8_t const* shared;  ///< [page number]
+  std::uint32_t count;         ///< of pages; 0: not told
 
-  pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr)
-      : pool(first_page), table(pages), shared(shared_pages) {}
+  pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr,
+             std::uint32_t number_of_pages = 0)
+      : pool(first_page), table(pages), shared(shared_pages), count(number_of_pages) {}
 
+  /// The number of the i-th page of a track.
+  KVMELD_HD std::int64_t number(track where, std::uint32_t i) const {
+    auto const page = static_cast<std::int64_t>(table.at(where, i));
+    assert((count == 0 || (page >= 0 && page < std::int64_t{count})) &&
+           "a block table names no page of the pool");
+    return page;
+  }
   KVMELD_HD T* base(track where, std::uint32_t i, page_strides const& st) const {
-    return pool + static_cast<std::int64_t>(table.at(where, i)) * st.page;
+    return pool + number(where, i) * st.page;
   }
   bool given() const { return pool != nullptr && table.entries != nullptr; }
   KVMELD_HD bool writable(track where, std::uint32_t i) const {
-    return shared == nullptr || shared[table.at(where, i)] == 0;
+    return shared == nullptr || shared[number(where, i)] == 0;
   }
 };
 
@@ -94,7 +105,9 @@ template <class T, class Index = std::int32_t> struct pointed_pages {
   std::size_t offset = 0;
 
   KVMELD_HD T* base(track where, std::uint32_t i, page_strides const&) const {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(table.at(where, i)) + offset);
+    void* const block = table.at(where, i);
+    assert(block != nullptr && "a block table holds a null pointer");
+    return reinterpret_cast<T*>(static_cast<std::byte*>(block) + offset);
   }
   bool given() const { return table.entries != nullptr; }
   KVMELD_HD bool writable(track, std::uint32_t) const { return true; }
