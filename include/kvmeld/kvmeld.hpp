@@ -13,6 +13,7 @@
 #include <kvmeld/layout/from_mdspan.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/paged.hpp>
+#include <kvmeld/layout/per_layer.hpp>
 #include <kvmeld/layout/quantised.hpp>
 #include <kvmeld/layout/relocatable.hpp>
 #include <kvmeld/layout/ring.hpp>

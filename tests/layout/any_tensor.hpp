@@ -191,6 +191,26 @@ template <class T> tensor_ptr ring_tensor(std::string const& letters, order cons
   return m.finish(kvmeld::ring(rows, s.capacity, sinks, starts), o.channels, place);
 }
 
+// A tensor [S][H][T][C] or [S][T][H][C] per layer, the last layer's first, each with strides of its own.
+template <class T> tensor_ptr per_layer_tensor(order const& o, dice& d) {
+  shape one = o.extent;
+  one.layers = 1;
+  std::size_t const size = one.slots() * o.channels + 3;
+  memory_of<T> m("per layer", size * o.extent.layers, d);
+  std::vector<kvmeld::strided<T>> layers;
+  std::vector<std::string> letters;
+  for (std::uint32_t l = 0; l < o.extent.layers; ++l) {
+    letters.push_back(d.chance(0.5) ? "LSHTC" : "LSTHC");
+    layers.emplace_back(m.base + (o.extent.layers - 1 - l) * size, letters.back().c_str(), one, o.channels);
+  }
+  auto const place = [=](track t, slot_t s, std::uint32_t c) {
+    track const within{t.index, 0, t.sequence, t.kv_head};
+    return (o.extent.layers - 1 - t.layer) * size + count_up(letters[t.layer], one, o.channels, within, s, c);
+  };
+  return m.finish(kvmeld::per_layer<kvmeld::strided<T>>(m.out->keep_list(layers), o.channels), o.channels,
+                  place);
+}
+
 template <class T> tensor_ptr relocatable_tensor(std::string const& letters, order const& o, dice& d) {
   memory_of<T> m("relocatable", o.extent.slots() * o.channels, d);
   kvmeld::transposed<T> const rows(m.base, letters.c_str(), o.extent, o.channels);

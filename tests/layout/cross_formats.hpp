@@ -90,6 +90,7 @@ template <class T> std::vector<kind> plain_kinds() {
   }
   out.push_back(
       {"relocatable", [](order const& o, dice& d) { return relocatable_tensor<T>("LHSCT", o, d); }});
+  out.push_back({"per layer", per_layer_tensor<T>});
 #if __has_include(<cuda/std/mdspan>)
   out.push_back({"mdspan", mdspan_tensor<T>});
 #endif

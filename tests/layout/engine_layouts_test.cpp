@@ -186,6 +186,58 @@ TEST_CASE("rows per sequence and head: every head has pages of its own") {
   CHECK(kvmeld::validate_pages(rows, s, 12, {lengths.data(), lengths.size()}, table.size()).empty());
 }
 
+TEST_CASE("a layout per layer: pools and tables of their own, also behind groups of channels") {
+  using kvmeld::make_track;
+  using kvmeld::page_strides;
+  using kvmeld::paged;
+  using kvmeld::pool_pages;
+  using kvmeld::shape;
+  using kvmeld::slot_t;
+  using kvmeld::table_rows;
+  using kvmeld::track;
+  shape const whole{3, 2, 2, 1, 16, 16, 20};
+  shape one = whole;
+  one.layers = 1;
+  std::vector<std::vector<float>> pools;
+  std::vector<std::vector<std::int32_t>> tables;
+  std::vector<paged<pool_pages<float>>> layers;
+  std::vector<std::uint8_t> shared(10, 0);
+  shared[3] = 1;
+  for (std::int32_t l = 0; l < 3; ++l) {
+    pools.emplace_back(10 * 2 * 5 * 16);
+    tables.emplace_back();
+    for (std::int32_t i = 0; i < 8; ++i) tables.back().push_back((3 * i + l) % 10);
+  }
+  for (std::size_t l = 0; l < 3; ++l) {  // pages of 5, [page][head][2 groups of 8][token][8]
+    pool_pages const from(pools[l].data(), table_rows(tables[l].data(), 4), l == 1 ? shared.data() : nullptr);
+    layers.emplace_back(from, 5, page_strides{160, 0, 80, 8, 40}, one, 2);
+  }
+  kvmeld::tiled const rows(kvmeld::per_layer(layers.data(), 2), 8);
+  CHECK(rows.channels() == 16);
+  CHECK(refusal_of_keys(kvmeld::tiled(kvmeld::per_layer(layers.data(), 3), 8)).find("24 channels") !=
+        std::string::npos);
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    for (std::uint32_t sequence = 0; sequence < 2; ++sequence) {
+      for (std::uint32_t head = 0; head < 2; ++head) {
+        track const t = make_track(whole, layer, sequence, head);
+        for (slot_t slot = 0; slot < 20; ++slot) {
+          auto const s = rows.groups().locate(t, slot);
+          std::int32_t const page =
+              (3 * static_cast<std::int32_t>(sequence * 4 + slot / 5) + static_cast<std::int32_t>(layer)) %
+              10;
+          CHECK(rows.writable(t, slot) == !(layer == 1 && page == 3));
+          for (std::uint32_t c = 0; c < 16; ++c) {
+            float const* const expected = pools[layer].data() +
+                                          ((static_cast<std::size_t>(page) * 2 + head) * 2 + c / 8) * 40 +
+                                          slot % 5 * 8 + c % 8;
+            CHECK(rows.at(s, 0, c) == expected);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a ring begins anywhere behind its sinks") {
   std::vector<float> memory(20);
   kvmeld::shape const s{1, 1, 1, 1, 1, 1, 20};

@@ -15,27 +15,8 @@
 
 namespace {
 
-/// A tensor per layer, each where the engine has it now. Phases look the layer up in memory that outlives the cache, so
-/// that binding a layer anew needs no new cache.
-template <class T> class tensor_per_layer : public kvmeld::addressed_rows<tensor_per_layer<T>, T> {
-public:
-  static constexpr bool always_writable = true;
-  static constexpr int channel_run = 0;
-  static constexpr int token_run = 1;
-
-  tensor_per_layer(kvmeld::strided<T> const* layers, std::uint32_t channels)
-      : layers_(layers), channels_(channels) {}
-  kvmeld::segment<T> locate(kvmeld::track where, kvmeld::slot_t slot) const {
-    return layers_[where.layer].locate(where, slot);
-  }
-  std::uint32_t channels() const { return channels_; }
-  bool writable(kvmeld::track, kvmeld::slot_t) const { return true; }
-
-private:
-  kvmeld::strided<T> const* layers_;
-  std::uint32_t channels_;
-};
-
+/// The engine's tensors, one per layer. Phases look them up in memory that outlives the cache, so that binding a layer anew
+/// needs no new cache.
 template <class T> struct tensors_of {
   using element_type = T;
   std::vector<kvmeld::strided<T>> keys, values;
@@ -43,8 +24,8 @@ template <class T> struct tensors_of {
   explicit tensors_of(kvmeld::shape const& s)
       : keys(s.layers, kvmeld::strided<T>(nullptr, kvmeld::cache_strides{}, s, s.key_dim)), values(keys) {}
   auto layouts(kvmeld::shape const& s) const {
-    return kvmeld::kv{tensor_per_layer<T>(keys.data(), s.key_dim),
-                      tensor_per_layer<T>(values.data(), s.value_dim)};
+    return kvmeld::kv{kvmeld::per_layer(keys.data(), s.key_dim),
+                      kvmeld::per_layer(values.data(), s.value_dim)};
   }
   void bind(std::uint32_t layer, kvmeld::shape const& s, void* k, void* v, std::int64_t const* ks,
             std::int64_t const* vs) {

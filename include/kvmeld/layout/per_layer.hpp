@@ -1,0 +1,49 @@
+// A tensor per layer, wherever each lies: Hugging Face's caches, vLLM, SGLang, yalm.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has an entry for every layer of the
+/// group and lies in memory that phases can read (of the device, for a CUDA executor); the engine rewrites it there, in
+/// order with launches, when tensors move. Base pointers, strides and tables may differ from layer to layer, the number of
+/// channels and the capacity may not. Costs a load of the layout per row or run; `Layout` has plain rows. Groups of channels
+/// go outside: tiled(per_layer(..), width).
+template <class Layout>
+class per_layer : public addressed_rows<per_layer<Layout>, typename Layout::element_type> {
+  static_assert(has_plain_rows<Layout>::value,
+                "kvmeld::per_layer: Layout has no plain rows (addressed_rows)");
+
+public:
+  using element_type = typename Layout::element_type;
+  static constexpr bool always_writable = is_always_writable<Layout>::value;
+  static constexpr int channel_run = Layout::channel_run;
+  static constexpr int token_run = Layout::token_run;
+
+  /// Never looks at `layers` on the host: what is wrong with one of them is not found here.
+  per_layer(Layout const* layers, std::uint32_t channels) : layers_(layers), channels_(channels) {}
+
+  KVMELD_HD segment<element_type> locate(track where, slot_t slot) const {
+    return layers_[where.layer].locate(within(where), slot);
+  }
+  KVMELD_HD std::uint32_t channels() const { return channels_; }
+  KVMELD_HD bool writable(track where, slot_t slot) const {
+    return always_writable || layers_[where.layer].writable(within(where), slot);
+  }
+
+private:
+  /// The same track in a layout of one layer, where its index means nothing.
+  KVMELD_HD static track within(track where) { return {where.index, 0, where.sequence, where.kv_head}; }
+
+  Layout const* layers_;
+  std::uint32_t channels_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
