@@ -12,6 +12,7 @@
 #include <kvmeld/identify/none.hpp>
 #include <kvmeld/layout/from_mdspan.hpp>
 #include <kvmeld/layout/latent.hpp>
+#include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/layout/paged.hpp>
 #include <kvmeld/layout/per_layer.hpp>
 #include <kvmeld/layout/quantised.hpp>

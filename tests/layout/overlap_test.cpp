@@ -18,9 +18,14 @@ using kvmeld::shape;
 
 namespace {
 
-// Why a cache over these is refused; empty if it is not.
+// Why these cannot hold all slots that the shape has room for; empty if they can.
 template <class Keys, class Values>
 std::string refusal(Keys const& keys, Values const& values, shape const& s) {
+  return kvmeld::validate_tensors(kvmeld::kv{keys, values}, s, s.capacity);
+}
+// Why a cache over these is refused, whatever the lengths; empty if it is not.
+template <class Keys, class Values>
+std::string refusal_of_cache(Keys const& keys, Values const& values, shape const& s) {
   return cache_test::refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                          kvmeld::kv{keys, values}, kvmeld::limits{s}};
@@ -70,9 +75,10 @@ template <class K, class V> void against_all_addresses(std::uint64_t seed, int (
     bool folds = false, other = false, common = false;
     auto const a = bytes_of(keys, s, folds), b = bytes_of(values, s, other);
     for (std::uintptr_t x : a) common = common || b.count(x) != 0;
-    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(keys, s)) == folds);
-    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(values, s)) == other);
-    CHECK(kvmeld::overlap(kvmeld::lattice_of(keys, s), kvmeld::lattice_of(values, s)) == common);
+    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(keys, s, s.capacity)) == folds);
+    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(values, s, s.capacity)) == other);
+    CHECK(kvmeld::overlap(kvmeld::lattice_of(keys, s, s.capacity),
+                          kvmeld::lattice_of(values, s, s.capacity)) == common);
     count[folds ? 1 : 0]++;
     count[common ? 3 : 2]++;
   }
@@ -173,6 +179,39 @@ TEST_CASE("strides that fold a tensor onto itself") {
   CHECK(refusal(kvmeld::strided<float>(small.data() + 49 * 16, {0, 0, 0, -16, 1}, one, 16), v, one) == "");
   CHECK(
       overlaps(refusal(kvmeld::strided<float>(small.data() + 50 * 16, {0, 0, 0, -16, 1}, one, 16), v, one)));
+}
+
+TEST_CASE("a cache refuses what is wrong whatever the lengths, and takes tensors that are shorter than it") {
+  shape const s{3, 2, 4, 1, 16, 16, 50};
+  std::vector<float> memory(4 * s.slots() * 16);
+  float* const k = memory.data();
+  float* const behind = k + 2 * s.slots() * 16;
+  kvmeld::strided<float> const values(behind, "LSHTC", s, 16);
+  auto const keys = [&](cache_strides const& st) {
+    return refusal_of_cache(kvmeld::strided<float>(k, st, s, 16), values, s);
+  };
+  CHECK(keys({6400, 3200, 800, 16, 1}) == "");
+  CHECK(is_folded(keys({6400, 3200, 800, 15, 1}), "keys"));   // slots share an element
+  CHECK(is_folded(keys({6400, 3200, 800, 16, 16}), "keys"));  // channels are slots
+  CHECK(is_folded(keys({6400, 3200, 8, 64, 1}), "keys"));     // heads share elements
+  CHECK(is_folded(keys({3200, 3200, 800, 16, 1}), "keys"));
+  kvmeld::strided<float> const whole(k, "LSHTC", s, 16);
+  CHECK(overlaps(refusal_of_cache(whole, whole, s)));
+  CHECK(overlaps(refusal_of_cache(whole, kvmeld::strided<float>(k + 8, "LSHTC", s, 16), s)));
+  CHECK(is_folded(refusal_of_cache(values, kvmeld::strided<float>(k, {6400, 3200, 800, 15, 1}, s, 16), s),
+                  "values"));
+  // [layer][sequence][head][7 tokens so far][channel], the values right behind them.
+  CHECK(keys({2 * 4 * 7 * 16, 4 * 7 * 16, 7 * 16, 16, 1}) == "");
+  kvmeld::strided<float> const grown(k, {2 * 4 * 7 * 16, 4 * 7 * 16, 7 * 16, 16, 1}, s, 16),
+      next(k + 3 * 2 * 4 * 7 * 16, {2 * 4 * 7 * 16, 4 * 7 * 16, 7 * 16, 16, 1}, s, 16);
+  CHECK(refusal_of_cache(grown, next, s) == "");
+  CHECK(kvmeld::validate_tensors(kvmeld::kv{grown, next}, s, 7) == "");
+  CHECK(is_folded(kvmeld::validate_tensors(kvmeld::kv{grown, next}, s, 8), "keys"));
+  shape const one{1, 1, 1, 1, 16, 16, 50};
+  kvmeld::strided<float> const small(k, {0, 0, 0, 16, 1}, one, 16),
+      other(k + 7 * 16, {0, 0, 0, 16, 1}, one, 16);
+  CHECK(refusal_of_cache(small, other, one) == "");
+  CHECK(overlaps(kvmeld::validate_tensors(kvmeld::kv{small, other}, one, 8)));
 }
 
 TEST_CASE("pages by table, as engines have them") {

@@ -164,8 +164,10 @@ TEST_CASE("the blocks of the engines' pages compile and run") {
   std::vector<std::int32_t> const table = {0, 1};
   auto const keys = kvmeld::paged(kvmeld::pool_pages(m, kvmeld::table_rows(table.data(), 2)), 8,
                                   {256, 0, 16, 32, 1}, s, 16);
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), kvmeld::kv{keys, keys},
-                             kvmeld::limits{s}};
+  auto const values = kvmeld::paged(kvmeld::pool_pages(m + 1024, kvmeld::table_rows(table.data(), 2)), 8,
+                                    {256, 0, 16, 32, 1}, s, 16);
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::h2o::halves(),
+                             kvmeld::kv{keys, values}, kvmeld::limits{s}};
   cache.open(0, 3);
   serving(cache, keys, 0, 0);
   CHECK(cache.longest(0) == 3);

@@ -4,6 +4,8 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/latent.hpp>
+#include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 
 #include <algorithm>
@@ -112,19 +114,20 @@ struct has_pool<Layout, std::void_t<decltype(std::declval<Layout const&>().pages
 
 }  // namespace detail
 
-/// Of strided and transposed tensors, pages by table, and what wraps them: groups of channels, rings, codes.
-template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s) {
+/// Of strided and transposed tensors (their first `slots` slots), pages by table, and what wraps them: groups of channels,
+/// rings, codes.
+template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice out;
   auto const add = [&](std::int64_t stride, std::uint32_t count) {
     if (count > 1) out.directions[out.count++] = {stride * out.element, count};
   };
   if constexpr (detail::has_codes<Layout>::value) {
-    return lattice_of(x.stored, s);
+    return lattice_of(x.stored, s, slots);
   } else if constexpr (detail::has_groups<Layout>::value) {
-    out = lattice_of(x.groups(), s);
+    out = lattice_of(x.groups(), s, slots);
     add(1, x.width());
   } else if constexpr (detail::has_rows<Layout>::value) {
-    return lattice_of(x.rows(), s);
+    return lattice_of(x.rows(), s, slots);
   } else if constexpr (has_base_pointer<Layout>::value) {
     out.known = true;
     out.base = reinterpret_cast<std::uintptr_t>(x.data());
@@ -133,7 +136,7 @@ template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s)
     add(st.layer, s.layers);
     add(st.sequence, s.sequences);
     add(st.head, s.kv_heads);
-    add(st.slot, x.capacity());
+    add(st.slot, std::min(x.capacity(), slots));
     add(st.channel, x.channels());
   } else if constexpr (detail::has_pool<Layout>::value) {
     auto const& table = x.pages().table;
@@ -178,11 +181,12 @@ inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
   return search.reaches(apart - (x.element - 1), apart + (y.element - 1));
 }
 
-/// Why two entries would be one; empty if they would not. Not seen: pages that two rows of a table use (validate_pages
-/// does), pages by pointer, relocatable layouts and an engine's own, scales of quantised rows, and strides so intricate that
-/// looking would take long.
-template <class Layout> std::string folding_problem(char const* name, Layout const& x, shape const& s) {
-  if (!folds_onto_itself(lattice_of(x, s))) return {};
+/// Why two of the first `slots` slots of all tracks would be one; empty if they would not. Not seen: pages that two rows of a
+/// table use (validate_pages does), pages by pointer, relocatable layouts, those per layer and an engine's own, scales of
+/// quantised rows, and strides so intricate that looking would take long.
+template <class Layout>
+std::string folding_problem(char const* name, Layout const& x, shape const& s, std::uint32_t slots) {
+  if (!folds_onto_itself(lattice_of(x, s, slots))) return {};
   return message(
       name, " have strides by which two of their elements lie at one address; allowed are strides that keep "
             "layers, sequences, heads, slots and channels apart");
@@ -191,14 +195,27 @@ template <class Layout> std::string folding_problem(char const* name, Layout con
 /// Why keys and values would be written over each other; empty if they would not. What is not seen: as above, a pool's keys
 /// against values of other pages, and tensors of which one is paged, or with another table.
 template <class Keys, class Values>
-std::string overlap_problem(Keys const& keys, Values const& values, shape const& s) {
-  byte_lattice const k = lattice_of(keys, s), v = lattice_of(values, s);
+std::string overlap_problem(Keys const& keys, Values const& values, shape const& s, std::uint32_t slots) {
+  byte_lattice const k = lattice_of(keys, s, slots), v = lattice_of(values, s, slots);
   if (!overlap(k, v)) return {};
   auto const apart = static_cast<std::int64_t>(v.base - k.base);
   return message("keys and values overlap: values begin ", apart,
                  " bytes behind the keys and share bytes with them; allowed are tensors apart or "
                  "interleaved, and latent "
                  "for values that are channels of the keys");
+}
+
+/// Why K and V cannot hold `slots` slots of every track side by side; empty if they can. Numbers of the host alone are looked at.
+/// A cache asks this itself for what holds whatever the length: tensors may be shorter than its capacity as long as
+/// their sequences are, and engines that let theirs grow have such. Ask with the slots a tensor has room for.
+template <class Keys, class Values>
+std::string validate_tensors(kv<Keys, Values> const& x, shape const& s, std::uint32_t slots) {
+  std::string problem = folding_problem("keys", x.keys, s, slots);
+  if constexpr (!reads_keys<Values>::value) {
+    if (problem.empty()) problem = folding_problem("values", x.values, s, slots);
+    if (problem.empty()) problem = overlap_problem(x.keys, x.values, s, slots);
+  }
+  return problem;
 }
 
 }  // namespace KVMELD_ABI
