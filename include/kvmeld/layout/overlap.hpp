@@ -47,15 +47,16 @@ public:
       low = -low;
       high = -high;
     }
-    term* const last = terms_.data() + count_;
-    term* const same = std::find_if(terms_.data(), last, [&](term const& t) { return t.stride == stride; });
-    if (same == last) terms_[count_++] = {stride, 0, 0};
-    same->low += low;
-    same->high += high;
+    std::size_t i = 0;  // the largest stride comes first
+    while (i < count_ && terms_[i].stride > stride) ++i;
+    if (i == count_ || terms_[i].stride != stride) {
+      for (std::size_t j = count_++; j > i; --j) terms_[j] = terms_[j - 1];
+      terms_[i] = {stride, 0, 0};
+    }
+    terms_[i].low += low;
+    terms_[i].high += high;
   }
   bool reaches(std::int64_t least, std::int64_t most) {
-    std::sort(terms_.data(), terms_.data() + count_,
-              [](term const& a, term const& b) { return a.stride > b.stride; });
     double size = 0;
     for (std::size_t i = 0; i < count_; ++i) {
       term const& t = terms_[i];
