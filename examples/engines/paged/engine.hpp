@@ -197,14 +197,20 @@ private:
       s.saved_pages = static_cast<std::uint32_t>(s.pages.size());
       release_from(s, keeps);
     } else {
-      totals_.read_again += s.done;
-      s.done = 0;
-      release_from(s, 0);
+      start_over(s);
     }
     kv_.cache().close(s.slot);
     free_slots_.push_back(s.slot);
     auto const later = [&](sequence const& other) { return other.arrival > s.arrival; };
     waiting_.insert(std::find_if(waiting_.begin(), waiting_.end(), later), std::move(s));
+  }
+  /// Forgets what was read, saved rows included.
+  void start_over(sequence& s) {
+    totals_.read_again += s.done;
+    s.done = 0;
+    s.ledger.clear();
+    s.rows.clear();
+    release_from(s, 0);
   }
   std::size_t frozen_pages(sequence const& s) const {
     return std::min(shareable(s), s.done) / kv_.pool().sizes().page_size;
@@ -236,11 +242,7 @@ private:
     for (std::size_t i = waiting_.size(); i-- > spared;) {
       sequence& s = waiting_[i];
       if (s.pages.empty()) continue;
-      totals_.read_again += s.done;
-      s.done = 0;
-      s.ledger.clear();
-      s.rows.clear();
-      release_from(s, 0);
+      start_over(s);
       return true;
     }
     return false;

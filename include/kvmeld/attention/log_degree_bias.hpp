@@ -17,6 +17,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
+/// Log degree of a slot of a track of `length`, as T: the lowest finite value of T where there is no entry.
+template <class T, class Keys, class Values>
+KVMELD_HD T stored_log_degree(cache_ref<Keys, Values> const& cache, track where, slot_t s,
+                              std::uint32_t length) {
+  float const log_degree = s < length ? cache.log_degree(where, s) : element_traits<float>::lowest;
+  bool const empty = log_degree == element_traits<float>::lowest;
+  return element_traits<T>::from_float(empty ? element_traits<T>::lowest : log_degree);
+}
+
 template <class Keys, class Values, class T> struct log_degree_bias_phase {
   static constexpr std::uint32_t block = 1024;
   cache_ref<Keys, Values> cache;
@@ -41,9 +50,7 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
     std::uint32_t const member = t.item / cache.extent().kv_heads;
     team.for_each(min_of(block, cache.extent().capacity - begin), [&](std::uint32_t i) {
       slot_t const s = begin + i;
-      float const log_degree = s < length ? cache.log_degree(t.where, s) : element_traits<float>::lowest;
-      bool const empty = log_degree == element_traits<float>::lowest;
-      T const value = element_traits<T>::from_float(empty ? element_traits<T>::lowest : log_degree);
+      T const value = stored_log_degree<T>(cache, t.where, s, length);
       for (std::uint32_t h = 0; h < heads_per_track; ++h) {
         out.row(member, t.where.kv_head * heads_per_track + h, 0)[s] = value;
       }

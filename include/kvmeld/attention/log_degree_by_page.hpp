@@ -1,9 +1,9 @@
 // The bias of a merged cache by physical page, for attention kernels that know a page and a token of it.
 #pragma once
 
+#include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
@@ -34,10 +34,7 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
     std::uint32_t const n = cache.length(t.where);
     std::uint32_t const wanted = slots[t.item / cache.extent().kv_heads % work.sequence_count];
     team.for_each(places.covered(t.where, wanted, n), [&](std::uint32_t s) {
-      float const log_degree = s < n ? cache.log_degree(t.where, s) : element_traits<float>::lowest;
-      bool const empty = log_degree == element_traits<float>::lowest;
-      out[places.at(t.where, s)] =
-          element_traits<T>::from_float(empty ? element_traits<T>::lowest : log_degree);
+      out[places.at(t.where, s)] = stored_log_degree<T>(cache, t.where, s, n);
     });
   }
 };

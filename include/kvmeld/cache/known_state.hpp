@@ -16,8 +16,8 @@ inline namespace KVMELD_ABI {
 
 /// The ledger's words of sequences and tracks in host memory, kept up by what each call does to them. Tokens seen and
 /// pending, frozen beginnings and what is open follow from the calls alone. Lengths are bounds, often the numbers
-/// themselves, and empty slots are at least so many; `compressed_at` is where a compression may have changed something; findings and rounds are those of the
-/// last report.
+/// themselves, and empty slots are at least so many; `compressed_at` is where a compression may have changed something;
+/// findings and rounds are those of the last report.
 class known_state {
 public:
   known_state() = default;
@@ -85,7 +85,8 @@ public:
       length_[t.index] = most;
     });
   }
-  std::uint32_t longest(std::uint32_t sequence) {
+  /// Bound on the length of the longest track.
+  std::uint32_t longest(std::uint32_t sequence) const {
     std::uint32_t most = 0;
     each(sequence, [&](track t) { most = std::max(most, length_[t.index]); });
     return most;
@@ -230,7 +231,7 @@ private:
     drift_[sequence] -= n;
     each(sequence, [&](track t) { length_[t.index] -= n; });
   }
-  template <class F> void each(std::uint32_t sequence, F f) {
+  template <class F> void each(std::uint32_t sequence, F f) const {
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent_.kv_heads; ++head) {
         f(make_track(extent_, layer, sequence, head));

@@ -41,9 +41,7 @@ public:
   /// Bound on the length of the longest track, known to the host without looking at device data: exact as long as
   /// nothing but exact calls came since the sequence was opened or its lengths were reported. For schedulers.
   std::uint32_t length_bound(std::uint32_t slot) const {
-    std::uint32_t most = 0;
-    if (within("length_bound", slot)) for_tracks(slot, [&](track t) { most = max_of(most, known_.at(t)); });
-    return most;
+    return within("length_bound", slot) ? known_.longest(slot) : 0;
   }
   /// Tokens the sequence has been given, pending ones included: the position of the next one.
   std::uint32_t tokens(std::uint32_t slot) const {
