@@ -50,7 +50,7 @@ constexpr double unit = 1.0 / (1 << 24);
 
 TEST_CASE("products of any shape are those of double loops, and a pair's bits do not depend on its place") {
   for (auto set : instruction_sets()) {
-    CAPTURE(kvmeld::name_of(set));
+    INFO(kvmeld::name_of(set));
     kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
     dice d(11);
     for (int i = 0; i < 250; ++i) {
@@ -88,7 +88,7 @@ TEST_CASE("products of any shape are those of double loops, and a pair's bits do
 #if !defined(__FAST_MATH__)
 TEST_CASE("16-bit rows give the bits of the generic loops") {
   for (auto set : instruction_sets()) {
-    CAPTURE(kvmeld::name_of(set));
+    INFO(kvmeld::name_of(set));
     kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
     dice d(12);
     for (int i = 0; i < 120; ++i) {
@@ -120,7 +120,7 @@ TEST_CASE("16-bit rows give the bits of the generic loops") {
 TEST_CASE("a row's match is within the stated bound of the best one, near ties included") {
   double worst = 0;
   for (auto set : instruction_sets()) {
-    CAPTURE(kvmeld::name_of(set));
+    INFO(kvmeld::name_of(set));
     dice d(13);
     for (int i = 0; i < 200; ++i) {
       std::uint32_t const dim = d.between(1, 160), rows = d.between(1, 64), columns = d.between(1, 64);
@@ -161,7 +161,7 @@ TEST_CASE("a row's match is within the stated bound of the best one, near ties i
 TEST_CASE("equal columns match the lowest, zero rows the first, and what is not a number nothing") {
   float const nan = kvmeld::bits_float(0x7fc00000u), inf = kvmeld::bits_float(0x7f800000u);
   for (auto set : instruction_sets()) {
-    CAPTURE(kvmeld::name_of(set));
+    INFO(kvmeld::name_of(set));
     for (std::uint32_t dim : {1u, 5u, 16u, 33u}) {
       for (std::uint32_t columns : {1u, 3u, 4u, 7u, 64u, 70u}) {
         std::vector<float> a(3 * std::size_t{dim}), b(columns * std::size_t{dim}, 0.5f);

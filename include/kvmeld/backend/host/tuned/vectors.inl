@@ -76,6 +76,8 @@ KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 #elif defined(KVMELD_TUNED_NEON)
   asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
+#elif defined(__FMA__)  // built for such processors: else the compiler would fuse here and not there
+  return __builtin_ia32_vfmaddps(a, b, c);
 #else
   return a * b + c;
 #endif
