@@ -4,6 +4,7 @@
 
 #include "model.hpp"
 
+#include <kvmeld/calibrate/allot.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
@@ -83,6 +84,13 @@ public:
 
   /// Merges or evicts down to a share of the tokens read.
   void compress(double share) { cache_.compress({0}, kvmeld::budget::ratio(share)); }
+
+  /// The same with a share per head, [layers][kv_heads].
+  void compress(std::vector<double> const& shares) {
+    std::vector<std::uint32_t> const entries = kvmeld::calibrate::entries_of(shares, cache_.tokens(0));
+    std::vector<std::uint32_t> const table = kvmeld::calibrate::budget_table(extent_, 0, entries);
+    cache_.compress({0}, kvmeld::budget::per_track(table.data()));
+  }
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
   void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {

@@ -81,7 +81,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
       std::uint32_t const sets = scan.mark(high);
       if (sets > wanted) scan.join_neighbours(sets, sets - wanted);
     } else {
-      scan.mark(admission.theta);
+      scan.mark(admission.theta_in(t.where.layer));
     }
   }
 

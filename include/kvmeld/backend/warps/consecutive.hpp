@@ -213,7 +213,8 @@ template <class Admit, class Layout> struct settle_sets_phase {
         wave.state[t.item].high = now.high;
       }
     } else {
-      mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta)}, ends, ~0u);
+      mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta_in(t.where.layer))}, ends,
+           ~0u);
     }
   }
 
@@ -293,9 +294,9 @@ struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout
 
 private:
   static reach reach_of(phase const& p, bool first) {
-    float theta = 0.0f;
-    if constexpr (!settle::to_budget) theta = p.identify.admission.theta;
-    return {p.rows, p.wave, theta, settle::to_budget, first, p.identify.break_at_gap};
+    admit::threshold given{};
+    if constexpr (!settle::to_budget) given = p.identify.admission;
+    return {p.rows, p.wave, given, settle::to_budget, first, p.identify.break_at_gap};
   }
 };
 

@@ -11,6 +11,7 @@
 #include <kvmeld/core/unrolled.hpp>
 #include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/rows.hpp>
 
 #include <cstddef>
@@ -86,7 +87,7 @@ template <class Layout> struct reach_phase {
   static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window and itself
   Layout layout;
   wave_ref wave;
-  float theta;  ///< the only threshold, where there are no bisections
+  admit::threshold given;  ///< the only threshold, where there are no bisections
   bool bisects, first_pass, break_at_gap;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
@@ -114,6 +115,7 @@ template <class Layout> struct reach_phase {
     store.load(
         team, layout, t.where, before + rows, [&](std::uint32_t i) { return field[entry_of(i)]; }, skipped);
     bracket const now = first_pass ? bracket::widest() : bracket{s.low, s.high};
+    float const theta = given.theta_in(t.where.layer);
     team.for_each(reach_thresholds,
                   [&](std::uint32_t k) { bar[k] = order_key(bisects ? pass_threshold(now, k) : theta); });
     // Whether a set ends above this entry, whatever its row is.

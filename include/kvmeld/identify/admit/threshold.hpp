@@ -18,6 +18,13 @@ namespace admit {
 struct threshold {
   float theta = 0.75f;
   bool inclusive = false;
+  /// [layers], instead of theta in `consecutive_threshold` (calibrate/thresholds.hpp finds them); null: theta everywhere. Memory
+  /// that the executor's phases read, unchanged as long as the policy is used.
+  float const* per_layer = nullptr;
+
+  KVMELD_HD float theta_in(std::uint32_t layer) const {
+    return per_layer != nullptr ? per_layer[layer] : theta;
+  }
 
   static constexpr char const* name = "threshold";
   static constexpr bool repeats = false;

@@ -1,0 +1,171 @@
+// A total budget shared out over heads by what each of them is known to lose.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace calibrate {
+
+/// What it costs to keep less of one head while all others are whole: `cost[i]` when it keeps `share[i]` of its entries, in
+/// any unit that is common to all heads. Shares ascend strictly and end with 1, whose cost counts as 0.
+struct cost_curve {
+  std::vector<double> share;
+  std::vector<double> cost;
+};
+
+/// Why curves cannot be used; empty if they can.
+inline std::string curves_problem(std::vector<cost_curve> const& heads) {
+  if (heads.empty()) return "there is no cost curve; give one per head";
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    cost_curve const& c = heads[h];
+    if (c.share.size() != c.cost.size() || c.share.size() < 2) {
+      return message("the cost curve of head ", h, " has ", c.share.size(), " shares and ", c.cost.size(),
+                     " costs; two or more of each are needed");
+    }
+    for (std::size_t i = 0; i < c.share.size(); ++i) {
+      double const least = i == 0 ? 0.0 : c.share[i - 1];
+      if (!(c.share[i] > least && c.share[i] <= 1.0)) {
+        return message("share ", i, " of the cost curve of head ", h, " is ", c.share[i],
+                       "; ascending shares above 0 and up to 1 are allowed");
+      }
+      if (!(c.cost[i] >= -1e30 && c.cost[i] <= 1e30)) {
+        return message("cost ", i, " of the cost curve of head ", h, " is ", c.cost[i],
+                       "; finite numbers are allowed");
+      }
+    }
+    if (c.share.back() != 1.0) {
+      return message("the last share of the cost curve of head ", h, " is ", c.share.back(),
+                     "; it has to be 1");
+    }
+  }
+  return {};
+}
+
+namespace detail {
+
+/// A stretch of a head's lower convex hull: from `begin` on, `width` more of the head saves `rate` per share.
+struct stretch {
+  double rate, begin, width;
+  std::size_t head;
+};
+
+/// Stretches of the hull from `floor` to 1, the steepest first. Measured costs are noisy: one that rises with the share is
+/// taken for the lowest of those before it.
+inline void add_stretches(cost_curve const& c, std::size_t head, double floor, std::vector<stretch>& out) {
+  std::vector<double> x, y;
+  double lowest = c.cost.front();
+  for (std::size_t i = 0; i < c.share.size(); ++i) {
+    lowest = std::max(0.0, std::min(lowest, i + 1 == c.share.size() ? 0.0 : c.cost[i]));
+    if (c.share[i] > floor) {
+      if (x.empty()) {  // the floor lies between two points, or before the first
+        double const from = i == 0 ? c.share[0] : c.share[i - 1];
+        double const before = i == 0 ? lowest : std::max(lowest, c.cost[i - 1]);
+        double const t = i == 0 ? 1.0 : (floor - from) / (c.share[i] - from);
+        x.push_back(floor);
+        y.push_back(i == 0 ? before : before + t * (lowest - before));
+      }
+      x.push_back(c.share[i]);
+      y.push_back(lowest);
+    }
+  }
+  for (std::size_t i = 0; i + 1 < x.size();) {
+    std::size_t best = i + 1;
+    for (std::size_t j = i + 2; j < x.size(); ++j) {
+      if ((y[i] - y[j]) * (x[best] - x[i]) > (y[i] - y[best]) * (x[j] - x[i])) best = j;
+    }
+    out.push_back({(y[i] - y[best]) / (x[best] - x[i]), x[i], x[best] - x[i], head});
+    i = best;
+  }
+}
+
+}  // namespace detail
+
+/// Shares per head whose mean is `ratio`, such that the sum of their costs is least if costs add up: every head gets `floor`,
+/// and what is left goes where the next bit of it saves most (marginal cost on the lower convex hull of each curve; ties to
+/// the lower head). What then saves nothing anywhere goes to the heads with least, up to one level. Throws or returns none as `report` does where
+/// the arguments are bad: curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
+inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ratio, double floor = 0.05) {
+  std::string problem = curves_problem(heads);
+  if (problem.empty() && !(floor > 0.0 && floor <= 1.0)) {
+    problem = message("the floor is ", floor, "; shares above 0 and up to 1 are allowed");
+  }
+  if (problem.empty() && !(ratio >= floor && ratio <= 1.0)) {
+    problem = message("the ratio is ", ratio, "; allowed are the floor, ", floor, ", to 1");
+  }
+  if (!report(problem)) return {};
+  std::vector<detail::stretch> stretches;
+  for (std::size_t h = 0; h < heads.size(); ++h) detail::add_stretches(heads[h], h, floor, stretches);
+  std::stable_sort(stretches.begin(), stretches.end(),
+                   [](detail::stretch const& a, detail::stretch const& b) { return a.rate > b.rate; });
+  std::vector<double> share(heads.size(), floor);
+  double left = (ratio - floor) * static_cast<double>(heads.size());
+  for (detail::stretch const& s : stretches) {
+    if (!(s.rate > 0.0)) break;
+    double const taken = std::min(left, s.width);
+    share[s.head] += taken;
+    left -= taken;
+  }
+  // What no curve asks for lifts those with least to one level, or as near as they come to it.
+  std::vector<double> ascending = share;
+  std::sort(ascending.begin(), ascending.end());
+  double below = 0, level = 0;
+  for (std::size_t n = 1; n <= ascending.size() && left > 0.0; ++n) {
+    below += ascending[n - 1];
+    level = (below + left) / static_cast<double>(n);
+    if (n == ascending.size() || level <= ascending[n]) break;
+  }
+  for (double& x : share) x = std::min(1.0, std::max(x, level));
+  return share;
+}
+
+/// Entries per head for a track of `tokens`: whole numbers of at least one whose sum is that of the shares to within one
+/// (largest remainders, ties to the lower head).
+inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, std::uint32_t tokens) {
+  std::vector<std::uint32_t> out(share.size());
+  std::vector<double> rest(share.size());
+  double whole = 0;
+  std::uint64_t given = 0;
+  for (std::size_t h = 0; h < share.size(); ++h) {
+    out[h] = max_of(1u, floor_share(share[h], tokens));
+    rest[h] = share[h] * tokens - out[h];
+    whole += share[h] * tokens;
+    given += out[h];
+  }
+  auto const wanted = static_cast<std::uint64_t>(whole + 1e-6);
+  while (given < wanted) {
+    auto const most = std::max_element(rest.begin(), rest.end());
+    if (!(*most > 0)) break;
+    ++out[static_cast<std::size_t>(most - rest.begin())];
+    *most = 0;
+    ++given;
+  }
+  return out;
+}
+
+/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for each listed sequence the
+/// entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are not to be compressed with it.
+inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
+                                               std::vector<std::uint32_t> const& entries) {
+  std::vector<std::uint32_t> table(s.tracks(), 0);
+  for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+    for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
+      table[make_track(s, layer, sequence, head).index] = entries[std::size_t{layer} * s.kv_heads + head];
+    }
+  }
+  return table;
+}
+
+}  // namespace calibrate
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,117 @@
+// What was measured about a model once, and turns a budget into one per head later. Saving it is the caller's; the example
+// programs do so as JSON.
+#pragma once
+
+#include <kvmeld/calibrate/allot.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace calibrate {
+
+/// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a deployment.
+struct model_shape {
+  std::uint32_t layers = 0, kv_heads = 0, group = 0, key_dim = 0, value_dim = 0;
+
+  static model_shape of(shape const& s) { return {s.layers, s.kv_heads, s.group, s.key_dim, s.value_dim}; }
+  std::size_t heads() const { return std::size_t{layers} * kv_heads; }
+  friend bool operator==(model_shape const& a, model_shape const& b) {
+    return a.layers == b.layers && a.kv_heads == b.kv_heads && a.group == b.group && a.key_dim == b.key_dim &&
+           a.value_dim == b.value_dim;
+  }
+};
+
+/// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. That samples of one layer agree is what the
+/// paper calls persistent sparsity (KVMerger, section 3.2).
+struct layer_thresholds {
+  double ratio = 0;
+  std::vector<std::vector<double>> theta;
+};
+
+/// What a method loses by a head: curves[layer * kv_heads + head], measured with all other heads whole.
+struct sensitivity {
+  std::string method;
+  std::vector<cost_curve> curves;
+};
+
+struct calibration {
+  std::string model;  ///< a name for people; what has to fit is `of`
+  model_shape of;
+  std::uint32_t tokens = 0;  ///< length of the samples
+  std::uint32_t samples = 0;
+  std::vector<double> unmatched;  ///< Chelsea's statistic per head; may be empty
+  std::vector<layer_thresholds> thresholds;
+  std::vector<sensitivity> methods;
+
+  sensitivity const* find(std::string const& method) const {
+    for (sensitivity const& s : methods) {
+      if (s.method == method) return &s;
+    }
+    return nullptr;
+  }
+};
+
+/// Why a calibration does not serve a cache of this shape; empty if it does.
+inline std::string calibration_problem(calibration const& c, shape const& s) {
+  model_shape const wanted = model_shape::of(s);
+  auto const text = [](model_shape const& m) {
+    return message(m.layers, " layers of ", m.kv_heads, " KV heads, ", m.group, " query heads each, ",
+                   m.key_dim, " and ", m.value_dim, " channels");
+  };
+  if (!(c.of == wanted)) {
+    return message("the calibration of ", c.model.empty() ? "a model" : c.model, " is for ", text(c.of),
+                   "; the cache has ", text(wanted));
+  }
+  if (!c.unmatched.empty() && c.unmatched.size() != c.of.heads()) {
+    return message("the calibration has ", c.unmatched.size(), " shares of unmatched entries; one per head, ",
+                   c.of.heads(), ", is needed");
+  }
+  for (layer_thresholds const& t : c.thresholds) {
+    if (t.theta.size() != c.of.layers) {
+      return message("the calibration has thresholds of ", t.theta.size(), " layers for the ratio ", t.ratio,
+                     "; ", c.of.layers, " are needed");
+    }
+  }
+  for (sensitivity const& m : c.methods) {
+    if (m.curves.size() != c.of.heads()) {
+      return message("the calibration has ", m.curves.size(), " cost curves for ", m.method,
+                     "; one per head, ", c.of.heads(), ", is needed");
+    }
+    if (std::string problem = curves_problem(m.curves); !problem.empty()) return m.method + ": " + problem;
+  }
+  return {};
+}
+
+/// Measures every head alone: measure(shares) is what it costs to compress to `shares` [heads], called for each head and share
+/// below 1 with all other heads at 1. The engine averages over its samples in `measure`, and may stop a run by throwing.
+/// told(done, all) is called before each measurement and after the last.
+inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<double> const& shares,
+                                             std::function<double(std::vector<double> const&)> const& measure,
+                                             std::function<void(std::size_t, std::size_t)> const& told = {}) {
+  std::vector<cost_curve> out(heads, cost_curve{shares, std::vector<double>(shares.size(), 0.0)});
+  if (!report(curves_problem(out)).ok()) return {};
+  std::size_t const each = shares.size() - 1;
+  std::vector<double> now(heads, 1.0);
+  for (std::size_t h = 0; h < heads; ++h) {
+    for (std::size_t i = 0; i < each; ++i) {
+      if (told) told(h * each + i, heads * each);
+      now[h] = shares[i];
+      out[h].cost[i] = measure(now);
+    }
+    now[h] = 1.0;
+  }
+  if (told) told(heads * each, heads * each);
+  return out;
+}
+
+}  // namespace calibrate
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
