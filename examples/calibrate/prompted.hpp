@@ -21,7 +21,6 @@ namespace calibrating {
 struct prompt {
   std::vector<int> tokens;
   std::size_t first = 0;
-  std::vector<int> answer;   ///< what follows each row that counts; empty for text
   std::vector<float> whole;  ///< log-probabilities with the full cache, [rows that count][vocab]
 };
 
@@ -29,20 +28,6 @@ struct prompt {
 struct sample {
   demo::context context;
   std::vector<prompt> prompts;
-};
-
-/// What compression cost a sample, over its prompts: 0 is as good as the full cache.
-struct loss {
-  double divergence =
-      0;  ///< bits: mean over prompts of the mean KL divergence of the predictions from the full cache's
-  double recall = 0;  ///< share of the digits that the full cache gets right and this one does not
-  double output = 0;  ///< relative error of the attention output on probe queries
-  loss& operator+=(loss const& x) {
-    divergence += x.divergence;
-    recall += x.recall;
-    output += x.output;
-    return *this;
-  }
 };
 
 inline void to_log_probabilities(float* row, std::size_t vocab) {
@@ -73,25 +58,12 @@ inline double divergence(std::vector<float> const& full, std::vector<float> cons
   return sum / std::log(2.0) / static_cast<double>(full.size() / vocab);
 }
 
-inline int best_of(float const* row, std::size_t vocab) {
-  return static_cast<int>(std::max_element(row, row + vocab) - row);
-}
-
-template <class Engine> loss loss_of(Engine& engine, sample const& s, std::size_t vocab) {
-  loss out;
-  double right = 0, lost = 0;
-  for (prompt const& p : s.prompts) {
-    std::vector<float> const got = predictions(engine, p, vocab);
-    out.divergence += divergence(p.whole, got, vocab) / static_cast<double>(s.prompts.size());
-    for (std::size_t r = 0; r < p.answer.size(); ++r) {
-      if (best_of(p.whole.data() + r * vocab, vocab) != p.answer[r]) continue;
-      right += 1;
-      lost += best_of(got.data() + r * vocab, vocab) != p.answer[r] ? 1 : 0;
-    }
-  }
-  if (right > 0) out.recall = lost / right;
-  out.output = demo::output_error(engine, s.context.probe_queries);
-  return out;
+/// What a cache has lost on a sample, in bits: the mean over its prompts, text and each question alike, of the mean divergence of
+/// their predictions from those of the full cache.
+template <class Engine> double divergence_of(Engine& engine, sample const& s, std::size_t vocab) {
+  double sum = 0;
+  for (prompt const& p : s.prompts) sum += divergence(p.whole, predictions(engine, p, vocab), vocab);
+  return sum / static_cast<double>(s.prompts.size());
 }
 
 /// Reads a sample, and asks the full cache everything.
@@ -101,14 +73,14 @@ inline sample read_sample(tiny_llama::model& model, demo::material source, std::
   auto const vocab = static_cast<std::size_t>(model.shape().vocab);
   std::vector<tiny_llama::needle> needles;
   std::swap(needles, source.needles);  // asked here, not inside prompts of their own
-  out.context = demo::read_context(model, std::move(source), capacity, 32);
-  out.prompts.push_back({text, 0, {}, {}});
+  out.context = demo::read_context(model, std::move(source), capacity, 1);
+  out.prompts.push_back({text, 0, {}});
   for (tiny_llama::needle const& n : needles) {
     prompt p;
     p.tokens = tiny_llama::byte_tokens(n.question);
     p.first = p.tokens.size() - 1;
-    p.answer = tiny_llama::byte_tokens(n.answer);
-    p.tokens.insert(p.tokens.end(), p.answer.begin(), p.answer.end() - 1);
+    std::vector<int> const answer = tiny_llama::byte_tokens(n.answer);
+    p.tokens.insert(p.tokens.end(), answer.begin(), answer.end() - 1);
     out.prompts.push_back(std::move(p));
   }
   tiny_llama::engine<demo::full_policy> full(

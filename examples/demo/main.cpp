@@ -4,6 +4,7 @@
 #include "measure.hpp"
 #include "methods.hpp"
 #include "prompts.hpp"
+#include "variants.hpp"
 
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
@@ -17,7 +18,6 @@
 #include <exception>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -81,15 +81,15 @@ tiny_llama::report run(options const& o) {
   // The context, the longest question or the continuation, and an answer.
   auto const capacity = static_cast<std::uint32_t>(o.context + std::max(continuation_tokens, 64) + 64);
 
-  int const methods = static_cast<int>(o.methods.size());
-  auto const budgets_of = [&](std::string const& m) {
-    return m == "full" ? std::vector<double>{1.0} : o.budgets;
-  };
+  kvmeld::calibrate::calibration calibration;
+  if (!o.calibration.empty()) calibration = demo::calibration_for(model, o.calibration);
+  std::vector<demo::variant> const variants =
+      demo::variants_of(o, o.calibration.empty() ? nullptr : &calibration);
   double steps = 0;
-  for (std::string const& m : o.methods) steps += static_cast<double>(budgets_of(m).size()) + needles;
+  for (demo::variant const& v : variants) steps += demo::steps_of(v, needles);
   tiny_llama::progress bar(std::cerr, (steps + 4) * o.contexts);
 
-  std::map<std::string, std::vector<demo::tally>> tallies;
+  std::vector<std::vector<demo::tally>> tallies(variants.size());
   double done = 0;
   for (int index = 0; index < o.contexts; ++index) {
     std::string const name =
@@ -105,15 +105,13 @@ tiny_llama::report run(options const& o) {
         model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity,
         probe_tokens);
     done += 4;
-    for (int m = 0; m < methods; ++m) {
-      std::string const& method = o.methods[static_cast<std::size_t>(m)];
-      std::vector<double> const budgets = budgets_of(method);
-      auto& sums = tallies[method];
-      sums.resize(budgets.size());
-      bar.update(done, name + method);
-      demo::with_policy(method, o, [&](auto const& policy) {
-        demo::measure(model, policy, context, capacity, budgets, method != "full", demo::reading_of(method),
-                      sums, [&] { bar.update(++done, name + method); });
+    for (std::size_t n = 0; n < variants.size(); ++n) {
+      demo::variant const& v = variants[n];
+      tallies[n].resize(v.targets.size());
+      bar.update(done, name + v.name);
+      demo::with_policy(v, o, [&](auto const& policy) {
+        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method), tallies[n],
+                      [&] { bar.update(++done, name + v.name); });
       });
     }
   }
@@ -129,11 +127,11 @@ tiny_llama::report run(options const& o) {
   std::uint64_t const full_bytes =
       static_cast<std::uint64_t>(o.context) * static_cast<std::uint64_t>(c.layers) *
       static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::half);
-  for (std::string const& method : o.methods) {
-    std::vector<double> const budgets = budgets_of(method);
-    for (std::size_t b = 0; b < budgets.size(); ++b) {
+  for (std::size_t n = 0; n < variants.size(); ++n) {
+    demo::variant const& v = variants[n];
+    for (std::size_t b = 0; b < v.targets.size(); ++b) {
       results.rows.push_back(
-          summarise(method, demo::kind_of(method, o), budgets[b], tallies[method][b], full_bytes));
+          summarise(v.name, demo::kind_of(v.method, o), v.targets[b].share, tallies[n][b], full_bytes));
     }
   }
   return results;

@@ -38,18 +38,31 @@ template <class Engine> void question(Engine& engine, context const& c, tally& t
   ++t.contexts;
 }
 
-/// Compresses copies of the prompt to every budget (none: the full cache) and asks. `done` is told after each step.
+/// What a cache is compressed to: nothing (the full cache), a share, or a share per head.
+struct target {
+  double share = 1.0;
+  std::vector<double> heads;
+  bool compresses = true;
+
+  template <class Engine> void apply(Engine& engine) const {
+    if (!compresses) return;
+    if (heads.empty()) return engine.compress(share);
+    engine.compress(heads);
+  }
+};
+
+/// Compresses copies of the prompt to every target and asks. `done` is told after each step.
 template <class Policy>
 void measure(tiny_llama::model& model, Policy const& policy, context const& c, std::uint32_t capacity,
-             std::vector<double> const& budgets, bool compresses, tiny_llama::reading how,
-             std::vector<tally>& tallies, std::function<void()> const& done) {
+             std::vector<target> const& targets, tiny_llama::reading how, std::vector<tally>& tallies,
+             std::function<void()> const& done) {
   auto const begin = clock::now();
   tiny_llama::engine<Policy> const observed(model, policy, capacity, c.plain, how);
   double const observing = seconds_since(begin);
-  for (std::size_t b = 0; b < budgets.size(); ++b) {
+  for (std::size_t b = 0; b < targets.size(); ++b) {
     tiny_llama::engine<Policy> engine(observed);
     auto const start = clock::now();
-    if (compresses) engine.compress(budgets[b]);
+    targets[b].apply(engine);
     tallies[b].compress_seconds += seconds_since(start);
     tallies[b].observe_seconds += observing;
     question(engine, c, tallies[b]);
@@ -57,9 +70,9 @@ void measure(tiny_llama::model& model, Policy const& policy, context const& c, s
   }
   for (asked_prompt const& p : c.with_question) {
     tiny_llama::engine<Policy> const asked(model, policy, capacity, p.state, how);
-    for (std::size_t b = 0; b < budgets.size(); ++b) {
+    for (std::size_t b = 0; b < targets.size(); ++b) {
       tiny_llama::engine<Policy> engine(asked);
-      if (compresses) engine.compress(budgets[b]);
+      targets[b].apply(engine);
       tallies[b].inside += ask(engine, p.rest, p.answer);
     }
     done();

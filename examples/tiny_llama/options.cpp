@@ -166,6 +166,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.seed = whole("--seed", v, 0, std::numeric_limits<std::uint64_t>::max()); });
   add("--json", "FILE", "write the figures as JSON", [&](auto const& v) { o.json = some_path("--json", v); });
   add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) { o.chart = some_path("--chart", v); });
+  add("--calibration", "FILE",
+      "file of kvmeld_calibrate: each method that it knows runs again with a budget per head, and more",
+      [&](auto const& v) { o.calibration = some_path("--calibration", v); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",
       [&](auto const& v) { o.threads = small("--threads", v, 0, 1024); });
 

@@ -74,13 +74,13 @@ std::string best_cell(rows_ref const& group, column const& c) {
   return measured > 1 && differ ? cell(*found, c) : std::string();
 }
 
-void print_group(rows_ref const& group, bool mark, std::ostream& out) {
+void print_group(rows_ref const& group, bool mark, int names, std::ostream& out) {
   std::array<std::string, columns.size()> winners;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     winners[i] = mark ? best_cell(group, columns[i]) : std::string();
   }
   for (auto const* row : group) {
-    out << left(row->method, 14) << left(row->kind, 6) << right(formatted("%.0f%%", row->budget * 100), 6);
+    out << left(row->method, names) << left(row->kind, 6) << right(formatted("%.0f%%", row->budget * 100), 6);
     for (std::size_t i = 0; i < columns.size(); ++i) {
       if (i == kv_before) {
         out << right(formatted("%.0f", static_cast<double>(row->kv_bytes) / 1024), 8) << ' ';
@@ -93,9 +93,9 @@ void print_group(rows_ref const& group, bool mark, std::ostream& out) {
   }
 }
 
-void print_heading(std::ostream& out) {
+void print_heading(int names, std::ostream& out) {
   for (bool const top : {true, false}) {
-    out << left(top ? "" : "method", 14) << left(top ? "" : "kind", 6) << right(top ? "" : "budget", 6);
+    out << left(top ? "" : "method", names) << left(top ? "" : "kind", 6) << right(top ? "" : "budget", 6);
     for (std::size_t i = 0; i < columns.size(); ++i) {
       if (i == kv_before) {
         out << right(top ? "KV" : "KiB", 8) << ' ';
@@ -109,14 +109,16 @@ void print_heading(std::ostream& out) {
 }  // namespace
 
 void print_table(report const& results, std::ostream& out) {
-  int width = 14 + 6 + 6 + 9;
+  int names = 14;
+  for (auto const& row : results.rows) names = std::max(names, static_cast<int>(row.method.size()) + 1);
+  int width = names + 6 + 6 + 9;
   for (auto const& c : columns) {
     width += c.width;
   }
   std::string const line(static_cast<std::size_t>(width), '-');
   out << results.model << ": " << results.contexts << " contexts of " << results.context << " tokens, "
       << results.needles << " needles each, seed " << results.seed << "\n\n";
-  print_heading(out);
+  print_heading(names, out);
   out << line << '\n';
 
   rows_ref full;
@@ -129,7 +131,7 @@ void print_table(report const& results, std::ostream& out) {
     }
   }
   std::sort(budgets.rbegin(), budgets.rend());
-  print_group(full, false, out);
+  print_group(full, false, names, out);
   bool first = full.empty();
   for (double const budget : budgets) {
     rows_ref group;
@@ -140,7 +142,7 @@ void print_table(report const& results, std::ostream& out) {
     }
     out << (first ? "" : line + "\n");
     first = false;
-    print_group(group, true, out);
+    print_group(group, true, names, out);
   }
   out << line
       << "\n* best of its budget. Planted digits, asked after: once the cache was compressed; inside: in the "

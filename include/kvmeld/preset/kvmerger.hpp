@@ -29,6 +29,16 @@ inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
   return {{}, {quantity::entries(0), recents, heavy}, {}, {}};
 }
 
+/// With a threshold per layer, found for a ratio by calibrate::thresholds_for with the same quantities; `theta` [layers] in memory
+/// that phases read, as long as the policy is used. The length reached depends on the data, the less the more alike texts are
+/// (section 3.2: the sparsity persists); the budget only says whether to compress. Else as for_budget.
+inline paper_type with_thresholds(float const* theta, quantity recents, quantity heavy) {
+  paper_type p{};
+  p.select = {quantity::entries(0), recents, heavy};
+  p.identify.admission.per_layer = theta;
+  return p;
+}
+
 /// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no degrees.
 /// The length reached depends on the data; the budget only says whether to compress.
 inline paper_type paper_50() {
