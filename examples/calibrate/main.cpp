@@ -35,7 +35,7 @@ using kvmeld::calibrate::calibration;
 
 struct options {
   std::string model = "examples/data/tiny-kjv", text, out = "calibration.json", chart;
-  std::vector<std::string> methods{"streaming_llm", "h2o", "snapkv", "kvmerger", "chelsea"};
+  std::vector<std::string> methods{"streaming_llm", "h2o", "snapkv", "kvmerger", "chelsea", "recommended"};
   std::vector<double> shares{0.05, 0.1, 0.2, 0.35, 0.6};
   std::vector<double> ratios{0.5, 0.35, 0.2};
   int context = 1024, samples = 6, needles = 4, threads = 0;

@@ -66,6 +66,7 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "d2o") return composed_of(preset::d2o::halves());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());
+  if (method == "recommended") return composed_of(preset::recommended::for_budget());
   if (method == "kvmerger") return composed_of(preset::kvmerger::for_budget());
   if (method == "ems_collapsed") return composed_of(preset::ems::collapsed());
   if (method == "chelsea" ||

@@ -106,8 +106,9 @@ std::string some_path(std::string const& name, std::string const& value, char co
 
 std::vector<std::string> const& known_methods() {
   static std::vector<std::string> const names{
-      "full",   "streaming_llm", "h2o", "scissorhands",  "snapkv",  "d2o",          "cam",
-      "keepkv", "kvmerger",      "ems", "ems_collapsed", "chelsea", "chelsea_flat", "composed"};
+      "full",          "streaming_llm", "h2o",          "scissorhands", "snapkv",
+      "d2o",           "cam",           "keepkv",       "kvmerger",     "ems",
+      "ems_collapsed", "chelsea",       "chelsea_flat", "recommended",  "composed"};
   return names;
 }
 
@@ -133,7 +134,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, "
       "chelsea, "
-      "chelsea_flat (its degrees ignored), composed (comma-separated), or all of them but composed [all]",
+      "chelsea_flat (its degrees ignored), recommended, composed (comma-separated), or all of them but "
+      "composed [all]",
       [&](auto const& v) {
         o.methods = parse_methods(v);
         lists = true;

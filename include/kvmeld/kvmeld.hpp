@@ -31,3 +31,4 @@
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
+#include <kvmeld/preset/recommended.hpp>

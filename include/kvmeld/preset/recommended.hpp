@@ -1,0 +1,33 @@
+// What to begin with where nothing speaks for another method: ours, of published parts. Measured in docs/calibration.md.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/chunked_bipartite.hpp>
+#include <kvmeld/merge/degree_weighted.hpp>
+#include <kvmeld/score/local.hpp>
+#include <kvmeld/select/top.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+namespace recommended {
+
+using type =
+    policy<score::local, select::top, identify::chunked_bipartite<admit::top_share>, merge::degree_weighted>;
+
+/// SnapKV's score chooses what stays whole, Chelsea's clusters take in everything else: 4 sinks, the newest 15% of the budget and
+/// the 25% that the last 32 queries look at most are pinned, the rest of the text shares the other 60% as centroids with degrees.
+/// Needs the prompt's last 32 queries (observe) or their attention, and a log-degree bias; reaches its budget exactly.
+inline type for_budget(quantity recents = quantity::of_budget(0.15),
+                       quantity heavy = quantity::of_budget(0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, heavy}, {}, {}};
+}
+
+}  // namespace recommended
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
