@@ -94,6 +94,14 @@ struct narrow_threshold_phase : split_phase {
   }
 };
 
+/// A track with `sets` sets, 0 where it takes no part, lets go of boundaries down to the fewest it may have. One lane.
+KVMELD_HD inline void offer_boundaries(share_state& h, std::uint32_t sets) {
+  h.fixed += sets;
+  h.keys = sets != 0 ? sets - 1 : 0;
+  h.most = sets > h.least ? sets - h.least : 0;
+  h.least = 0;
+}
+
 /// Marks the sets, and asks for their boundaries: what is left over goes from the most similar neighbours of all tracks.
 template <class Identify, class Rows> struct mark_sets_phase {
   Identify identify;
@@ -104,15 +112,10 @@ template <class Identify, class Rows> struct mark_sets_phase {
   std::size_t scratch_bytes(int lanes) const { return identify.scratch_bytes(wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    share_state& h = wave.share[t.item];
     bool const there = wave.state[t.item].active != 0 && wave.state[t.item].field != 0;
     std::uint32_t const sets = there ? identify.mark_sets(team, wave, rows, t) : 0;
     team.sync();
-    if (team.lane() != 0) return;
-    h.fixed += sets;
-    h.keys = there ? sets - 1 : 0;
-    h.most = sets > h.least ? sets - h.least : 0;
-    h.least = 0;
+    if (team.lane() == 0) offer_boundaries(wave.share[t.item], sets);
   }
 };
 
