@@ -38,8 +38,9 @@ struct held : kvmeld::strided<float> {
 
 TEST_CASE(
     "a sequence does not know what is compressed beside it, in which slot or wave, or by how many threads") {
-  for (auto const& [name, p] : policies()) {
-    CAPTURE(std::string(name));
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
     for (split among : splits) {
       support::engine_memory<float> memory(extent), alone_memory(extent);
       support::dice d(5);
@@ -71,8 +72,9 @@ TEST_CASE(
 }
 
 TEST_CASE("sums stay exact while a sequence grows, and no track falls below its floor") {
-  for (auto const& [name, p] : policies()) {
-    CAPTURE(std::string(name));
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
     for (split among : splits) {
       support::engine_memory<float> memory(extent);
       support::dice d(6);
@@ -159,9 +161,10 @@ TEST_CASE(
 }
 
 TEST_CASE("rows that are no numbers cost their own track alone, until the fallback evicts") {
-  for (auto const& [name, p] : policies()) {
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
     if (kvmeld::measure_of(p) == kvmeld::split_measure::score) continue;
-    CAPTURE(std::string(name));
+    CAPTURE(std::string(one.first));
     for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest}) {
       support::engine_memory<float> memory(extent);
       support::dice d(10);
@@ -205,8 +208,9 @@ TEST_CASE("pages that may not be written are kept, and their track is out of the
   kvmeld::limits sizes = over(split::layer);
   sizes.extent = extent;
   auto const x = memory.tensors();
-  for (auto const& [name, p] : policies()) {
-    CAPTURE(std::string(name));
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
     kvmeld::merged_cache cache{support::fenced_executor(), p, kvmeld::kv{held(x.keys), held(x.values)},
                                sizes};
     cache.open(0, 70);
@@ -227,8 +231,9 @@ TEST_CASE("pages that may not be written are kept, and their track is out of the
 }
 
 TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with other budgets") {
-  for (auto const& [name, p] : policies()) {
-    CAPTURE(std::string(name));
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
     for (split among : splits) {
       support::engine_memory<float> memory(extent), far_memory(extent);
       support::dice d(12);

@@ -54,10 +54,12 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
   auto const all = policies();
   std::size_t moved = 0;
   for (int i = 0; i < 120; ++i) {
-    auto const& [name, p] = all[d.below(4)];
+    std::uint32_t const which = d.below(4);
+    std::string const name = all[which].first;
+    composed const& p = all[which].second;
     split const among = d.pick(splits);
     double const floor = d.pick({0.0, 0.2, 0.6, 1.0});
-    CAPTURE(std::string(name));
+    CAPTURE(name);
     CAPTURE(int(among));
     kvmeld::shape const s = random_shape(d);
     support::engine_memory<float> memory(s);
@@ -79,7 +81,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
         for (kvmeld::track t : of) {
           reference::track_state const was = support::read_track(cache.ref(), t);
           std::size_t const b = std::min(table[t.index], s.capacity);
-          bool const bands = std::string(name) == "bands", window = std::string(name) == "window";
+          bool const bands = name == "bands", window = name == "window";
           x.scores.push_back(was.score);
           x.shares.push_back({b, reference::reserve_of(floor, b, was.size()), bands ? 1u : 0u,
                               bands    ? reference::floor_count(0.25, b)
@@ -87,8 +89,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
                                        : reference::floor_count(0.5, b)});
         }
         // Bands keep two more whole, and a centre for the others.
-        expected.push_back(
-            reference::limits_by_score(x.scores, x.shares, std::string(name) == "bands" ? 3 : 0));
+        expected.push_back(reference::limits_by_score(x.scores, x.shares, name == "bands" ? 3 : 0));
         tracks.push_back(of);
       }
     }
@@ -118,7 +119,8 @@ TEST_CASE("of equal scores the earlier track keeps more, and in it the lower slo
   cache.compress({0}, budget::entries(12).over(split::group, 0.7));
   CHECK(positions_of(cache, 0)[0] == std::vector<long>{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                                        12, 13, 14, 15, 16, 17, 24, 25, 26, 27, 28, 29});
-  for (int t : {1, 2, 3}) CHECK(positions_of(cache, 0)[t] == std::vector<long>{0, 1, 24, 25, 26, 27, 28, 29});
+  for (std::size_t t : {1u, 2u, 3u})
+    CHECK(positions_of(cache, 0)[t] == std::vector<long>{0, 1, 24, 25, 26, 27, 28, 29});
 }
 
 TEST_CASE("edges of all tracks of a split compete, round by round") {
