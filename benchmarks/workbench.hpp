@@ -48,7 +48,8 @@ public:
     executor_.run(kvmeld::open_phase{{ledger_, work(), &extent_.capacity}, 0, 0}, extent_, extent_.tracks(),
                   source);
     fill_scores(ledger_);
-    kvmeld::detail::for_each_wave(workspace_, ledger_, work(), [&](kvmeld::wave_ref const& w) { wave_ = w; });
+    kvmeld::detail::for_each_wave(workspace_, ledger_, work(), 1,
+                                  [&](kvmeld::wave_ref const& w) { wave_ = w; });
   }
   workbench(workbench const&) = delete;
   workbench& operator=(workbench const&) = delete;

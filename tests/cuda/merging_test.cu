@@ -33,3 +33,16 @@ TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one
     cuda_test::same_life<__nv_bfloat16>("chelsea", chelsea, 0, tuning);
   }
 }
+
+TEST_CASE("merges of tracks that share their budgets are the host's") {
+  using kvmeld::quantity;
+  auto const chelsea = kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
+                                                              quantity::entries(6));
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    for (auto over : {kvmeld::split::layer, kvmeld::split::group}) {
+      cuda_test::shared_over const now(over);
+      cuda_test::same_life<__nv_bfloat16>("chelsea", chelsea, 0, tuning);
+      cuda_test::same_life<__half>("kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
+    }
+  }
+}

@@ -53,6 +53,7 @@ private:
 // What the twins are made for; tests set others for a while.
 inline kvmeld::shape extent{2, 3, 2, 2, 64, 48, 320};
 inline kvmeld::plan_scope scope = kvmeld::plan_scope::head;
+inline kvmeld::split over = kvmeld::split::head;
 
 struct made_for {
   explicit made_for(kvmeld::shape const& s, kvmeld::plan_scope of = kvmeld::plan_scope::head) {
@@ -66,6 +67,14 @@ struct made_for {
     scope = kvmeld::plan_scope::head;
   }
   kvmeld::shape before = extent;
+};
+
+// Budgets shared for a while.
+struct shared_over {
+  explicit shared_over(kvmeld::split of) { over = of; }
+  shared_over(shared_over const&) = delete;
+  shared_over& operator=(shared_over const&) = delete;
+  ~shared_over() { over = kvmeld::split::head; }
 };
 
 // Rows that lie at no multiples of 16 bytes, wide groups; rows of 128 channels.
@@ -185,6 +194,7 @@ private:
   static kvmeld::limits sizes() {
     kvmeld::limits s{extent};
     s.scope = scope;
+    s.budgets_over = over;
     s.whole_plan = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
     return s;
@@ -224,7 +234,7 @@ void same_life(char const* name, Policy const& policy, int units = 0,
   });
   for (std::uint32_t slot : slots) pair.observe(slot, 16);
   for (std::uint32_t budget : {120u, 90u}) {
-    pair.both([&](auto& c) { c.compress({slots, 2}, kvmeld::budget::entries(budget)); });
+    pair.both([&](auto& c) { c.compress({slots, 2}, kvmeld::budget::entries(budget).over(over)); });
     for (std::uint32_t slot : slots) pair.check(slot, units);
     pair.both([&](auto& c) {
       c.append({slots, 2}, {counts, 2});
@@ -234,7 +244,7 @@ void same_life(char const* name, Policy const& policy, int units = 0,
     for (std::uint32_t slot : slots) pair.check(slot, units);
   }
   pair.both([&](auto& c) {
-    c.plan({slots, 2}, kvmeld::budget::entries(70));
+    c.plan({slots, 2}, kvmeld::budget::entries(70).over(over));
     c.apply();
   });
   pair.check(0, units);

@@ -32,6 +32,7 @@ inline bool operator==(result const& a, result const& b) {
 struct sizes_of_life {
   kvmeld::shape extent;
   std::uint32_t first, second, budget, last_budget;
+  kvmeld::split over = kvmeld::split::head;  // which tracks share their budgets
 };
 inline constexpr sizes_of_life short_life{{1, 2, 2, 2, 20, 19, 64}, 51, 44, 24, 20};
 inline constexpr sizes_of_life long_life{
@@ -122,6 +123,7 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   kvmeld::limits sizes{};
   sizes.extent = s;
   sizes.wave_tracks = 3;
+  sizes.budgets_over = life.over;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 2 * life.budget : 0;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   w.write(d, 0, 0, life.first);
@@ -131,12 +133,12 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   cache.open(0, life.first, 4, 0);
   cache.open(1, life.second, 0, 1);
   observe(cache, d, {0, 1}, {17, 9}, r.attention);
-  cache.compress({0, 1}, kvmeld::budget::entries(life.budget), fallback);
+  cache.compress({0, 1}, kvmeld::budget::entries(life.budget).over(life.over), fallback);
   w.write(d, 1, cache.longest(1), 9);
   cache.append({1}, {9});
   cache.commit({1}, {7});
   observe(cache, d, {1}, {3}, r.attention);
-  cache.compress({1, 0}, kvmeld::budget::entries(life.last_budget), fallback);
+  cache.compress({1, 0}, kvmeld::budget::entries(life.last_budget).over(life.over), fallback);
   r.keys = support::bytes_of(w.keys);
   r.values = support::bytes_of(w.values);
   r.ledger = support::ledger_bytes(cache);

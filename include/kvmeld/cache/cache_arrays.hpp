@@ -43,14 +43,17 @@ inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list cons
   c.ledger_bytes = a.bytes();
   c.planned = a.take<std::uint32_t>(sizes.extent.sequences);
   std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;
-  c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members);
+  c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members,
+                                tracks_per_split(sizes.budgets_over, sizes.extent));
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
   return c;
 }
 
-/// Tracks of a wave as a cache takes it: what limits say, 0 for two per worker, whole scopes, no more than there are.
+/// Tracks of a wave as a cache takes it: what limits say, 0 for two per worker, whole scopes and splits, no more than there
+/// are.
 inline std::uint32_t tracks_of_wave(limits const& sizes, std::uint32_t workers) {
-  std::uint32_t const scope = tracks_per_plan(sizes.scope, sizes.extent);
+  std::uint32_t const scope =
+      max_of(tracks_per_plan(sizes.scope, sizes.extent), tracks_per_split(sizes.budgets_over, sizes.extent));
   std::uint32_t const wanted = sizes.wave_tracks != 0 ? sizes.wave_tracks : 2 * workers;
   return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
 }

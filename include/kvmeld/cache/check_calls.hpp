@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
+#include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -184,17 +185,23 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
       return message(call, ": sequence slot ", slot, " has ", l.pending[slot],
                      " pending entries; commit them first");
     }
+    bool shrinks = false;  // of the split that the track is in
     std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
       std::uint32_t const limit = allowed.resolve(t, l.seen[slot]);
+      if (allowed.among() != split::head && leads_split(allowed.among(), t)) {
+        auto const held = [&](track other) { return l.held(other); };
+        shrinks = sum_of_split(l.extent, t, allowed, l.seen[slot], held).excess() != 0;
+      }
       if (limit == 0)
         return message(call, ": budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
-      if (length <= limit) return {};
+      if (length <= limit && !shrinks) return {};
       if (traits_of_score(policy.score).needs_attention && l.word(t, track_word::observed_rows) == 0) {
         return message(call, ": the policy ranks entries by attention, but ", track_name(t),
                        " never observed any; call observe for every layer first");
       }
+      if (length <= limit) return {};
       pins const p = policy.select.pinned(length, limit, min_of(length, shielded_length(l, t, tensors)));
       // Sets need an entry to live in besides the pinned ones.
       std::uint32_t const least =

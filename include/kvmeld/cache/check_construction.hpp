@@ -2,15 +2,21 @@
 #pragma once
 
 #include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/split.hpp>
+#include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 namespace kvmeld {
@@ -77,6 +83,15 @@ template <class Merge> std::string padding_problem(Merge const& merge, limits co
          "with limits.scope layer or group";
 }
 
+/// Why budgets cannot be shared so widely; empty if they can. Entries of a split are counted in 32 bits.
+inline std::string split_size_problem(limits const& sizes) {
+  std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
+  double const entries = double{1} * tracks * sizes.extent.capacity;
+  if (tracks == 1 || entries <= std::numeric_limits<std::uint32_t>::max()) return {};
+  return message("limits.budgets_over is ", name_of_split(sizes.budgets_over), ", whose ", tracks,
+                 " tracks have ", entries, " slots together; allowed are up to 4294967295");
+}
+
 /// Why a cache cannot be built from these; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
@@ -86,6 +101,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);
+  if (problem.empty()) problem = split_size_problem(sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
     problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
               "keep, as preset::ems::members_for(budget)";

@@ -13,12 +13,15 @@
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/cache/share_plans.hpp>
 #include <kvmeld/cache/shortfall.hpp>
+#include <kvmeld/cache/split_budget.hpp>
+#include <kvmeld/cache/split_launches.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -39,7 +42,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
-/// One path sizes (arena without memory) and carves.
+/// One path sizes (arena without memory) and carves. `most_split`: tracks of the largest split of budgets that calls ask
+/// for, of which `wave_tracks` is a multiple (core/split.hpp).
 struct workspace_ref {
   wave_ref wave;  ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;
@@ -47,9 +51,10 @@ struct workspace_ref {
 };
 
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
-                                     std::uint32_t plan_tracks, std::uint32_t members = 0) {
+                                     std::uint32_t plan_tracks, std::uint32_t members = 0,
+                                     std::uint32_t most_split = 1) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks, members);
+  w.wave = carve_wave(a, extent, wave_tracks, members, most_split);
   w.wave.tracks = wave_tracks;
   w.plan = carve_plan(a, plan_tracks, extent.capacity, members);
   w.plan_tracks = plan_tracks;
@@ -57,10 +62,10 @@ inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_
 }
 
 /// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
-inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks,
-                                   std::uint32_t members = 0) {
+inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks, std::uint32_t members = 0,
+                                   std::uint32_t most_split = 1) {
   arena a;
-  carve_workspace(a, extent, wave_tracks, wave_tracks, members);
+  carve_workspace(a, extent, wave_tracks, wave_tracks, members, most_split);
   return a.bytes();
 }
 
@@ -83,17 +88,20 @@ inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
           p.member_stride};
 }
 
-/// Calls body(wave) for the waves that cover the work list.
+/// Calls body(wave) for the waves that cover the work list, in whole splits.
 template <class Body>
-void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, Body body) {
+void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, std::uint32_t split,
+                   Body body) {
   std::uint32_t const total = work.tracks(ledger.extent);
+  std::uint32_t const most = ws.wave.tracks / split * split;
   bool const whole = ws.plan_tracks >= total;
-  for (std::uint32_t first = 0; first < total; first += ws.wave.tracks) {
+  for (std::uint32_t first = 0; first < total; first += most) {
     wave_ref wave = ws.wave;
+    wave.split = split;
     wave.ledger = ledger;
     wave.work = work;
     wave.first = first;
-    wave.tracks = min_of(ws.wave.tracks, total - first);
+    wave.tracks = min_of(most, total - first);
     wave.plan = plan_from(ws.plan, whole ? first : 0);
     body(wave);
   }
@@ -118,6 +126,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   wave_ref const& wave = launch.wave;
   bool const shared = wave.scope > 1;
   launch(begin_phase{wave, allowed});
+  if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   launch(score_phase<typename Policy::score_type>{p.score, wave});
@@ -125,7 +134,9 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
     launch(score_members_phase<typename Policy::score_type>{p.score, wave});
   }
   if (shared) launch(unite_scores_phase{{wave}});
-  launch(select_phase<typename Policy::select_type>{p.select, wave});
+  if (wave.competes_by(split_measure::score)) limit_by_score(launch, p);
+  launch(
+      select_phase<typename Policy::select_type>{p.select, wave, traits_of_selector(p.select).makes_centers});
   if (rows != looked_at::everything) {
     identify_traits const made = traits_of_identifier(p.identify);
     bool const spreads = made.makes_spans && !dissolves_sets(p);
@@ -152,13 +163,11 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
-    launch(propose_phase<identify_type, rows>{
-        p.identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
+    propose(launch, p.identify, rows{join(x.keys, wave), join(x.values, wave)}, joined_wave(wave));
   } else if constexpr (identify_type::needs_keys) {
-    launch(
-        propose_phase<identify_type, joined_rows<Keys>>{p.identify, join(x.keys, wave), joined_wave(wave)});
+    propose(launch, p.identify, join(x.keys, wave), joined_wave(wave));
   }
-  launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
+  admit(launch, p.identify, wave);
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
@@ -233,11 +242,17 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
-  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+  std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
+  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
+    wave.measure = measure_of(p);
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
     detail::plan_round(launch, p, x);
-    if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave, false});
+    if (fallback == shortfall::evict_lowest) {
+      detail::limit_shortfall(launch, false);
+      launch(fallback_phase{wave, false});
+    }
+    if (split > 1) launch(close_split_phase{{wave}, false});
     launch(end_phase{wave, false});
     launch(renumber_phase{wave});
   });
@@ -247,7 +262,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 template <class Executor, class Keys, class Values>
 void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledger, work_list work,
            workspace_ref const& ws) {
-  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+  detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
@@ -264,7 +279,8 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
 /// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
-/// nothing. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
+/// nothing. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list
+/// ordered by sequence where they span layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
@@ -272,7 +288,9 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   bool const merges = detail::merges_rows(p);
   std::uint32_t const rounds =
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
-  detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
+  std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
+  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
+    wave.measure = measure_of(p);
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
@@ -282,8 +300,10 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
+      detail::limit_shortfall(launch, true);
       launch(fallback_phase{wave, true});
     }
+    if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
     detail::finish(launch, x, merges);
   });

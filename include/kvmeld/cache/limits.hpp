@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
@@ -36,9 +37,9 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 struct limits {
   shape extent;
   std::uint32_t wave_tracks =
-      0;                      ///< tracks compressed together; 0: two per worker of the executor. Whole scopes
-  bool whole_plan = false;    ///< keep a plan of every track, as `plan` + `apply` need
-  std::uint32_t members = 0;  ///< members per track, for policies that share entries
+      0;  ///< tracks compressed together; 0: two per worker of the executor. Whole scopes and splits
+  bool whole_plan = false;                     ///< keep a plan of every track, as `plan` + `apply` need
+  std::uint32_t members = 0;                   ///< members per track, for policies that share entries
   std::uint32_t first_layer = 0;               ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;             ///< global number of the first KV head on this rank
   bias_support bias = bias_support::per_head;  ///< what the consumer of the cache can take
@@ -48,6 +49,9 @@ struct limits {
   /// and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to one long row, and
   /// every track weighs its own rows.
   plan_scope scope = plan_scope::head;
+  /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all heads of a
+  /// layer, of group all tracks of a sequence, and 1 KB more per track.
+  split budgets_over = split::head;
   /// For engines with one length and one block table per sequence, but a mask or bias row per head: after `compress`
   /// every track of a sequence has the same length, length_bound(slot), so that the host knows lengths even of a device.
   /// That is the longest track's length where launches are immediate; elsewhere the longest of the bounds, which a

@@ -6,6 +6,7 @@
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
+#include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
 #include <kvmeld/cache/padding.hpp>
@@ -147,19 +148,20 @@ public:
     for (std::uint32_t slot : slots) {
       bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
       if (sizes_.padded) known_.drop_padding(slot);
-      for_tracks(slot, [&](track t) {
-        std::uint32_t const before = known_.at(t);
-        std::uint32_t const limit = allowed.resolve(t, facts_.seen[slot]);
+      bool loses = !exact(fallback);
+      bounds_after(slot, allowed, fallback, [&](track t, std::uint32_t bound, split_sum const& sum) {
+        std::uint32_t const before = sum.held, limit = sum.allowed;
+        std::uint32_t const full = sum.tracks * sizes_.extent.capacity;
         if (before > limit) {
           changes = true;
-          rounds = max_of(rounds, most_rounds(policy_.identify, before, limit));
+          loses = loses || sum.tracks > 1;
+          rounds = max_of(rounds, rounds_between(before, limit, sum.tracks));
         }
-        if (executor_.records())
-          most = max_of(most, most_rounds(policy_.identify, sizes_.extent.capacity, limit));
-        known_.lower(t, track_bound_after(t, allowed, fallback));
+        if (executor_.records()) most = max_of(most, rounds_between(full, limit, sum.tracks));
+        known_.lower(t, bound);
       });
       if (changes) known_.compressed(slot);
-      if (!exact(fallback)) known_.lose(slot);
+      if (loses) known_.lose(slot);
     }
     rounds = executor_.limit("rounds", rounds, most);
     work_list const work = stage(slots);
@@ -241,20 +243,22 @@ public:
     return {};
   }
 
-  /// True where the host knows the lengths that `compress` leaves: evicting policies, and merging ones that meet their
-  /// budget where the fallback evicts what rows of NaN or infinity leave over. Else report_lengths tells.
+  /// True where the host knows the lengths that `compress` leaves with budgets per head: evicting policies, and merging
+  /// ones that meet their budget where the fallback evicts what rows of NaN or infinity leave over. Else, and wherever
+  /// tracks share their budgets, report_lengths tells.
   bool exact(shortfall fallback = shortfall::report) const { return is_exact(policy_, fallback); }
   /// What length_bound would be after `compress` with this budget.
   std::uint32_t length_after(std::uint32_t slot, budget allowed,
                              shortfall fallback = shortfall::report) const {
     std::uint32_t most = 0;
     if (!within("length_after", slot)) return most;
-    for_tracks(slot, [&](track t) { most = max_of(most, track_bound_after(t, allowed, fallback)); });
+    bounds_after(slot, allowed, fallback,
+                 [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
     return most;
   }
 
   /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
-  /// (listed sequence, layer, head) with plan_scope::group. May be edited before `apply`.
+  /// (listed sequence, layer, head) with plan_scope::group or limits.budgets_over group. May be edited before `apply`.
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
   void print_plan(std::ostream& out) const {
@@ -275,15 +279,35 @@ private:
              "true, or call compress";
     }
     char const* const call = keeps_plan ? "plan" : "compress";
-    std::string text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
+    std::string text = check_calls::splits(call, allowed, policy_, sizes_);
+    if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }
   static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
-  std::uint32_t track_bound_after(track t, budget allowed, shortfall fallback) const {
-    return bound_after(policy_, known_.held(t), known_.known(t.sequence),
-                       allowed.resolve(t, facts_.seen[t.sequence]), facts_.frozen[t.sequence], writes_all,
-                       fallback);
+  /// f(track, bound, sum) for every track of a sequence: what it holds at most after a compression, and what its split
+  /// holds and may keep. A track alone is known as length_bounds.hpp says; of several that share their budgets each may
+  /// keep what the others lose.
+  template <class F> void bounds_after(std::uint32_t slot, budget allowed, shortfall fallback, F f) const {
+    split_sum sum;
+    auto const held = [&](track t) { return known_.held(t); };
+    for_tracks(slot, [&](track t) {
+      std::uint32_t const before = held(t), limit = allowed.resolve(t, facts_.seen[slot]);
+      if (tracks_per_split(allowed.among(), sizes_.extent) == 1) {
+        return f(t,
+                 bound_after(policy_, before, known_.known(slot), limit, facts_.frozen[slot], writes_all,
+                             fallback),
+                 split_sum{1, before, limit});
+      }
+      if (leads_split(allowed.among(), t))
+        sum = sum_of_split(sizes_.extent, t, allowed, facts_.seen[slot], held);
+      bool const met = sum.excess() != 0 && (exact(fallback) || fallback == shortfall::evict_lowest);
+      f(t, met ? min_of(before, sum.allowed) : before, sum);
+    });
+  }
+  std::uint32_t rounds_between(std::uint32_t before, std::uint32_t limit, std::uint32_t tracks) const {
+    if (tracks == 1) return most_rounds(policy_.identify, before, limit);
+    return most_rounds_of(policy_.identify, before > limit ? before - limit : 0, tracks);
   }
 
   std::string apply_problem() const {
@@ -294,7 +318,8 @@ private:
   }
 
   work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
-    return {list, static_cast<std::uint32_t>(sequences), sizes_.scope == plan_scope::group};
+    return {list, static_cast<std::uint32_t>(sequences),
+            sizes_.scope == plan_scope::group || sizes_.budgets_over == split::group};
   }
   /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
   void pad(work_list work, index_list slots) {
@@ -319,7 +344,9 @@ private:
     for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
       for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
     }
-    return budget::per_track(budgets_.data()).staged(executor_, sizes_.extent);
+    return budget::per_track(budgets_.data())
+        .over(allowed.among(), allowed.floor())
+        .staged(executor_, sizes_.extent);
   }
   template <class Phase>
   void observe_with(Phase const& phase, batch_source const& source, query_batch const& batch) {

@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -27,6 +28,7 @@ struct select_traits {
 struct identify_traits {
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       empties_field;
+  split_measure splits_by;
 };
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;
@@ -52,7 +54,8 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           gives_similarity<Identify>::value,
           Identify::repeats,
           Identify::meets_budget,
-          empties_field<Identify>::value};
+          empties_field<Identify>::value,
+          splits_by<Identify>::value};
 }
 template <class Merge> constexpr merge_traits static_merge_traits() {
   return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,
@@ -153,6 +156,17 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
   return {};
 }
 
+/// By what tracks that share their budgets compete under this policy: what its identifier says, or the score that its
+/// selector ranks by where nothing else decides what stays.
+template <class Score, class Select, class Identify, class Merge>
+split_measure measure_of(policy<Score, Select, Identify, Merge> const& p) {
+  identify_traits const i = traits_of_identifier(p.identify);
+  bool const ranks = traits_of_selector(p.select).needs_score && i.empties_field;
+  return i.splits_by != split_measure::none ? i.splits_by
+         : ranks                            ? split_measure::score
+                                            : split_measure::none;
+}
+
 /// Why a policy cannot be used as configured; empty if it can.
 template <class Score, class Select, class Identify, class Merge>
 std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
@@ -176,6 +190,20 @@ std::uint32_t most_rounds(Identify const& identify, std::uint32_t length, std::u
   if (!traits_of_identifier(identify).repeats) return 1;
   if constexpr (knows_rounds<Identify>::value) return identify.most_rounds(length, limit);
   return length - limit;
+}
+
+/// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose.
+template <class Identify, class = void> struct knows_rounds_of_splits : std::false_type {};
+template <class Identify>
+struct knows_rounds_of_splits<Identify,
+                              std::void_t<decltype(std::declval<Identify const&>().most_rounds_of(0u, 0u))>>
+    : std::true_type {};
+template <class Identify>
+std::uint32_t most_rounds_of(Identify const& identify, std::uint32_t excess, std::uint32_t tracks) {
+  if (excess == 0) return 0;
+  if (!traits_of_identifier(identify).repeats) return 1;
+  if constexpr (knows_rounds_of_splits<Identify>::value) return identify.most_rounds_of(excess, tracks);
+  return excess;
 }
 
 }  // namespace KVMELD_ABI

@@ -10,11 +10,13 @@
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/admit/top_share.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
+#include <kvmeld/identify/common_threshold.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/local_span.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/identify/none.hpp>
+#include <kvmeld/identify/pooled_edges.hpp>
 #include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -84,6 +86,67 @@ public:
   }
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::most_rounds(i, length, limit); });
+  }
+  std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
+    return of_.visit([&](auto const& i) { return kvmeld::most_rounds_of(i, excess, tracks); });
+  }
+
+  // For tracks that share their budgets: of the identifiers that can, as traits().splits_by tells.
+  KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
+    return of_.visit([&](auto const& i) -> std::uint32_t {
+      if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
+        return i.edges(n);
+      } else {
+        return 0u;
+      }
+    });
+  }
+  KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
+    return of_.visit([&](auto const& i) -> std::uint32_t {
+      if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
+        return i.allowance(s, round);
+      } else {
+        return 0u;
+      }
+    });
+  }
+  std::uint32_t bisections() const {
+    return of_.visit([](auto const& i) -> std::uint32_t {
+      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
+        return i.bisections();
+      } else {
+        return 0u;
+      }
+    });
+  }
+  template <class Team>
+  KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
+    return of_.visit([&](auto const& i) -> std::uint32_t {
+      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
+        return i.least_sets(team, wave, item);
+      } else {
+        return 0u;
+      }
+    });
+  }
+  template <class Team, class Keys, class Values>
+  KVMELD_HD void count_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x, tile const& t,
+                            std::uint32_t steps, bool first_pass) const {
+    of_.visit([&](auto const& i) {
+      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value)
+        i.count_sets(team, wave, x.keys, t, steps, first_pass);
+    });
+  }
+  template <class Team, class Keys, class Values>
+  KVMELD_HD std::uint32_t mark_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
+                                    tile const& t) const {
+    return of_.visit([&](auto const& i) -> std::uint32_t {
+      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
+        return i.mark_sets(team, wave, x.keys, t);
+      } else {
+        return 0u;
+      }
+    });
   }
   std::string problem() const {
     return of_.visit([](auto const& i) { return problem_of(i); });

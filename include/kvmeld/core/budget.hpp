@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
@@ -17,7 +18,7 @@ KVMELD_HD inline std::uint32_t floor_share(double share, std::uint32_t whole) {
 }
 
 /// Entries a track may keep. A ratio counts tokens seen since the sequence was opened, so that compressing again with
-/// the same ratio does not shrink the cache twice.
+/// the same ratio does not shrink the cache twice. `over` lets tracks share their budgets.
 class budget {
 public:
   /// Exactly `n` entries per track.
@@ -32,6 +33,20 @@ public:
     if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
     return per_track_[t.index];
   }
+
+  /// The same budgets, shared: the tracks of a layer, or of all layers, of a sequence together keep as many entries as
+  /// their budgets add up to, where they hurt least to lose (docs/budgets.md). Each keeps at least the share `floor` of
+  /// its own budget, 0 to 1, and what its policy pins in any case. Wants limits.budgets_over of at least this split, and
+  /// a policy with a measure: scores to evict by, or a budget that merging meets.
+  budget over(split among, double floor = 0.2) const {
+    budget b = *this;
+    b.among_ = among;
+    b.floor_ = floor;
+    return b;
+  }
+  split among() const { return among_; }
+  double floor() const { return floor_; }
+
   /// The same with its table where phases of `executor` can read it.
   template <class Executor> budget staged(Executor& executor, shape const& extent) const {
     budget b = *this;
@@ -52,6 +67,8 @@ private:
   std::uint32_t entries_;
   double ratio_;
   std::uint32_t const* per_track_;
+  split among_ = split::head;
+  double floor_ = 0.0;
 };
 
 /// A count that a selector protects, relative to what it is applied to.

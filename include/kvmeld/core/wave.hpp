@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -65,9 +66,11 @@ struct track_source {
 struct wave_ref {
   ledger_ref ledger;
   work_list work;
-  std::uint32_t first = 0;   ///< first track of the work list in this wave
-  std::uint32_t tracks = 0;  ///< tracks in this wave
-  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
+  std::uint32_t first = 0;                      ///< first track of the work list in this wave
+  std::uint32_t tracks = 0;                     ///< tracks in this wave
+  std::uint32_t scope = 1;                      ///< neighbouring tracks that share one plan
+  std::uint32_t split = 1;                      ///< neighbouring tracks that share their budgets
+  split_measure measure = split_measure::none;  ///< by what they compete
 
   track_state* state = nullptr;  ///< [tracks]
   role* roles = nullptr;
@@ -83,6 +86,15 @@ struct wave_ref {
   float* member_score = nullptr;          ///< [tracks][members.capacity], as score
   std::uint32_t* member_order = nullptr;  ///< [tracks][2 members.capacity]: room to sort members in
 
+  share_state* share = nullptr;     ///< [tracks], where budgets may be shared
+  std::uint32_t* counts = nullptr;  ///< [tracks][split_counts], as share
+
+  /// First track of the split that this one is in.
+  KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
+  KVMELD_HD bool competes_by(split_measure m) const { return split > 1 && measure == m; }
+  KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
+    return counts + std::size_t{item} * split_counts;
+  }
   KVMELD_HD std::size_t member_at(std::uint32_t item, std::uint32_t m) const {
     return std::size_t{item} * ledger.members.capacity + m;
   }
@@ -94,7 +106,9 @@ struct wave_ref {
 };
 
 /// Sizes or carves the metadata of a wave. The plan lies apart (`carve_plan`), since it may outlive the wave.
-inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0) {
+/// `most_split`: tracks of the largest split that it is used with.
+inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
+                           std::uint32_t most_split = 1) {
   wave_ref w;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
   w.state = a.take<track_state>(tracks);
@@ -108,6 +122,10 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   if (members != 0) {
     w.member_score = a.take<float>(std::size_t{tracks} * members);
     w.member_order = a.take<std::uint32_t>(std::size_t{tracks} * 2 * members);
+  }
+  if (most_split > 1) {
+    w.share = a.take<share_state>(tracks);
+    w.counts = a.take<std::uint32_t>(std::size_t{tracks} * split_counts);
   }
   return w;
 }

@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -36,6 +38,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
   static constexpr bool gives_similarity = true;
+  static constexpr split_measure splits_by = Admit::meets_budget ? split_measure::edges : split_measure::none;
   static constexpr std::uint32_t tile_rows = 64;
 
   /// A entries of a chunk of `n` entries.
@@ -106,7 +109,17 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
     std::uint32_t const candidates = edges(wave.state[item].field);
+    if (wave.competes_by(split_measure::edges)) {
+      std::uint32_t const quota = wave.share[item].quota;
+      return admit_best(team, wave, item, candidates, {quota, 1});
+    }
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
+  }
+
+  /// Edges that a track may admit in a round, where tracks of several compete for them.
+  template <class A = Admit, class = std::enable_if_t<A::meets_budget>>
+  KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
+    return admission.allow(s, s.field, round).quota;
   }
 
   /// Rounds until a track of `length` entries with finite rows is down to `limit`, at most: of the entries that have to
@@ -125,6 +138,26 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       return rounds;
     } else {
       return length > limit ? 1 : 0;
+    }
+  }
+
+  /// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
+  /// floor is g entries away draws at least g / 2 edges and may admit a share r of g, rounded down but one at least: of
+  /// all that have to go, a round takes half of that share or more.
+  std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
+    if constexpr (Admit::repeats) {
+      constexpr std::uint32_t late = 1u << 30;
+      std::uint32_t rounds = 0;
+      for (; excess != 0; ++rounds) {
+        track_state s{};
+        s.alive = excess;
+        double const all = min_of<double>(admission.allow(s, excess, late).quota, 0.5 * excess);
+        double const sure = max_of(0.5 * all, all - static_cast<double>(tracks));
+        excess -= min_of(excess, max_of(1u, static_cast<std::uint32_t>(sure)));
+      }
+      return rounds;
+    } else {
+      return excess != 0 ? 1 : 0;
     }
   }
 

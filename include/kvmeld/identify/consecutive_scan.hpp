@@ -9,6 +9,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/scan_heap.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,6 @@ enum class anchor_rule : std::uint8_t {
   fixed,  ///< the newest entry of the set (KVMerger's first version; the default)
   chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
 };
-
-/// Thresholds that one pass over the rows can count the sets of: what four bisections may ask for.
-constexpr std::uint32_t scan_thresholds = 15;
-constexpr std::uint32_t scan_bisections = 4;
 
 /// A lone lane keeps the anchors of several thresholds.
 KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
@@ -67,8 +64,9 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
 /// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
+  /// `knows_norms`: a scan of the same list has left them in set_end.
   KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
-                             anchor_rule anchor, bool break_at_gap)
+                             anchor_rule anchor, bool break_at_gap, bool knows_norms = false)
       : team_(team),
         keys_(keys),
         where_(t.where),
@@ -83,7 +81,7 @@ public:
         reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
     std::uint32_t const most = scan_rows(team_.lanes());
-    for (std::uint32_t i = 0; i < n_; i += most) {
+    for (std::uint32_t i = 0; i < n_ && !knows_norms; i += most) {
       std::uint32_t const rows = min_of(n_ - i, most);
       load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);
       team_.sync();
@@ -168,9 +166,15 @@ public:
 
   /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar.
   KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
+    compare_neighbours(sets);
+    join_closest(team_, marks_, newest_, sets, excess);
+  }
+
+  /// marks[b].key of the boundaries between neighbouring sets: how similar their newest entries are; 0 where a gap keeps
+  /// them apart.
+  KVMELD_HD void compare_neighbours(std::uint32_t sets) {
     list_sets(team_, marks_, n_, newest_);
-    std::uint32_t const boundaries = sets - 1;
-    for (std::uint32_t b = 0; b < boundaries; ++b) {
+    for (std::uint32_t b = 0; b + 1 < sets; ++b) {
       bool const gap = break_at_gap_ && field_[newest_[b]] + 1 != field_[newest_[b] + 1];
       load_one(newest_[b], reference_);
       load_one(newest_[b + 1], block_);
@@ -181,7 +185,6 @@ public:
       }
       team_.sync();
     }
-    join_closest(team_, marks_, newest_, sets, excess);
   }
 
 private:

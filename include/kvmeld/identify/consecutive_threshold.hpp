@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -12,6 +13,7 @@
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/scan_heap.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +34,8 @@ enum class pivot_rule : std::uint8_t {
 /// their cosine with it is strictly above theta; the first that fails becomes the next anchor.
 /// With `admit::threshold` theta is given. With `admit::exact_budget` it is found per track by bisection such that at
 /// least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their anchors,
-/// ties to the older pair) merge until the budget is met exactly.
+/// ties to the older pair) merge until the budget is met exactly. Where tracks share their budgets, they share one
+/// threshold too (common_threshold.hpp).
 template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshold {
   static_assert(
       std::is_same_v<Admit, kvmeld::admit::exact_budget> || std::is_same_v<Admit, kvmeld::admit::threshold>,
@@ -49,6 +52,8 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
+  static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
+  static constexpr split_measure splits_by = to_budget ? split_measure::theta : split_measure::none;
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(shape const& s, int lanes) const {
@@ -61,28 +66,67 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
     track_state const s = wave.state[t.item];
     if (s.field == 0) return;
     consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
-    if constexpr (std::is_same_v<Admit, kvmeld::admit::exact_budget>) {
+    if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.field;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
-      float low = -1.0625f;  // below every cosine: one set, gaps aside
-      float high = 1.0625f;  // above every cosine, rounding included: every entry its own set
-      for (std::uint32_t i = 0; i < admission.bisections; ++i) {
-        if constexpr (has_kernels<Team>::value) {
-          if (auto const* const tuned = team.kernels()) {
-            std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
-            bisect(scan, *tuned, steps, wanted, low, high);
-            i += steps - 1;
-            continue;
-          }
-        }
-        float const middle = 0.5f * (low + high);
-        (scan.count(middle) >= wanted ? high : low) = middle;
-      }
+      float low = scan_lowest, high = scan_highest;
+      bisect(scan, team, wanted, low, high);
       std::uint32_t const sets = scan.mark(high);
       if (sets > wanted) scan.join_neighbours(sets, sets - wanted);
     } else {
       scan.mark(admission.theta_in(t.where.layer));
     }
+  }
+
+  /// In which a threshold is found.
+  template <class A = Admit> KVMELD_HD auto bisections() const -> decltype(A{}.bisections) {
+    return admission.bisections;
+  }
+  /// Fewest sets that any threshold leaves: gaps keep some apart. Collective.
+  template <class Team>
+  KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
+    std::uint32_t const n = wave.state[item].field;
+    slot_t const* const field = wave.field + wave.at(item, 0);
+    std::uint32_t gaps = 0;
+    team.for_each(break_at_gap && n != 0 ? n - 1 : 0,
+                  [&](std::uint32_t i) { gaps += field[i] + 1 != field[i + 1] ? 1u : 0u; });
+    gaps = team.reduce(gaps, op_sum{});
+    return n == 0 ? 0 : 1 + gaps;
+  }
+
+  /// For a threshold that tracks share: counts[k] = sets of this track for threshold k of a pass of `steps` bisections.
+  template <class Team, class Keys>
+  KVMELD_HD void count_sets(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
+                            std::uint32_t steps, bool first_pass) const {
+    track_state const s = wave.state[t.item];
+    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap, !first_pass);
+    scan_heap const heap(steps, s.low, s.high);
+    std::uint32_t* const counts = wave.counts_of(t.item);
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team.kernels()) {
+        return scan.count_many(*tuned, heap.middle + 1, heap.nodes(), counts);
+      }
+    }
+    for (std::uint32_t k = 1; k <= heap.nodes(); ++k) {
+      std::uint32_t const sets = scan.count(heap.middle[k]);
+      if (team.lane() == 0) counts[k - 1] = sets;
+    }
+  }
+  /// Marks the sets of the threshold found, state.high, which leaves share.above of them; of this track's own one where that
+  /// is fewer than it keeps. Leaves the boundaries between them as candidates, and returns how many sets there are.
+  template <class Team, class Keys>
+  KVMELD_HD std::uint32_t mark_sets(Team const& team, wave_ref const& wave, Keys const& keys,
+                                    tile const& t) const {
+    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap, true);
+    share_state const h = wave.share[t.item];
+    float low = wave.state[t.item].high, high = low;
+    if (h.above < h.least) {
+      high = scan_highest;
+      bisect(scan, team, h.least, low, high);
+    }
+    std::uint32_t const sets = scan.mark(high);
+    scan.compare_neighbours(sets);
+    return sets;
   }
 
   template <class Team>
@@ -118,29 +162,31 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   std::string problem() const { return admission.problem(); }
 
 private:
-  /// `steps` bisections at once: all thresholds that they may come to, as a heap whose node k splits an interval into
-  /// those of 2k (lower) and 2k + 1. The outcome is that of one bisection after the other.
-  template <class Scan, class Kernels>
-  static void bisect(Scan& scan, Kernels const& tuned, std::uint32_t steps, std::uint32_t wanted, float& low,
-                     float& high) {
-    float lows[scan_thresholds + 1], highs[scan_thresholds + 1], middle[scan_thresholds + 1];
-    std::uint32_t sets[scan_thresholds];
-    std::uint32_t const nodes = (1u << steps) - 1;
-    lows[1] = low;
-    highs[1] = high;
-    for (std::uint32_t k = 1; k <= nodes; ++k) {
-      middle[k] = 0.5f * (lows[k] + highs[k]);
-      for (std::uint32_t child = 2 * k; child <= 2 * k + 1 && child <= nodes; ++child) {
-        lows[child] = child % 2 == 0 ? lows[k] : middle[k];
-        highs[child] = child % 2 == 0 ? middle[k] : highs[k];
+  /// Narrows to thresholds of which the upper leaves at least `wanted` sets.
+  template <class Scan, class Team>
+  KVMELD_HD void bisect(Scan& scan, [[maybe_unused]] Team const& team, std::uint32_t wanted, float& low,
+                        float& high) const {
+    for (std::uint32_t i = 0; i < admission.bisections; ++i) {
+      if constexpr (has_kernels<Team>::value) {
+        if (auto const* const tuned = team.kernels()) {
+          std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
+          bisect_at_once(scan, *tuned, steps, wanted, low, high);
+          i += steps - 1;
+          continue;
+        }
       }
+      float const middle = 0.5f * (low + high);
+      (scan.count(middle) >= wanted ? high : low) = middle;
     }
-    scan.count_many(tuned, middle + 1, nodes, sets);
-    for (std::uint32_t k = 1; k <= nodes;) {
-      bool const enough = sets[k - 1] >= wanted;
-      (enough ? high : low) = middle[k];
-      k = 2 * k + (enough ? 0 : 1);
-    }
+  }
+  /// `steps` bisections at once; the outcome is that of one after the other.
+  template <class Scan, class Kernels>
+  static void bisect_at_once(Scan& scan, Kernels const& tuned, std::uint32_t steps, std::uint32_t wanted,
+                             float& low, float& high) {
+    std::uint32_t sets[scan_thresholds];
+    scan_heap const heap(steps, low, high);
+    scan.count_many(tuned, heap.middle + 1, heap.nodes(), sets);
+    heap.descend([&](std::uint32_t k) { return sets[k - 1] >= wanted; }, low, high);
   }
 };
 

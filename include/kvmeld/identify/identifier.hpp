@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -43,6 +44,8 @@ struct is_identifier<
 /// `needs_centers` merges into role::center, so the selector has to make some
 /// `gives_similarity`  the key weight of a source is its similarity until it is weighed
 /// `needs_values`  `propose` is given kv{keys, values} in place of the keys
+/// `splits_by`  by what tracks that share their budgets compete (split_measure): edges (pooled_edges.hpp), theta
+///                 (common_threshold.hpp); by score without saying so where the field is emptied
 /// `empties_field` every mergeable entry goes, whatever the data: only pinned entries and centres stay
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
@@ -60,6 +63,12 @@ struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::t
 template <class Identify, class = void> struct empties_field : std::false_type {};
 template <class Identify>
 struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
+
+template <class Identify, class = void>
+struct splits_by : std::integral_constant<split_measure, split_measure::none> {};
+template <class Identify>
+struct splits_by<Identify, std::enable_if_t<Identify::splits_by != split_measure::none>>
+    : std::integral_constant<split_measure, Identify::splits_by> {};
 
 /// Opens a round: an empty step, the number of live entries, the live-slot list.
 struct round_phase {

@@ -4,6 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/select_k.hpp>
+#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -80,9 +81,26 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
 /// Scratch that `assign` may take from its team.
 KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
 
+/// Pins of a track. One that shares its budget goes by its own for the ends and what is protected; where tracks compete
+/// by score, what is chosen by score is as much as the limit found for it leaves room for.
+template <class Select>
+KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item, bool makes_centers) {
+  track_state const& s = wave.state[item];
+  if (wave.split == 1) return select.pinned(s.length, s.limit, s.shielded);
+  pins p = select.pinned(s.length, wave.share[item].own, s.shielded);
+  if (wave.measure != split_measure::score) return p;
+  if (makes_centers) {
+    p.centers = s.limit - min_of(s.limit, p.total());
+  } else {
+    p.heavy = s.limit - min_of(s.limit, p.sinks + p.recents);
+  }
+  return p;
+}
+
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
+  bool makes_centers = false;  ///< of the selector; asked where budgets are shared
 
   static constexpr bool light = is_light<Select>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -91,7 +109,7 @@ template <class Select> struct select_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     if (s.active == 0) return;
-    pins const p = select.pinned(s.length, s.limit, s.shielded);
+    pins const p = pins_of(select, wave, t.item, makes_centers);
     role* const roles = wave.roles + wave.at(t.item, 0);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: hands off
     if (fits) select.assign(team, wave, t.item, p);
@@ -102,7 +120,9 @@ template <class Select> struct select_phase {
     if (team.lane() != 0) return;
     s.sinks = p.sinks;
     s.recents = p.recents;
-    if (!fits) s.active = 0;
+    if (fits) return;
+    s.active = 0;
+    if (wave.split > 1) wave.share[t.item].floor = s.length;
   }
 };
 

@@ -59,6 +59,14 @@ public:
     return found >= wanted;
   }
 
+  /// How many sets there are. Cooperative, as enough().
+  template <class Team>
+  KVMELD_HD std::uint32_t count(Team const& team, cut const& c, std::uint32_t* ends) const {
+    std::uint32_t found = 0;
+    if (settle(team, c, ends, found)) return found;
+    return walk(team, c, ~0u, [](std::uint32_t, std::uint32_t) {});
+  }
+
   /// visit(oldest, newest) for every set; the lane that does it is its own. Returns how many there are. Cooperative;
   /// barrier at the end.
   template <class Team, class Visit>
@@ -172,6 +180,42 @@ private:
   bool break_at_gap_;
 };
 
+/// Writes marks[i].target = newest entry of the set of i; returns the number of sets. Cooperative; barrier at the end.
+template <class Team, class Layout>
+KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
+                                     reaching_sets<Layout> const& sets,
+                                     typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends) {
+  constexpr std::uint32_t last_byte = reach_thresholds - 1;  // in set_end
+  candidate* const marks = wave.candidates + wave.at(item, 0);
+  // Marks are written where reach lies: this threshold's moves out of their way.
+  team.for_each(wave.state[item].field, [&](std::uint32_t i) {
+    std::uint32_t const reach = c.reach(i);
+    wave.set_end[wave.at(item, i)] = 0;
+    c.table.put(i, last_byte, reach);
+  });
+  team.sync();
+  return sets.each(team, {c.table, last_byte, c.bar}, ends, [&](std::uint32_t oldest, std::uint32_t newest) {
+    for (std::uint32_t i = oldest; i <= newest; ++i) marks[i].target = newest;
+  });
+}
+
+/// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where a gap keeps them apart; sources are 0.
+/// Returns the newest entries, in set_end: what set_member holds is still wanted. Cooperative; barrier at the end.
+template <class Team, class Layout>
+KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
+                                  reaching_sets<Layout> const& sets, std::uint32_t found, bool break_at_gap) {
+  candidate* const marks = wave.candidates + wave.at(item, 0);
+  slot_t* const newest = wave.set_end + wave.at(item, 0);
+  identify::list_sets(team, marks, wave.state[item].field, newest);
+  team.for_each(found - 1, [&](std::uint32_t b) {
+    bool const gap = break_at_gap && sets.apart(newest[b]);
+    marks[b].key = gap ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
+    marks[b].source = 0;
+  });
+  team.sync();
+  return newest;
+}
+
 /// Four bisections of every track's threshold; in the last pass, or the only one, sets are marked as `propose` does.
 template <class Admit, class Layout> struct settle_sets_phase {
   using identify_type = identify::consecutive_threshold<Admit>;
@@ -224,40 +268,11 @@ private:
                       typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends,
                       std::uint32_t wanted) const {
     wave_ref const& wave = untuned.wave;
-    std::uint32_t const n = wave.state[t.item].field;
-    candidate* const marks = wave.candidates + wave.at(t.item, 0);
-    // Marks are written where reach lies: this threshold's moves out of their way.
-    team.for_each(n, [&](std::uint32_t i) {
-      std::uint32_t const reach = c.reach(i);
-      wave.set_end[wave.at(t.item, i)] = 0;
-      c.table.put(i, last_byte, reach);
-    });
-    team.sync();
-    std::uint32_t const found =
-        sets.each(team, {c.table, last_byte, c.bar}, ends, [&](std::uint32_t oldest, std::uint32_t newest) {
-          for (std::uint32_t i = oldest; i <= newest; ++i) marks[i].target = newest;
-        });
-    if (found > wanted) join(team, t, sets, found, found - wanted);
+    std::uint32_t const found = mark_reached(team, wave, t.item, sets, c, ends);
+    if (found <= wanted) return;
+    slot_t* const newest = compare_reached(team, wave, t.item, sets, found, untuned.identify.break_at_gap);
+    identify::join_closest(team, wave.candidates + wave.at(t.item, 0), newest, found, found - wanted);
   }
-
-  template <class Team>
-  KVMELD_HD void join(Team const& team, tile const& t, reaching_sets<Layout> const& sets, std::uint32_t found,
-                      std::uint32_t excess) const {
-    wave_ref const& wave = untuned.wave;
-    std::uint32_t const n = wave.state[t.item].field;
-    candidate* const marks = wave.candidates + wave.at(t.item, 0);
-    slot_t* const newest = wave.set_end + wave.at(t.item, 0);  // what set_member holds is still wanted
-    identify::list_sets(team, marks, n, newest);
-    team.for_each(found - 1, [&](std::uint32_t b) {
-      bool const gap = untuned.identify.break_at_gap && sets.apart(newest[b]);
-      marks[b].key = gap ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
-      marks[b].source = 0;
-    });
-    team.sync();
-    identify::join_closest(team, marks, newest, found, excess);
-  }
-
-  static constexpr std::uint32_t last_byte = reach_thresholds - 1;  // in set_end
 };
 
 }  // namespace tuned_form

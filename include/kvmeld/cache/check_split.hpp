@@ -1,0 +1,82 @@
+// Budgets that tracks share: which calls they are refused in, and what the host knows of them.
+#pragma once
+
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/split.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+inline char const* name_of_split(split s) {
+  return s == split::head ? "split::head" : s == split::layer ? "split::layer" : "split::group";
+}
+
+/// What the tracks of one split hold and may keep together, as the host knows it.
+struct split_sum {
+  std::uint32_t tracks = 0, held = 0, allowed = 0;
+  std::uint32_t excess() const { return held > allowed ? held - allowed : 0; }
+};
+
+/// The split that a track is in; held(track) says what each holds.
+template <class Held>
+split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uint32_t seen, Held held) {
+  split_sum all;
+  bool const whole = allowed.among() == split::group;
+  for (std::uint32_t layer = whole ? 0 : of.layer; layer < (whole ? s.layers : of.layer + 1); ++layer) {
+    for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
+      track const t = make_track(s, layer, of.sequence, head);
+      ++all.tracks;
+      all.held += held(t);
+      all.allowed += min_of(allowed.resolve(t, seen), s.capacity);
+    }
+  }
+  return all;
+}
+
+/// Whether a track is the first of its split.
+inline bool leads_split(split among, track t) {
+  return among == split::head || (t.kv_head == 0 && (among == split::layer || t.layer == 0));
+}
+
+namespace check_calls {
+
+/// Why a call cannot share budgets so; empty if it can.
+template <class Policy>
+std::string splits(char const* call, budget const& allowed, Policy const& policy, limits const& sizes) {
+  if (allowed.among() == split::head) return {};
+  char const* const name = name_of_split(allowed.among());
+  if (!(allowed.floor() >= 0.0 && allowed.floor() <= 1.0)) {
+    return message(call, ": the floor of a budget over ", name, " is ", allowed.floor(),
+                   "; allowed are shares of a track's own budget, 0 to 1");
+  }
+  if (allowed.among() > sizes.budgets_over) {
+    return message(call, ": the budget is over ", name, ", but limits.budgets_over is ",
+                   name_of_split(sizes.budgets_over),
+                   ", and waves are no larger; allowed are budgets up to it");
+  }
+  if (sizes.scope != plan_scope::head) {
+    return message(
+        call, ": the budget is over ", name,
+        ", but tracks that share a plan stay equally long; allowed is limits.scope head, or a budget "
+        "over split::head");
+  }
+  if (measure_of(policy) == split_measure::none) {
+    return message(call, ": the budget is over ", name, ", but policy ", name_of_policy(policy),
+                   " has no measure that tracks could compete by; allowed are policies that evict by score, "
+                   "and those that merge until they meet their budget, or a budget over split::head");
+  }
+  return {};
+}
+
+}  // namespace check_calls
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,27 @@
+// Tracks that share their budgets make the same bytes on any number of lanes as on the host.
+#include <kvmeld/compose/composed.hpp>
+
+#include "scenario.hpp"
+#include "support/compositions.hpp"
+
+using lanes_test::row_keys;
+using lanes_test::same_on_all_lanes;
+
+TEST_CASE("shared budgets do not depend on the number of lanes") {
+  auto const run = [](char const* name, auto const& p, kvmeld::shortfall fallback) {
+    constexpr kvmeld::shape extent{2, 2, 3, 2, 20, 19, 64};
+    for (auto over : {kvmeld::split::layer, kvmeld::split::group}) {
+      lanes_test::sizes_of_life const life{extent, 51, 44, 24, 20, over};
+      same_on_all_lanes<row_keys>(name, kvmeld::compose::composed_of(p), fallback, life);
+    }
+  };
+  auto gaps = kvmeld::preset::kvmerger::for_budget();
+  gaps.identify.break_at_gap = true;
+  run("h2o", kvmeld::preset::h2o::halves(), kvmeld::shortfall::report);
+  run("kvmerger", kvmeld::preset::kvmerger::for_budget(), kvmeld::shortfall::report);
+  run("kvmerger between gaps", gaps, kvmeld::shortfall::evict_lowest);
+  run("chelsea",
+      kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
+                                             kvmeld::quantity::entries(5)),
+      kvmeld::shortfall::evict_lowest);
+}

@@ -1,0 +1,355 @@
+// Budgets that tracks share, through the calls of a cache: sums over a life, sequences that know nothing of each other,
+// rows that are no numbers, devices, refusals.
+#include "split_cases.hpp"
+
+#include "support/fenced_executor.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace sequences_test;
+
+namespace {
+
+constexpr kvmeld::shape extent{2, 3, 3, 1, 12, 8, 96};
+
+template <class Cache> void spoil(Cache& cache, kvmeld::track t, std::uint32_t from, std::uint32_t n) {
+  for (std::uint32_t i = from; i < from + n; ++i) {
+    support::put_row(cache.ref().keys, t, i,
+                     std::vector<float>(cache.sizes().extent.key_dim, kvmeld::bits_float(0x7fc00000u)));
+  }
+}
+
+template <class Cache> std::uint32_t track_findings(Cache const& cache, kvmeld::track t) {
+  return cache.ledger().findings[t.index];
+}
+
+// Head 1 shares its first 50 entries.
+struct held : kvmeld::strided<float> {
+  static constexpr bool always_writable = false;
+  explicit held(kvmeld::strided<float> const& x) : kvmeld::strided<float>(x) {}
+  bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.kv_head != 1 || s >= 50; }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a sequence does not know what is compressed beside it, in which slot or wave, or by how many threads") {
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
+    for (split among : splits) {
+      support::engine_memory<float> memory(extent), alone_memory(extent);
+      support::dice d(5);
+      auto cache = cache_for(memory, p, over(among, 18));
+      for (std::uint32_t q : {0u, 1u, 2u}) write_rows(cache, d, q, 80);
+      support::for_tracks(extent, 1, [&](kvmeld::track t) { spoil(cache, t, 0, 80); });
+      for (std::uint32_t q : {0u, 1u, 2u}) {
+        cache.open(q, 80 - q, q, q);
+        score(cache, d, q);
+      }
+      support::for_tracks(extent, 1, [&](kvmeld::track t) {
+        if (cache.ledger().channels.count == 0) return;
+        support::set_scores(cache.ledger(), t, std::vector<float>(79, kvmeld::bits_float(0x7fc00000u)));
+      });
+      auto alone = support::make_cache(alone_memory, p, over(among), 3);
+      for (std::uint32_t q : {0u, 2u}) {
+        alone.resume(2 - q, cache.save(q));
+        copy_rows(cache, q, alone, 2 - q);
+        alone.compress({2 - q}, budget::ratio(0.45).over(among));
+      }
+      cache.compress({2, 1, 0}, budget::ratio(0.45).over(among));
+      for (std::uint32_t q : {0u, 2u}) {
+        for (auto const& of : splits_of(extent, q, among))
+          CHECK(held_by(cache, of) == of.size() * kvmeld::floor_share(0.45, 80 - q));
+        CHECK(digest(cache, q) == digest(alone, 2 - q));
+      }
+    }
+  }
+}
+
+TEST_CASE("sums stay exact while a sequence grows, and no track falls below its floor") {
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
+    for (split among : splits) {
+      support::engine_memory<float> memory(extent);
+      support::dice d(6);
+      auto cache = cache_for(memory, p, over(among));
+      open(cache, d, 0, 70);
+      for (int round = 0; round < 4; ++round) {
+        std::uint32_t const bound = cache.length_after(0, budget::entries(32).over(among, 0.75));
+        cache.compress({0}, budget::entries(32).over(among, 0.75));
+        for (auto const& of : splits_of(extent, 0, among)) {
+          CHECK(held_by(cache, of) == 32 * of.size());
+          for (kvmeld::track t : of) CHECK(cache.ref().length(t) >= 24);
+        }
+        CHECK(cache.longest(0) <= bound);
+        CHECK(cache.findings(0) == 0);
+        feed(cache, d, 0, 11);
+      }
+      // Within the sum nothing happens, however ragged the tracks are.
+      auto const before = digest(cache, 0);
+      cache.compress({0}, budget::entries(43).over(among));
+      CHECK(rows_of(cache, 0) ==
+            support::byte_list(before.end() - static_cast<std::ptrdiff_t>(rows_of(cache, 0).size()),
+                               before.end()));
+      CHECK(cache.longest(0) > 43);
+    }
+  }
+}
+
+TEST_CASE("with its whole budget as floor every track keeps to its own") {
+  auto const all = policies();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CAPTURE(std::string(all[i].first));
+    support::engine_memory<float> memory(extent), own_memory(extent);
+    support::dice d(7), same(7);
+    auto cache = cache_for(memory, all[i].second, over(split::group));
+    auto own = cache_for(own_memory, all[i].second, over(split::group));
+    open(cache, d, 0, 70);
+    open(own, same, 0, 70);
+    std::vector<std::uint32_t> table(extent.tracks());
+    for (std::uint32_t& n : table) n = d.between(20, 60);
+    cache.compress({0}, budget::per_track(table.data()).over(split::group, 1.0));
+    own.compress({0}, budget::per_track(table.data()));
+    support::for_tracks(extent, 0,
+                        [&](kvmeld::track t) { CHECK(cache.ref().length(t) == own.ref().length(t)); });
+    if (i < 4) CHECK(digest(cache, 0) == digest(own, 0));  // by score the same entries too
+  }
+}
+
+TEST_CASE(
+    "plan and apply are compress, round by round, and policies fixed at compile time are the composed ones") {
+  auto const all = policies();
+  for (split among : splits) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CAPTURE(std::string(all[i].first));
+      if (std::string(all[i].first) == "keepkv") continue;  // ranks anew in every plan
+      support::engine_memory<float> memory(extent), planned_memory(extent);
+      support::dice d(8), same(8);
+      auto cache = cache_for(memory, all[i].second, over(among));
+      auto planned = cache_for(planned_memory, all[i].second, over(among));
+      open(cache, d, 2, 70);
+      open(planned, same, 2, 70);
+      cache.compress({2}, budget::entries(30).over(among));
+      for (int round = 0; round < 8 && planned.entries(2) > cache.entries(2); ++round) {
+        planned.plan({2}, budget::entries(30).over(among));
+        planned.apply();
+      }
+      CHECK(positions_of(cache, 2) == positions_of(planned, 2));
+      CHECK(cache.rounds(2) == planned.rounds(2));
+      CHECK(planned.findings(2) == 0);
+    }
+    auto const fixed = [&](auto const& p) {
+      support::engine_memory<float> memory(extent), fixed_memory(extent);
+      support::dice d(9), same(9);
+      auto cache = cache_for(memory, part(p), over(among));
+      auto other = cache_for(fixed_memory, p, over(among));
+      open(cache, d, 0, 70);
+      open(other, same, 0, 70);
+      cache.compress({0}, budget::entries(30).over(among));
+      other.compress({0}, budget::entries(30).over(among));
+      CHECK(rows_of(cache, 0) == rows_of(other, 0));
+      CHECK(positions_of(cache, 0) == positions_of(other, 0));
+    };
+    fixed(kvmeld::preset::kvmerger::for_budget());
+    fixed(kvmeld::preset::keepkv::for_budget());
+  }
+}
+
+TEST_CASE("rows that are no numbers cost their own track alone, until the fallback evicts") {
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    if (kvmeld::measure_of(p) == kvmeld::split_measure::score) continue;
+    CAPTURE(std::string(one.first));
+    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest}) {
+      support::engine_memory<float> memory(extent);
+      support::dice d(10);
+      auto cache = cache_for(memory, p, over(split::layer));
+      kvmeld::track const bad = kvmeld::make_track(extent, 1, 0, 1);
+      write_rows(cache, d, 0, 70);
+      spoil(cache, bad, 8, 50);
+      cache.open(0, 70);
+      score(cache, d, 0);
+      auto const memory_before = memory;
+      auto const ledger_before = cache.save(0);
+      cache.compress({0}, budget::entries(32).over(split::layer), fallback);
+      // What this track comes to by itself: it has no more to give.
+      support::engine_memory<float> own_memory = memory_before;
+      auto own = cache_for(own_memory, p, over(split::layer));
+      own.resume(0, ledger_before);
+      own.compress({0}, budget::entries(32));
+      std::size_t const least = own.ref().length(bad);
+      std::size_t const rest = cache.ref().length(kvmeld::make_track(extent, 1, 0, 0)) +
+                               cache.ref().length(kvmeld::make_track(extent, 1, 0, 2));
+      CHECK(held_by(cache, splits_of(extent, 0, split::layer)[0]) == 3 * 32);
+      CHECK((track_findings(cache, kvmeld::make_track(extent, 0, 0, 0))) == 0);
+      bool const unreached = (track_findings(cache, bad) & kvmeld::finding::budget_unreached) != 0;
+      if (fallback == kvmeld::shortfall::report) {
+        CHECK(rest + cache.ref().length(bad) == 2 * 32 + least);
+        CHECK(cache.ref().length(bad) >= least);
+        CHECK(least > 50);
+        CHECK(unreached);
+      } else {
+        CHECK(rest + cache.ref().length(bad) == 3 * 32);
+        CHECK_FALSE(unreached);
+        for (std::uint32_t head : {0u, 1u, 2u})
+          CHECK(cache.ref().length(kvmeld::make_track(extent, 1, 0, head)) >= 6);
+      }
+    }
+  }
+}
+
+TEST_CASE("pages that may not be written are kept, and their track is out of the split") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::limits sizes = over(split::layer);
+  sizes.extent = extent;
+  auto const x = memory.tensors();
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
+    kvmeld::merged_cache cache{support::fenced_executor(), p, kvmeld::kv{held(x.keys), held(x.values)},
+                               sizes};
+    cache.open(0, 70);
+    std::vector<float> probabilities(extent.kv_heads * 96);
+    support::dice d(11);
+    for (float& y : probabilities) y = static_cast<float>(d.uniform());
+    for (std::uint32_t layer : {0u, 1u})
+      cache.observe_rows({layer, 0, 1}, kvmeld::rows_by_head<float const>(probabilities.data(), 1, 3, 96));
+    memory.fill_sequence(d, 0, 0, 70, support::texture::walk);
+    cache.compress({0}, budget::entries(32).over(split::layer));
+    cache.report_lengths(0);
+    for (std::uint32_t layer : {0u, 1u}) {
+      CHECK(cache.length(layer, 0, 1) == 70);
+      CHECK(cache.length(layer, 0, 0) + cache.length(layer, 0, 2) == 64);
+    }
+    CHECK((cache.findings(0) & kvmeld::finding::budget_unreached) != 0);
+  }
+}
+
+TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with other budgets") {
+  for (auto const& one : policies()) {
+    composed const& p = one.second;
+    CAPTURE(std::string(one.first));
+    for (split among : splits) {
+      support::engine_memory<float> memory(extent), far_memory(extent);
+      support::dice d(12);
+      kvmeld::limits sizes = over(among);
+      sizes.extent = extent;
+      auto near = cache_for(memory, p, sizes);
+      kvmeld::merged_cache far{support::fenced_executor(), p, far_memory.tensors(), sizes};
+      for (std::uint32_t q : {0u, 2u}) {
+        open(near, d, q, 75 - q);
+        auto const bytes = near.save(q);
+        far.resume(q, {bytes.data(), bytes.size()});
+      }
+      far_memory.keys = memory.keys;
+      far_memory.values = memory.values;
+      support::fenced_graph graph(far.executor());
+      std::vector<std::uint32_t> table(extent.tracks());
+      for (int step = 0; step < 3; ++step) {
+        for (std::uint32_t& n : table) n = step == 0 ? 20 : d.between(20, 50);
+        auto const calls = [&](auto& c, kvmeld::index_list slots) {
+          c.compress(slots, budget::per_track(table.data()).over(among), kvmeld::shortfall::evict_lowest);
+        };
+        std::vector<std::uint32_t> const slots =
+            step == 1 ? std::vector<std::uint32_t>{2} : std::vector<std::uint32_t>{2, 0};
+        calls(near, slots);
+        auto const far_calls = [&] { calls(far, slots); };
+        CHECK((step == 0 ? graph.record(far.executor(), far_calls)
+                         : graph.replay(far.executor(), far_calls)) == "");
+        for (std::uint32_t q : {0u, 2u}) {
+          CHECK(far.length_bound(q) >= near.longest(q));
+          far.report_lengths(q);
+          CHECK(far_memory == memory);
+          CHECK(far.length_bound(q) == near.longest(q));
+          CHECK(far.save(q) == near.save(q));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("padded tracks hold the sum, besides empty slots") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(13);
+  kvmeld::limits sizes;
+  sizes.budgets_over = split::layer;
+  sizes.padded = true;
+  auto cache = cache_for(memory, policies()[1].second, sizes);
+  open(cache, d, 0, 70);
+  for (int round = 0; round < 2; ++round) {
+    cache.compress({0}, budget::entries(30).over(split::layer));
+    CHECK(cache.entries(0) == 30 * 6);
+    support::for_tracks(extent, 0,
+                        [&](kvmeld::track t) { CHECK(cache.ref().length(t) == cache.longest(0)); });
+    feed(cache, d, 0, 4);
+  }
+}
+
+TEST_CASE("shared budgets are refused where nothing could be shared") {
+  support::engine_memory<float> memory(extent);
+  auto const refuses = [&](auto const& p, kvmeld::limits const& sizes, budget b,
+                           std::initializer_list<char const*> parts) {
+    auto cache = cache_for(memory, p, sizes);
+    cache.open(0, 60);
+    cache_test::refused(
+        cache, memory, [&](auto& c) { c.compress({0}, b); }, parts);
+    cache_test::refused(cache, memory, [&](auto& c) { c.plan({0}, b); }, {"plan: "});
+  };
+  composed const h2o = policies()[0].second;
+  budget const b = budget::entries(30);
+  refuses(part(kvmeld::preset::streaming_llm::with_sinks(2)), over(split::group), b.over(split::layer),
+          {"compress: the budget is over split::layer", "none x sinks_and_recents x zero_class x drop",
+           "no measure", "split::head"});
+  refuses(part(kvmeld::preset::kvmerger::paper_50()), over(split::group), b.over(split::group),
+          {"split::group", "consecutive_threshold:threshold", "no measure"});
+  refuses(part(kvmeld::preset::cam::over_streaming_llm()), over(split::group), b.over(split::group),
+          {"no measure"});
+  refuses(h2o, over(split::layer), b.over(split::group),
+          {"the budget is over split::group", "limits.budgets_over is split::layer", "allowed"});
+  refuses(h2o, over(split::head), b.over(split::layer), {"limits.budgets_over is split::head"});
+  refuses(h2o, over(split::layer), b.over(split::layer, 1.5), {"floor", "split::layer is 1.5", "0 to 1"});
+  refuses(h2o, over(split::layer), b.over(split::layer, -0.1), {"floor", "is -0.1", "0 to 1"});
+  kvmeld::limits scoped = over(split::layer);
+  scoped.scope = kvmeld::plan_scope::layer;
+  refuses(h2o, scoped, b.over(split::layer), {"split::layer", "share a plan", "limits.scope head"});
+  refuses(h2o, over(split::layer), b.over(split::layer),
+          {"never observed any", "layer 0, sequence 0, head 0"});
+  // A track within its own budget takes part too, and has to have scores.
+  std::vector<std::uint32_t> table(extent.tracks(), 20);
+  table[0] = 80;
+  refuses(h2o, over(split::layer), budget::per_track(table.data()).over(split::layer),
+          {"never observed any", "layer 0, sequence 0, head 0"});
+  auto cache = cache_for(memory, h2o, over(split::layer));
+  cache.open(0, 60);
+  auto const refused = [&](budget bad, std::initializer_list<char const*> parts) {
+    cache_test::refused(
+        cache, memory, [&](auto& c) { c.compress({0}, bad); }, parts);
+  };
+  refused(budget::entries(0).over(split::layer), {"budget", "is 0"});
+  refused(budget::ratio(1.5).over(split::layer), {"ratio is 1.5"});
+  cache.compress({0}, budget::entries(60).over(split::layer));  // within the sum: nothing to look at
+  CHECK(cache.longest(0) == 60);
+}
+
+TEST_CASE("waves hold whole splits") {
+  kvmeld::limits sizes{extent};
+  for (std::uint32_t wanted : {0u, 1u, 4u, 7u, 100u}) {
+    sizes.wave_tracks = wanted;
+    sizes.budgets_over = split::layer;
+    CHECK(kvmeld::tracks_of_wave(sizes, 1) % 3 == 0);
+    sizes.budgets_over = split::group;
+    CHECK(kvmeld::tracks_of_wave(sizes, 1) % 6 == 0);
+    CHECK(kvmeld::tracks_of_wave(sizes, 1) >= 6);
+  }
+  sizes.budgets_over = split::group;
+  sizes.extent.capacity = 1u << 30;
+  CHECK(kvmeld::split_size_problem(sizes).find("6 tracks") != std::string::npos);
+  sizes.budgets_over = split::head;
+  CHECK(kvmeld::split_size_problem(sizes).empty());
+}

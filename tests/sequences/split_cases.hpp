@@ -1,0 +1,85 @@
+// What the tests of shared budgets share: policies with a measure, as one composed type, and the tracks of a split.
+#pragma once
+
+#include "life.hpp"
+
+#include <kvmeld/compose/composed.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace sequences_test {
+
+using kvmeld::quantity;
+using kvmeld::split;
+using kvmeld::compose::composed;
+
+template <class Policy> composed part(Policy const& p) { return kvmeld::compose::composed_of(p); }
+
+inline std::vector<std::pair<char const*, composed>> policies() {
+  using namespace kvmeld;
+  select::bands const bands{quantity::entries(1), quantity::of_budget(0.25), quantity::entries(2), 2.0};
+  auto chelsea = preset::chelsea::with_schedule(support::steep(), quantity::entries(2), quantity::entries(4));
+  auto chunked = chelsea;
+  chunked.identify.chunk = 14;
+  return {{"h2o", part(preset::h2o::halves())},
+          {"window", part(policy{score::global{}, preset::snapkv::with_window(6).select,
+                                 identify::zero_class{}, merge::drop{}})},
+          {"cam", part(preset::cam::over_h2o())},
+          {"bands", part(policy{score::global{}, bands, identify::nearest_center<admit::threshold>{{0.1f}},
+                                merge::collapsed{}})},
+          {"chelsea", part(chelsea)},
+          {"chelsea in chunks", part(chunked)},
+          {"keepkv", part(preset::keepkv::for_budget())},
+          {"kvmerger", part(preset::kvmerger::for_budget())}};
+}
+
+inline kvmeld::limits over(split among, std::uint32_t wave = 0) {
+  kvmeld::limits sizes = support::with_plan();
+  sizes.budgets_over = among;
+  sizes.wave_tracks = wave;
+  return sizes;
+}
+
+inline constexpr split splits[] = {split::layer, split::group};
+
+// The tracks of one sequence, split by split.
+inline std::vector<std::vector<kvmeld::track>> splits_of(kvmeld::shape const& s, std::uint32_t q,
+                                                         split among) {
+  std::vector<std::vector<kvmeld::track>> out;
+  support::for_tracks(s, q, [&](kvmeld::track t) {
+    if (t.kv_head == 0 && (among == split::layer || t.layer == 0)) out.emplace_back();
+    out.back().push_back(t);
+  });
+  return out;
+}
+
+// A sequence with tracks of different lengths: those of `table`.
+template <class Cache>
+void open_ragged(Cache& cache, support::dice& d, std::uint32_t q, std::uint32_t n, bool ragged) {
+  open(cache, d, q, n);
+  if (!ragged) return;
+  std::vector<std::uint32_t> table(cache.sizes().extent.tracks());
+  for (std::uint32_t& x : table) x = d.between(n / 2, n);
+  cache.compress({q}, budget::per_track(table.data()), kvmeld::shortfall::evict_lowest);
+}
+
+template <class Cache> std::vector<std::vector<long>> positions_of(Cache const& cache, std::uint32_t q) {
+  std::vector<std::vector<long>> out;
+  support::for_tracks(cache.sizes().extent, q, [&](kvmeld::track t) {
+    out.emplace_back();
+    for (std::uint32_t s = 0; s < cache.ref().length(t); ++s)
+      out.back().push_back(cache.ref().position(t, s));
+  });
+  return out;
+}
+
+template <class Cache> std::size_t held_by(Cache const& cache, std::vector<kvmeld::track> const& tracks) {
+  std::size_t n = 0;
+  for (kvmeld::track t : tracks) n += cache.ref().length(t);
+  return n;
+}
+
+}  // namespace sequences_test
