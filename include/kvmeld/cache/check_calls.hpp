@@ -167,6 +167,13 @@ std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<K
                  " (limits.padded); allowed are shared rows before it");
 }
 
+/// A guarded policy evicts nothing, so that what is left can be vouched for.
+template <class Policy> std::string fallback(char const* call, shortfall wanted) {
+  if (!is_guarded<typename Policy::identify_type>::value || wanted == shortfall::report) return {};
+  return message(call, ": the fallback is shortfall::evict_lowest, but the policy is guarded, and no bound covers "
+                       "what is evicted; allowed is shortfall::report");
+}
+
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
 template <class Policy, class Keys, class Values>
 std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,

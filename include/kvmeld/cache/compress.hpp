@@ -22,6 +22,9 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/guard/keep_certificates.hpp>
+#include <kvmeld/guard/thin_sets.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -143,22 +146,46 @@ template <class Policy> bool merges_rows(Policy const& p) {
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
+/// Guarded policies, before a round admits: candidates that cannot pass are none.
+template <class Executor, class Identify, class Keys, class Values>
+void strike_out(launcher<Executor> const& launch, Identify const& identify, kv<Keys, Values> const& x) {
+  using identify_type = unguarded_t<Identify>;
+  if constexpr (lists_edges<identify_type>::value) {
+    launch(guard::veto_phase<identify_type, Keys, Values>{identify, identify.guard, x, launch.wave});
+  }
+}
+
+/// Guarded policies, when a round's sets are linked and weighed: those that break the bound are thinned.
+template <class Executor, class Identify, class Keys, class Values>
+void thin_out(launcher<Executor> const& launch, Identify const& identify, kv<Keys, Values> const& x) {
+  static_assert(guard::rounds_elements<Keys>::value && guard::rounds_elements<Values>::value,
+                "kvmeld: a guard has to know what storing does to a row: layouts are allowed whose elements are "
+                "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
+  wave_ref const& wave = launch.wave;
+  launch(guard::thin_phase<Keys, Values>{identify.guard, x, wave});
+  launch(guard::recount_phase{wave, identify.guard.rounds});
+  launch(link_phase{wave, wave.step});
+}
+
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
-  using identify_type = typename Policy::identify_type;
+  using identify_type = unguarded_t<typename Policy::identify_type>;
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
+  identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
   launch(round_phase{wave, traits_of_identifier(p.identify).needs_centers});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
     launch(propose_phase<identify_type, rows>{
-        p.identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
+        identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
   } else if constexpr (identify_type::needs_keys) {
     launch(
-        propose_phase<identify_type, joined_rows<Keys>>{p.identify, join(x.keys, wave), joined_wave(wave)});
+        propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
   }
-  launch(admit_phase<identify_type>{p.identify, wave, traits_of_identifier(p.identify).repeats});
+  if constexpr (guards) detail::strike_out(launch, p.identify, x);
+  launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(p.identify).repeats});
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
@@ -168,6 +195,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   }
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
+    if constexpr (guards) detail::thin_out(launch, p.identify, x);
     if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
@@ -180,6 +208,16 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   if (wave.ledger.members.capacity != 0) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
+}
+
+/// The same of a guarded policy: values merge with the keys, so that the bound of the next round is about what is stored,
+/// and pivots take in what is known of their sets' tokens first.
+template <class Executor, class Keys, class Values>
+void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
+  wave_ref const& wave = launch.wave;
+  launch(guard::certify_phase<Keys, Values>{x, wave, map});
+  launch(merge_rows_phase<Values>{x.values, wave, map, side::value});
+  merge_keys(launch, x.keys, map);
 }
 
 /// What the plan keeps moves together.
@@ -236,6 +274,9 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
+    if constexpr (is_guarded<typename Policy::identify_type>::value) {
+      launch(guard::value_norm_phase<Values>{x.values, wave});
+    }
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave, false});
     launch(end_phase{wave, false});
@@ -244,15 +285,21 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 }
 
 /// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then compacts.
-template <class Executor, class Keys, class Values>
-void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledger, work_list work,
-           workspace_ref const& ws) {
+template <class Executor, class Policy, class Keys, class Values>
+void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values> const& x,
+           ledger_ref const& ledger, work_list work, workspace_ref const& ws) {
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
-    detail::merge_keys(launch, x.keys, wave.plan);
-    detail::finish(launch, x, true);
+    if constexpr (is_guarded<typename Policy::identify_type>::value) {
+      detail::merge_guarded(launch, x, wave.plan);
+      detail::finish(launch, x, false);
+      launch(guard::certified_error_phase{p.identify.guard, wave});
+    } else {
+      detail::merge_keys(launch, x.keys, wave.plan);
+      detail::finish(launch, x, true);
+    }
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
@@ -269,6 +316,7 @@ template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t most_rounds = 0xffffffffu) {
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
   std::uint32_t const rounds =
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
@@ -276,16 +324,24 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
+    if constexpr (guards) launch(guard::value_norm_phase<Values>{x.values, wave});
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
-      if (merges) detail::merge_keys(launch, x.keys, wave.step);
+      if constexpr (guards) {
+        detail::merge_guarded(launch, x, wave.step);
+      } else if (merges) {
+        detail::merge_keys(launch, x.keys, wave.step);
+      }
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
       launch(fallback_phase{wave, true});
     }
     launch(end_phase{wave, true});
-    detail::finish(launch, x, merges);
+    detail::finish(launch, x, merges && !guards);
+    if constexpr (guards) {
+      launch(guard::certified_error_phase{p.identify.guard, wave});
+    }
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
