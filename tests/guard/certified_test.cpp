@@ -172,7 +172,7 @@ template <class T, class Policy> void live(dice& d, int queries, outcome& o) {
     return limit < before;  // else nothing is looked at
   };
   compress();
-  auto certified = [&] { return static_cast<double>(cache.certified_error(0, 0, 0)); };
+  auto certified = [&] { return static_cast<double>(cache.guarded_error(0, 0, 0)); };
   CHECK(certified() <= static_cast<double>(g.epsilon));
   check(certified());
   if (more != 0) {

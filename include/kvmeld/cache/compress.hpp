@@ -22,8 +22,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
-#include <kvmeld/guard/keep_certificates.hpp>
-#include <kvmeld/guard/thin_sets.hpp>
+#include <kvmeld/guard/launches.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -146,27 +145,6 @@ template <class Policy> bool merges_rows(Policy const& p) {
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
-/// Guarded policies, before a round admits: candidates that cannot pass are none.
-template <class Executor, class Identify, class Keys, class Values>
-void strike_out(launcher<Executor> const& launch, Identify const& identify, kv<Keys, Values> const& x) {
-  using identify_type = unguarded_t<Identify>;
-  if constexpr (lists_edges<identify_type>::value) {
-    launch(guard::veto_phase<identify_type, Keys, Values>{identify, identify.guard, x, launch.wave});
-  }
-}
-
-/// Guarded policies, when a round's sets are linked and weighed: those that break the bound are thinned.
-template <class Executor, class Identify, class Keys, class Values>
-void thin_out(launcher<Executor> const& launch, Identify const& identify, kv<Keys, Values> const& x) {
-  static_assert(guard::rounds_elements<Keys>::value && guard::rounds_elements<Values>::value,
-                "kvmeld: a guard has to know what storing does to a row: layouts are allowed whose elements are "
-                "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
-  wave_ref const& wave = launch.wave;
-  launch(guard::thin_phase<Keys, Values>{identify.guard, x, wave});
-  launch(guard::recount_phase{wave, identify.guard.rounds});
-  launch(link_phase{wave, wave.step});
-}
-
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
@@ -184,7 +162,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
     launch(
         propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
   }
-  if constexpr (guards) detail::strike_out(launch, p.identify, x);
+  if constexpr (guards) guard::before_admission(launch, p.identify, x);
   launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(p.identify).repeats});
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
@@ -195,7 +173,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   }
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
-    if constexpr (guards) detail::thin_out(launch, p.identify, x);
+    if constexpr (guards) guard::after_weighing(launch, p.identify, x);
     if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
@@ -210,13 +188,12 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   launch(merge_ledger_phase{wave, map});
 }
 
-/// The same of a guarded policy: values merge with the keys, so that the bound of the next round is about what is stored,
-/// and pivots take in what is known of their sets' tokens first.
-template <class Executor, class Keys, class Values>
-void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
-  wave_ref const& wave = launch.wave;
-  launch(guard::certify_phase<Keys, Values>{x, wave, map});
-  launch(merge_rows_phase<Values>{x.values, wave, map, side::value});
+/// The same of a guarded policy: values merge with the keys, so that the next round goes by what is stored.
+template <class Executor, class Guard, class Keys, class Values>
+void merge_guarded(launcher<Executor> const& launch, Guard const& by, kv<Keys, Values> const& x,
+                   plan_ref const& map) {
+  guard::merging(launch, by, x, map);
+  launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
   merge_keys(launch, x.keys, map);
 }
 
@@ -275,7 +252,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
-      launch(guard::value_norm_phase<Values>{x.values, wave});
+      guard::open(launch, p.identify.guard, x);
     }
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) launch(fallback_phase{wave, false});
@@ -293,9 +270,9 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
-      detail::merge_guarded(launch, x, wave.plan);
+      detail::merge_guarded(launch, p.identify.guard, x, wave.plan);
       detail::finish(launch, x, false);
-      launch(guard::certified_error_phase{p.identify.guard, wave});
+      guard::close(launch, p.identify.guard, x);
     } else {
       detail::merge_keys(launch, x.keys, wave.plan);
       detail::finish(launch, x, true);
@@ -324,11 +301,11 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
-    if constexpr (guards) launch(guard::value_norm_phase<Values>{x.values, wave});
+    if constexpr (guards) guard::open(launch, p.identify.guard, x);
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       if constexpr (guards) {
-        detail::merge_guarded(launch, x, wave.step);
+        detail::merge_guarded(launch, p.identify.guard, x, wave.step);
       } else if (merges) {
         detail::merge_keys(launch, x.keys, wave.step);
       }
@@ -339,9 +316,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     launch(end_phase{wave, true});
     detail::finish(launch, x, merges && !guards);
-    if constexpr (guards) {
-      launch(guard::certified_error_phase{p.identify.guard, wave});
-    }
+    if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});

@@ -172,6 +172,16 @@ public:
     return {};
   }
 
+  /// Guarded policies: goes by this guard from now on, its numbers and its probes.
+  template <class Guard> status set_guard(Guard const& guard) {
+    static_assert(is_guarded<typename Policy::identify_type>::value, "kvmeld: the policy has no guard to set");
+    static_assert(std::is_same_v<Guard, typename Policy::identify_type::guard_type>,
+                  "kvmeld: the guard is of another type than the policy's");
+    if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
+    policy_.identify.guard = guard;
+    return {};
+  }
+
   /// Lowers the bounds to the real lengths, and brings findings and rounds up to date. Waits where launches are not
   /// immediate; where they are, every compress does it.
   void report_lengths(std::uint32_t slot) {
@@ -276,7 +286,7 @@ private:
     }
     char const* const call = keeps_plan ? "plan" : "compress";
     std::string text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
-    if (text.empty()) text = check_calls::fallback<Policy>(call, fallback);
+    if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }

@@ -68,7 +68,7 @@ struct certified_error_phase {
       if (entries.merged(s)) most = max_of(most, float_bits(bound.error(entries.at(s), largest)));
     });
     most = team.reduce(most, op_max{});
-    if (team.lane() == 0) l.word(t.where, track_word::certified_error) = most;
+    if (team.lane() == 0) l.word(t.where, track_word::guarded_error) = most;
   }
 };
 

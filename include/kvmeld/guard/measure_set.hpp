@@ -37,6 +37,39 @@ struct kept_members {
   KVMELD_HD bool operator()(slot_t s) const { return ranks == nullptr || ranks[s].source < count; }
 };
 
+/// What the kept members' weights are multiplied with, so that they add up to what all did; exactly 1 where all are kept.
+KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member_list const& m,
+                                 kept_members const& kept, float const* weights) {
+  float all = 0.0f, some = 0.0f;
+  bool whole = true;
+  for (std::uint32_t i = 0; i < m.count; ++i) {
+    float const w = weights[map.at(item, m.slots[i])];
+    all += w;
+    whole = whole && kept(m.slots[i]);
+    if (kept(m.slots[i])) some += w;
+  }
+  return whole ? 1.0f : all / some;
+}
+
+/// Takes the members that are not kept out of a set of the step: they stay entries of their own, and what is kept keeps
+/// the proportions of its weights. Cooperative; barrier at the end.
+template <class Team>
+KVMELD_HD void thin_set(Team const& team, wave_ref const& wave, tile const& t, member_list const& m,
+                        kept_members const& kept) {
+  plan_ref const& step = wave.step;
+  float const key = rescaling(step, t.item, m, kept, step.key_weight);
+  float const value = rescaling(step, t.item, m, kept, step.value_weight);
+  team.sync();
+  team.for_each(m.count, [&](std::uint32_t i) {
+    slot_t const s = m.slots[i];
+    std::size_t const e = step.at(t.item, s);
+    if (kept.count < 2 || !kept(s)) return keep_entry(step, t.item, s);
+    step.key_weight[e] *= key;
+    step.value_weight[e] *= value;
+  });
+  team.sync();
+}
+
 /// Upper bounds of one side, K or V: of tokens about the stored row.
 struct side_bounds {
   float reach, spread, bias;
@@ -190,8 +223,8 @@ public:
   KVMELD_HD measured_set operator()(member_list const& m, kept_members const& kept) const {
     float tokens = 0.0f;
     for (std::uint32_t i = 0; i < m.count; ++i) tokens += kept(m.slots[i]) ? degree(m.slots[i]) : 0.0f;
-    float const scaled_key = rescaling(m, kept, map_.key_weight);
-    float const scaled_value = rescaling(m, kept, map_.value_weight);
+    float const scaled_key = rescaling(map_, t_.item, m, kept, map_.key_weight);
+    float const scaled_value = rescaling(map_, t_.item, m, kept, map_.value_weight);
     auto const share = [&](slot_t s) { return degree(s) / tokens; };
     side_bounds const k = measure_side(
         team_, x_.keys, t_.where, m, kept,
@@ -210,19 +243,6 @@ public:
         },
         value_);
     return {{k.reach, k.spread, k.bias, v.spread, v.bias}, v.norm};
-  }
-
-  /// What kept weights are multiplied with, so that they add up to what all did; exactly 1 where all are kept.
-  KVMELD_HD float rescaling(member_list const& m, kept_members const& kept, float const* weights) const {
-    float all = 0.0f, some = 0.0f;
-    bool whole = true;
-    for (std::uint32_t i = 0; i < m.count; ++i) {
-      float const w = weights[map_.at(t_.item, m.slots[i])];
-      all += w;
-      whole = whole && kept(m.slots[i]);
-      if (kept(m.slots[i])) some += w;
-    }
-    return whole ? 1.0f : all / some;
   }
 
   KVMELD_HD certificate_rows const& certificates() const { return certificates_; }

@@ -168,7 +168,7 @@ template <class Keys, class Values> struct thin_phase {
         std::uint32_t const middle = low + (high - low) / 2;
         (passes(measure, t, m, {ranks, middle}) ? low : high) = middle;
       }
-      thin(team, measure, t, m, {ranks, low});
+      thin_set(team, wave, t, m, {ranks, low});
     }
   }
 
@@ -220,23 +220,6 @@ private:
         before += ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
       }
       ranks[s].source = before;
-    });
-    team.sync();
-  }
-
-  template <class Team, class Measure>
-  KVMELD_HD void thin(Team const& team, Measure const& measure, tile const& t, member_list const& m,
-                      kept_members const& kept) const {
-    plan_ref const& step = wave.step;
-    float const key = measure.rescaling(m, kept, step.key_weight);
-    float const value = measure.rescaling(m, kept, step.value_weight);
-    team.sync();
-    team.for_each(m.count, [&](std::uint32_t i) {
-      slot_t const s = m.slots[i];
-      std::size_t const e = step.at(t.item, s);
-      if (kept.count < 2 || !kept(s)) return keep_entry(step, t.item, s);
-      step.key_weight[e] *= key;
-      step.value_weight[e] *= value;
     });
     team.sync();
   }
