@@ -23,13 +23,14 @@ using clustered = decltype(preset::chelsea::guarded(1, 1));
 using consecutive = decltype(preset::kvmerger::guarded(1, 1));
 
 clustered make_policy(kvmeld::guard::certified const& g, clustered*) {
-  auto p = preset::chelsea::guarded(g, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(0),
-                                                                      quantity::entries(0)));
+  auto p = preset::chelsea::guarded(
+      g, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(0), quantity::entries(0)));
   p.identify.chunk = 8;
   return p;
 }
 consecutive make_policy(kvmeld::guard::certified const& g, consecutive*) {
-  return preset::kvmerger::guarded(g, preset::kvmerger::for_budget(quantity::entries(0), quantity::entries(0)));
+  return preset::kvmerger::guarded(g,
+                                   preset::kvmerger::for_budget(quantity::entries(0), quantity::entries(0)));
 }
 
 // What became of a set of caches.
@@ -153,7 +154,8 @@ template <class T, class Policy> void live(dice& d, int queries, outcome& o) {
   auto const check = [&](double allowed) {
     how.has_sink = d.chance(0.3);
     how.sink = d.normal();
-    double const worst = attack(d, tokens, held<T>(cache, t), how, static_cast<double>(g.query_norm), queries, o);
+    double const worst =
+        attack(d, tokens, held<T>(cache, t), how, static_cast<double>(g.query_norm), queries, o);
     CHECK(worst <= allowed * (1 + 1e-9) + 1e-9);
     if (allowed > 0) o.closest = std::max(o.closest, worst / allowed);
   };
@@ -199,9 +201,9 @@ template <class T, class Policy> outcome attack_many(std::uint64_t seed, std::ui
   dice d(seed);
   outcome o;
   while (o.queries < queries) live<T, Policy>(d, 600, o);
-  MESSAGE(o.queries, " queries on ", o.caches, " caches of ", o.tokens, " tokens, ", o.merges, " of them merged in up to ",
-          o.rounds, " rounds, ", o.thinned, " compressions short of their budget; largest error / certified error ",
-          o.closest);
+  MESSAGE(o.queries, " queries on ", o.caches, " caches of ", o.tokens, " tokens, ", o.merges,
+          " of them merged in up to ", o.rounds, " rounds, ", o.thinned,
+          " compressions short of their budget; largest error / certified error ", o.closest);
   return o;
 }
 
@@ -226,8 +228,10 @@ template <class T> std::size_t compare_with_tokens(dice& d) {
   std::vector<reference::indices> stands_for(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     stands_for[i] = {i};
-    if (!d.chance(0.3)) continue;  // entries that were adopted stand for several tokens, and are what the bound is about
-    tokens.degree[i] = static_cast<double>(cache.ledger().degree[cache.ledger().at(t, i)] = static_cast<float>(d.between(2, 5)));
+    if (!d.chance(0.3))
+      continue;  // entries that were adopted stand for several tokens, and are what the bound is about
+    tokens.degree[i] = static_cast<double>(cache.ledger().degree[cache.ledger().at(t, i)] =
+                                               static_cast<float>(d.between(2, 5)));
   }
   std::size_t looked_at = 0;
   for (int round = 0; round < 3; ++round) {
@@ -264,8 +268,9 @@ template <class T> std::size_t compare_with_tokens(dice& d) {
       covers(is.value_spread, says.value_spread, step * size * (1 + std::sqrt(is.value_spread)));
       covers(is.value_bias, says.value_bias, step * size);
       reference::true_certificate const upper{
-          static_cast<double>(says.key_reach), static_cast<double>(says.key_spread), static_cast<double>(says.key_bias),
-          static_cast<double>(says.value_spread), static_cast<double>(says.value_bias)};
+          static_cast<double>(says.key_reach), static_cast<double>(says.key_spread),
+          static_cast<double>(says.key_bias), static_cast<double>(says.value_spread),
+          static_cast<double>(says.value_bias)};
       double const by = static_cast<double>(g.scale * g.query_norm), softcap = static_cast<double>(g.softcap);
       bound = std::max(bound, reference::bound_of(upper, by, softcap, longest * 1.015625));
     }

@@ -23,7 +23,8 @@ using probed = kvmeld::guard::probed<float>;
 
 auto clustered(std::uint32_t recents) {
   auto p = preset::chelsea::guarded(
-      probed{1.0f}, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(0), quantity::entries(recents)));
+      probed{1.0f},
+      preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(0), quantity::entries(recents)));
   p.identify.chunk = 16;
   return p;
 }
@@ -38,8 +39,10 @@ struct tally {
 };
 
 // A cache, probes of all its layers and heads, and what became of their outputs.
-template <class T, class Policy> void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
-  kvmeld::shape const s{d.between(1, 2), 2, d.between(1, 2), d.between(1, 3), d.pick({3u, 16u}), d.pick({2u, 8u}), 64};
+template <class T, class Policy>
+void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
+  kvmeld::shape const s{d.between(1, 2),  2, d.between(1, 2), d.between(1, 3), d.pick({3u, 16u}),
+                        d.pick({2u, 8u}), 64};
   std::uint32_t const probes = d.between(1, 5), heads = s.query_heads();
   support::engine_memory<T> memory(s);
   auto cache = make_cache(memory, policy);
@@ -78,11 +81,13 @@ template <class T, class Policy> void live(dice& d, Policy const& policy, std::u
         for (std::uint32_t h = 0; h < heads; ++h) {
           reference::matrix rows;
           for (std::uint32_t i = 0; i < probes; ++i) {
-            float const* const row = query.data() + (l * per_layer + q * per_sequence + i * heads + h) * s.key_dim;
+            float const* const row =
+                query.data() + (l * per_layer + q * per_sequence + i * heads + h) * s.key_dim;
             rows.emplace_back(row, row + s.key_dim);
           }
           out.push_back(reference::attend(
-              rows, support::read_track(cache.ref(), kvmeld::make_track(s, l, q, h / s.group)), options_of(h)));
+              rows, support::read_track(cache.ref(), kvmeld::make_track(s, l, q, h / s.group)),
+              options_of(h)));
         }
       }
     }
@@ -143,8 +148,8 @@ template <class T, class Make> tally live_many(std::uint64_t seed, int caches, M
     std::uint32_t const recents = d.chance(0.5) ? 6 : 0;
     live<T>(d, make(recents), recents, count);
   }
-  MESSAGE(count.merged, " of ", count.tokens, " entries merged; ", count.reached, " tracks at their budgets, ",
-          count.short_of, " above, ", count.untouched, " untouched");
+  MESSAGE(count.merged, " of ", count.tokens, " entries merged; ", count.reached,
+          " tracks at their budgets, ", count.short_of, " above, ", count.untouched, " untouched");
   return count;
 }
 
@@ -178,8 +183,10 @@ TEST_CASE("guards and calls that make no sense are refused") {
     }
   };
   CHECK(construction(kvmeld::guard::certified{0.1f, 1.0f}).empty());
-  check_text(construction(kvmeld::guard::certified{0.0f, 1.0f}), {"guard::certified.epsilon is 0", "above 0"});
-  check_text(construction(kvmeld::guard::certified{0.1f, -1.0f}), {"guard::certified.query_norm is -1", "above 0"});
+  check_text(construction(kvmeld::guard::certified{0.0f, 1.0f}),
+             {"guard::certified.epsilon is 0", "above 0"});
+  check_text(construction(kvmeld::guard::certified{0.1f, -1.0f}),
+             {"guard::certified.query_norm is -1", "above 0"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, -2.0f}),
              {"guard::certified.value_norm is -2", "0 (the largest norm seen)"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, -3.0f}),
@@ -211,7 +218,8 @@ TEST_CASE("guards and calls that make no sense are refused") {
   check_text(construction(probed{1.0f}, sizes), {"limits.scope", "guarded", "plan_scope::head"});
   sizes = {};
   sizes.ignore_degree = true;
-  check_text(construction(probed{1.0f}, sizes), {"limits.ignore_degree is true", "guarded", "allowed is false"});
+  check_text(construction(probed{1.0f}, sizes),
+             {"limits.ignore_degree is true", "guarded", "allowed is false"});
 
   auto cache = make_cache(memory, clustered(0));
   cache.open(0, 32);
@@ -221,15 +229,18 @@ TEST_CASE("guards and calls that make no sense are refused") {
   g = probed{1.0f};
   g.probes.count = 1;
   cache.set_guard(g);
-  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); }, {"null pointer", "query, lse and room"});
+  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
+                      {"null pointer", "query, lse and room"});
   std::vector<float> some(1000);
   g.probes.query.data = some.data();
   g.probes.lse.data = some.data();
   g.probes.room = some.data();
   cache.set_guard(g);
-  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::evict_lowest); },
+  cache_test::refused(cache, memory,
+                      [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::evict_lowest); },
                       {"shortfall::evict_lowest", "guarded", "shortfall::report"});
-  cache_test::refused(cache, memory, [&](auto& c) { c.set_guard(probed{0.0f}); }, {"guard::probed.epsilon is 0"});
+  cache_test::refused(cache, memory, [&](auto& c) { c.set_guard(probed{0.0f}); },
+                      {"guard::probed.epsilon is 0"});
   CHECK(refusal_of([&] { (void)cache.guarded_error(0, 0, 2); }).find("head is 2") != std::string::npos);
   CHECK(cache.guarded_error(0, 0, 1) == 0.0f);
   CHECK_FALSE(cache.exact());

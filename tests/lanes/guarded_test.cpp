@@ -16,7 +16,8 @@ template <class Executor> lanes_test::result measured(Executor executor) {
   support::dice d(11);
   lanes_test::world<row_keys> w(s);
   auto const policy = preset::chelsea::guarded(
-      guard_type{0.3f}, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2), quantity::entries(6)));
+      guard_type{0.3f},
+      preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2), quantity::entries(6)));
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), kvmeld::limits{s}};
   w.write(d, 0, 0, 60);
   cache.open(0, 60);
@@ -49,8 +50,9 @@ TEST_CASE("certified merging does not depend on the number of lanes") {
   kvmeld::guard::certified guard{6.0f, 2.0f};
   guard.value_norm = 9.0f;
   same_on_all_lanes<row_keys>(
-      "chelsea", preset::chelsea::guarded(guard, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2),
-                                                                                quantity::entries(6))));
+      "chelsea",
+      preset::chelsea::guarded(guard, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2),
+                                                                     quantity::entries(6))));
   same_on_all_lanes<row_keys>("kvmerger", preset::kvmerger::guarded(guard));
 }
 

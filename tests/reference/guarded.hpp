@@ -129,7 +129,8 @@ inline double bound_of(true_certificate const& t, double steepness, double softc
   double const alpha = beta + 0.5 * phi * square;
   double const growth = widest > 0 ? std::expm1(widest) / widest : 1;
   double const c = growth * std::sqrt(square * t.value_spread) + t.value_bias;
-  double low = 0, high = 1e6;  // the least epsilon with alpha^2 radius^2 / epsilon + c + epsilon beta <= 3/4 epsilon
+  double low = 0,
+         high = 1e6;  // the least epsilon with alpha^2 radius^2 / epsilon + c + epsilon beta <= 3/4 epsilon
   for (int i = 0; i < 200; ++i) {
     double const e = 0.5 * (low + high);
     bool const holds = alpha * alpha * radius * radius / e + c + e * beta <= 0.75 * e;

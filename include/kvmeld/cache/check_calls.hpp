@@ -183,8 +183,9 @@ std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_
   } else {
     return {};
   }
-  return message(call, ": the fallback is shortfall::evict_lowest, but the policy is guarded, and no bound covers "
-                       "what is evicted; allowed is shortfall::report");
+  return message(call,
+                 ": the fallback is shortfall::evict_lowest, but the policy is guarded, and no bound covers "
+                 "what is evicted; allowed is shortfall::report");
 }
 
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.

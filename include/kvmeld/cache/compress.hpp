@@ -159,8 +159,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
     launch(propose_phase<identify_type, rows>{
         identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
   } else if constexpr (identify_type::needs_keys) {
-    launch(
-        propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
+    launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
   }
   if constexpr (guards) guard::before_admission(launch, p.identify, x);
   launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(p.identify).repeats});

@@ -65,7 +65,8 @@ public:
   /// a value came since that is longer than any before and than value_norm.
   float guarded_error(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
     if (!within("guarded_error", slot, layer, kv_head)) return 0.0f;
-    return bits_float(facts_.word(make_track(ledger_.extent, layer, slot, kv_head), track_word::guarded_error));
+    return bits_float(
+        facts_.word(make_track(ledger_.extent, layer, slot, kv_head), track_word::guarded_error));
   }
   /// True when the bound on the sequence's longest track has reached the trigger.
   bool due(std::uint32_t slot, trigger t) const { return t.due(length_bound(slot)); }

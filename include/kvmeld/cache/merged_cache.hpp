@@ -139,7 +139,8 @@ public:
 
   /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse([&] { return plan_problem_for(slots, allowed, fallback, false); }); !s.ok()) return s;
+    if (status s = refuse([&] { return plan_problem_for(slots, allowed, fallback, false); }); !s.ok())
+      return s;
     keep_known();
     planned_.clear();
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
@@ -174,7 +175,8 @@ public:
 
   /// Guarded policies: goes by this guard from now on, its numbers and its probes.
   template <class Guard> status set_guard(Guard const& guard) {
-    static_assert(is_guarded<typename Policy::identify_type>::value, "kvmeld: the policy has no guard to set");
+    static_assert(is_guarded<typename Policy::identify_type>::value,
+                  "kvmeld: the policy has no guard to set");
     static_assert(std::is_same_v<Guard, typename Policy::identify_type::guard_type>,
                   "kvmeld: the guard is of another type than the policy's");
     if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;

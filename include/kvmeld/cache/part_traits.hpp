@@ -170,9 +170,10 @@ template <class Score, class Identify> constexpr bool channels_for_guard() {
 template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (!p.merge.carries_degree()) {
-      return message("policy ", name_of_policy(p),
-                     ": the merge function leaves degrees out, and merged entries would count for too little; "
-                     "allowed with a guard are merge functions whose degrees add");
+      return message(
+          "policy ", name_of_policy(p),
+          ": the merge function leaves degrees out, and merged entries would count for too little; "
+          "allowed with a guard are merge functions whose degrees add");
     }
   }
   return {};

@@ -80,7 +80,7 @@ KVMELD_HD inline float second_order(float x) {
 
 /// What turns a certificate into a bound. Letters are those of docs/guarded.md.
 struct attention_bound {
-  float steepness;        ///< sigma: scale * norm of the queries; a key moved by x moves logits by at most sigma x
+  float steepness;  ///< sigma: scale * norm of the queries; a key moved by x moves logits by at most sigma x
   float inverse_softcap;  ///< 0: none
 
   /// The least epsilon that the set passes with: if no entry's is greater, and no value is longer than `radius`, then

@@ -22,10 +22,11 @@ namespace guard {
 /// what is not covered (windows, keys rotated at attention time, eviction), is in docs/guarded.md.
 struct certified {
   float epsilon;
-  float query_norm;         ///< of queries as attention takes them, rotated or not
-  float value_norm = 0.0f;  ///< bound on the norms of values to come; the largest seen counts if it is greater
-  float scale = 0.0f;       ///< of attention_params; 0: 1 / sqrt(key_dim)
-  float softcap = 0.0f;     ///< of attention_params; 0: none
+  float query_norm;  ///< of queries as attention takes them, rotated or not
+  float value_norm =
+      0.0f;              ///< bound on the norms of values to come; the largest seen counts if it is greater
+  float scale = 0.0f;    ///< of attention_params; 0: 1 / sqrt(key_dim)
+  float softcap = 0.0f;  ///< of attention_params; 0: none
   /// Rounds of one compression at most: what a round leaves over, a later one may merge among itself.
   std::uint32_t rounds = 16;
 

@@ -205,8 +205,8 @@ struct measured_set {
 /// members are kept, weights keep their proportions.
 template <class Team, class Keys, class Values> class set_measure {
 public:
-  KVMELD_HD set_measure(Team const& team, wave_ref const& wave, plan_ref const& map, kv<Keys, Values> const& x,
-                        tile const& t)
+  KVMELD_HD set_measure(Team const& team, wave_ref const& wave, plan_ref const& map,
+                        kv<Keys, Values> const& x, tile const& t)
       : team_(team),
         wave_(wave),
         map_(map),

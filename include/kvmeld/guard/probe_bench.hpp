@@ -38,8 +38,8 @@ template <class Slot, class Mass, class KeyWeight, class ValueWeight>
 probed_set(std::uint32_t, slot_t, Slot, Mass, KeyWeight, ValueWeight)
     -> probed_set<Slot, Mass, KeyWeight, ValueWeight>;
 
-/// The probes of one track. In its room lie, per probe, the output O before the call, the sum G of what admitted sets add to
-/// (O* - O) Z* / Z, and the sum z of what they add to Z* / Z - 1: O* - O = G / (1 + z) (docs/guarded.md).
+/// The probes of one track. In its room lie, per probe, the output O before the call, the sum g of what admitted sets add to
+/// A* / Z, and the sum z of what they add to Z* / Z: O* - O = (g - z O) / (1 + z) (docs/guarded.md).
 template <class Team, class Q, class Keys, class Values> class probe_bench {
 public:
   static constexpr std::uint32_t block = measure_block;
@@ -48,13 +48,14 @@ public:
     std::size_t const p = probes;
     return scratch_size(p * dk * sizeof(float)) + 2 * scratch_size(p * sizeof(float)) +
            scratch_size(p * sizeof(std::uint32_t)) + scratch_size(p * dv * sizeof(float)) +
-           scratch_size(p * block * sizeof(float)) + scratch_size(std::size_t{block} * dk * sizeof(float)) +
+           scratch_size(p * block * sizeof(float)) + 2 * scratch_size(p * sizeof(float)) +
+           scratch_size(std::size_t{block} * dk * sizeof(float)) +
            scratch_size(std::size_t{block} * dv * sizeof(float)) + scratch_size(dk * sizeof(float)) +
            scratch_size(dv * sizeof(float));
   }
 
-  KVMELD_HD probe_bench(Team const& team, wave_ref const& wave, probed<Q> const& guard, kv<Keys, Values> const& x,
-                        tile const& t)
+  KVMELD_HD probe_bench(Team const& team, wave_ref const& wave, probed<Q> const& guard,
+                        kv<Keys, Values> const& x, tile const& t)
       : team_(team),
         wave_(wave),
         guard_(guard),
@@ -69,6 +70,8 @@ public:
         visible_(team.template scratch<std::uint32_t>(probes_)),
         change_(team.template scratch<float>(std::size_t{probes_} * dv_)),
         share_(team.template scratch<float>(std::size_t{probes_} * block)),
+        one_(team.template scratch<float>(probes_)),
+        norm_(team.template scratch<float>(probes_)),
         key_rows_(team.template scratch<float>(std::size_t{block} * dk_)),
         value_rows_(team.template scratch<float>(std::size_t{block} * dv_)),
         key_(team.template scratch<float>(dk_)),
@@ -82,6 +85,8 @@ public:
       Q const* const from = guard_.probes.query_row(where_, head, i);
       for (std::uint32_t c = 0; c < dk_; ++c)
         query_[std::size_t{p} * dk_ + c] = scale * element_traits<std::remove_const_t<Q>>::to_float(from[c]);
+      one_[p] = 1.0f;
+      norm_[p] = row_norm(room_ + std::size_t{p} * dv_, dv_);
       lse_[p] = guard_.probes.lse_of(where_, head, i);
       // The log-sum-exp of a probe that saw nothing, or one that NaN got into: such a probe sees nothing.
       bool const usable = is_finite(lse_[p]) && lse_[p] > element_traits<float>::lowest;
@@ -99,15 +104,10 @@ public:
     for (slot_t first = 0; first < length; first += block) {
       std::uint32_t const count = min_of(block, length - first);
       load(count, [&](std::uint32_t r) { return first + r; });
-      weigh(count, [&](std::uint32_t r) { return first + r; },
-            [&](std::uint32_t r) { return wave_.ledger.degree[wave_.ledger.at(where_, first + r)]; });
-      team_.for_each(probes_ * dv_, [&](std::uint32_t i) {
-        std::uint32_t const p = i / dv_, c = i % dv_;
-        float sum = room_[i];
-        for (std::uint32_t r = 0; r < count; ++r) sum += share_[p * block + r] * value_rows_[r * dv_ + c];
-        room_[i] = sum;
-      });
-      team_.sync();
+      weigh(
+          count, [&](std::uint32_t r) { return first + r; },
+          [&](std::uint32_t r) { return wave_.ledger.degree[wave_.ledger.at(where_, first + r)]; });
+      add_values(count, room_);
     }
   }
 
@@ -128,32 +128,32 @@ public:
         team_.for_each(dk_, [&](std::uint32_t c) { key_[c] += k * key_rows_[r * dk_ + c]; });
         team_.for_each(dv_, [&](std::uint32_t c) { value_[c] += v * value_rows_[r * dv_ + c]; });
       }
-      weigh(count, [&](std::uint32_t r) { return set.slot(first + r); },
-            [&](std::uint32_t r) { return set.mass(first + r); });
+      weigh(
+          count, [&](std::uint32_t r) { return set.slot(first + r); },
+          [&](std::uint32_t r) { return set.mass(first + r); });
       add(count, -1.0f);
     }
     // The row as it will be stored, in the first place of the block.
     team_.for_each(dk_, [&](std::uint32_t c) { key_rows_[c] = stored<Keys>(key_[c]); });
     team_.for_each(dv_, [&](std::uint32_t c) { value_rows_[c] = stored<Values>(value_[c]); });
     team_.sync();
-    weigh(1, [&](std::uint32_t) { return set.pivot; }, [&](std::uint32_t) { return tokens; });
+    weigh(
+        1, [&](std::uint32_t) { return set.pivot; }, [&](std::uint32_t) { return tokens; });
     add(1, 1.0f);
   }
 
-  /// Bits of the largest change of a probe, measured alone: it never needs the sums of others.
+  /// Bits of the largest change of a probe, were the measured set the only one.
   KVMELD_HD std::uint32_t alone() const {
-    return largest([&](std::uint32_t p, std::uint32_t c) { return change_[p * dv_ + c]; },
-                   [&](std::uint32_t p) { return mass_[p]; });
+    return largest([&](std::size_t i) { return change_[i]; }, [&](std::uint32_t p) { return mass_[p]; });
   }
   /// The same on top of what was admitted.
   KVMELD_HD std::uint32_t together() const {
-    return largest(
-        [&](std::uint32_t p, std::uint32_t c) { return change_[p * dv_ + c] + added()[p * dv_ + c]; },
-        [&](std::uint32_t p) { return mass_[p] + added_mass()[p]; });
+    return largest([&](std::size_t i) { return change_[i] + added()[i]; },
+                   [&](std::uint32_t p) { return mass_[p] + added_mass()[p]; });
   }
   /// Bits of the largest change so far.
   KVMELD_HD std::uint32_t so_far() const {
-    return largest([&](std::uint32_t p, std::uint32_t c) { return added()[p * dv_ + c]; },
+    return largest([&](std::size_t i) { return added()[i]; },
                    [&](std::uint32_t p) { return added_mass()[p]; });
   }
   /// Two entries about their mean by degree.
@@ -161,9 +161,41 @@ public:
     float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
     float const a = degree[pivot], b = degree[other];
     auto const share = [=](std::uint32_t i) { return (i == 0 ? a : b) / (a + b); };
-    measure(probed_set{
-        2u, pivot, [=](std::uint32_t i) { return i == 0 ? pivot : other; },
-        [=](std::uint32_t i) { return i == 0 ? a : b; }, share, share});
+    measure(probed_set{2u, pivot, [=](std::uint32_t i) { return i == 0 ? pivot : other; },
+                       [=](std::uint32_t i) { return i == 0 ? a : b; }, share, share});
+  }
+  /// Whether the pair alone changes no probe by more than `most` (bits). Attention alone is enough to tell for nearly all
+  /// pairs: of shares a and b the change is (e* a - e_a)(v_a - O) + (e* b - e_b)(v_b - O), and z at least -1/2 there.
+  KVMELD_HD bool pair_passes(slot_t pivot, slot_t other, std::uint32_t most) const {
+    float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
+    float const na = degree[pivot], nb = degree[other], tokens = na + nb, a = na / tokens, b = nb / tokens;
+    x_.keys.load_tile(team_, where_, pivot, 1, 0, dk_, key_rows_, dk_);
+    x_.keys.load_tile(team_, where_, other, 1, 0, dk_, key_rows_ + dk_, dk_);
+    x_.values.load_tile(team_, where_, pivot, 1, 0, dv_, value_rows_, dv_);
+    x_.values.load_tile(team_, where_, other, 1, 0, dv_, value_rows_ + dv_, dv_);
+    team_.sync();
+    products(2);
+    float const va = row_norm(value_rows_, dv_), vb = row_norm(value_rows_ + dv_, dv_);
+    std::uint32_t open = 0;
+    team_.for_each(probes_, [&](std::uint32_t p) {
+      if (max_of(pivot, other) >= visible_[p]) {
+        open |= min_of(pivot, other) < visible_[p] ? 1u : 0u;
+        return;
+      }
+      auto const attended = [&](float n, float product) {
+        return n * std::exp(guard_.params.logit(product, 0.0f) - lse_[p]);
+      };
+      float const x = share_[p * block], y = share_[p * block + 1];
+      float const all = attended(tokens, a * x + b * y);
+      float const ea = attended(na, x), eb = attended(nb, y), o = norm_[p];
+      float const off = std::fabs(all * a - ea) * (va + o) + std::fabs(all * b - eb) * (vb + o);
+      bool const passes =
+          order_key(2.0f * off) <= order_key(bits_float(most)) && order_key(ea + eb) <= order_key(all + 0.5f);
+      open |= passes ? 0u : 1u;
+    });
+    if (team_.reduce(open, op_max{}) == 0) return true;
+    measure_pair(pivot, other);
+    return alone() <= most;
   }
   KVMELD_HD void admit() const {
     team_.for_each(probes_ * dv_, [&](std::uint32_t i) { added()[i] += change_[i]; });
@@ -186,45 +218,66 @@ private:
     }
     team_.sync();
   }
-  /// share[p][r] = what row r of the block gets of probe p's attention as it was.
-  template <class Slot, class Mass> KVMELD_HD void weigh(std::uint32_t count, Slot slot, Mass mass) const {
+  /// share[p][r] = product of probe p and row r of the block.
+  KVMELD_HD void products(std::uint32_t count) const {
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team_.kernels()) {
+        return tuned->products_float(query_, probes_, dk_, key_rows_, count, dk_, dk_, share_, block);
+      }
+    }
     team_.for_each(probes_ * count, [&](std::uint32_t i) {
       std::uint32_t const p = i / count, r = i % count;
-      float share = 0.0f;
-      if (slot(r) < visible_[p]) {
-        float const product =
-            dot(query_ + std::size_t{p} * dk_, key_rows_ + std::size_t{r} * dk_, dk_);
-        share = mass(r) * std::exp(guard_.params.logit(product, 0.0f) - lse_[p]);
-      }
-      share_[p * block + r] = share;
+      share_[p * block + r] = dot(query_ + std::size_t{p} * dk_, key_rows_ + std::size_t{r} * dk_, dk_);
     });
     team_.sync();
   }
-  /// change[p] += sign * sum share[p][r] (v_r - O_p), mass likewise.
-  KVMELD_HD void add(std::uint32_t count, float sign) const {
-    team_.for_each(probes_ * dv_, [&](std::uint32_t i) {
-      std::uint32_t const p = i / dv_, c = i % dv_;
-      float sum = 0.0f;
-      for (std::uint32_t r = 0; r < count; ++r)
-        sum += share_[p * block + r] * (value_rows_[r * dv_ + c] - room_[i]);
-      change_[i] += sign * sum;
-    });
+  /// share[p][r] = what row r of the block gets of probe p's attention as it was.
+  template <class Slot, class Mass> KVMELD_HD void weigh(std::uint32_t count, Slot slot, Mass mass) const {
+    products(count);
     team_.for_each(probes_, [&](std::uint32_t p) {
-      float sum = 0.0f;
-      for (std::uint32_t r = 0; r < count; ++r) sum += share_[p * block + r];
-      mass_[p] += sign * sum;
+      for (std::uint32_t r = 0; r < count; ++r) {
+        float& share = share_[p * block + r];
+        share = slot(r) < visible_[p] ? mass(r) * std::exp(guard_.params.logit(share, 0.0f) - lse_[p]) : 0.0f;
+      }
     });
     team_.sync();
+  }
+  /// to[p] += sum share[p][r] v_r.
+  KVMELD_HD void add_values(std::uint32_t count, float* to) const {
+    if constexpr (has_kernels<Team>::value) {
+      if (auto const* const tuned = team_.kernels()) {
+        return tuned->add_weighted_float(share_, probes_, block, one_, value_rows_, dv_, count, dv_, to);
+      }
+    }
+    team_.for_each(probes_ * dv_, [&](std::uint32_t i) {
+      std::uint32_t const p = i / dv_, c = i % dv_;
+      float sum = to[i];
+      for (std::uint32_t r = 0; r < count; ++r) sum += share_[p * block + r] * value_rows_[r * dv_ + c];
+      to[i] = sum;
+    });
+    team_.sync();
+  }
+  /// change[p] += sign * sum share[p][r] v_r, mass likewise without v_r.
+  KVMELD_HD void add(std::uint32_t count, float sign) const {
+    team_.for_each(probes_, [&](std::uint32_t p) {
+      float sum = 0.0f;
+      for (std::uint32_t r = 0; r < count; ++r) sum += share_[p * block + r] *= sign;
+      mass_[p] += sum;
+    });
+    team_.sync();
+    add_values(count, change_);
   }
   /// NaN, and a denominator that nothing is left of, count as the largest of all.
   template <class Change, class Mass> KVMELD_HD std::uint32_t largest(Change change, Mass mass) const {
     std::uint32_t most = 0;
     team_.for_each(probes_, [&](std::uint32_t p) {
+      std::size_t const first = std::size_t{p} * dv_;
+      float const z = mass(p);
       float const square = ordered_sum(dv_, [&](std::uint32_t c) {
-        float const x = change(p, c);
+        float const x = change(first + c) - z * room_[first + c];
         return x * x;
       });
-      float const left = 1.0f + mass(p), error = std::sqrt(square) / left;
+      float const left = 1.0f + z, error = std::sqrt(square) / left;
       bool const counts = order_key(left) > order_key(least_left) && is_finite(error);
       most = max_of(most, counts ? float_bits(error) : 0x7f000000u);
     });
@@ -240,7 +293,7 @@ private:
   std::uint32_t probes_, dk_, dv_;
   float *query_, *lse_, *mass_;
   std::uint32_t* visible_;
-  float *change_, *share_, *key_rows_, *value_rows_, *key_, *value_, *room_;
+  float *change_, *share_, *one_, *norm_, *key_rows_, *value_rows_, *key_, *value_, *room_;
 };
 
 }  // namespace guard

@@ -67,8 +67,8 @@ struct probe_veto_phase : probe_phase<Q, Keys, Values> {
     for (std::uint32_t i = begin; i < min_of(edges, begin + per_tile); ++i) {
       candidate const c = list[i];
       if (c.key == 0) continue;
-      bench.measure_pair(c.target, c.source);
-      if (bench.alone() > this->most() && team.lane() == 0) list[i].key = 0;
+      bool const passes = bench.pair_passes(c.target, c.source, this->most());
+      if (!passes && team.lane() == 0) list[i].key = 0;
       team.sync();
     }
   }
@@ -81,7 +81,10 @@ KVMELD_HD auto set_of_step(wave_ref const& wave, tile const& t, slot_t pivot, st
   plan_ref const step = wave.step;
   std::uint32_t const item = t.item;
   float const* const degree = wave.ledger.degree + wave.ledger.at(t.where, 0);
-  return probed_set{count, pivot, slot, [=](std::uint32_t i) { return degree[slot(i)]; },
+  return probed_set{count,
+                    pivot,
+                    slot,
+                    [=](std::uint32_t i) { return degree[slot(i)]; },
                     [=](std::uint32_t i) { return step.key_weight[step.at(item, slot(i))] * key; },
                     [=](std::uint32_t i) { return step.value_weight[step.at(item, slot(i))] * value; }};
 }
@@ -101,7 +104,8 @@ template <class Q, class Keys, class Values> struct probe_cost_phase : probe_pha
       member_list const m = members_of(this->wave, t.item, p);
       if (m.count < 2) continue;
       slot_t const* const slots = m.slots;
-      bench.measure(set_of_step(this->wave, t, p, m.count, [=](std::uint32_t i) { return slots[i]; }, 1.0f, 1.0f));
+      bench.measure(set_of_step(
+          this->wave, t, p, m.count, [=](std::uint32_t i) { return slots[i]; }, 1.0f, 1.0f));
       std::uint32_t const cost = bench.alone();
       if (team.lane() == 0) this->wave.candidates[this->wave.at(t.item, p)].key = cost;
     }
@@ -134,7 +138,8 @@ template <class Q, class Keys, class Values> struct probe_admit_phase : probe_ph
       slot_t const p = order[i];
       member_list const m = members_of(w, t.item, p);
       slot_t const* const slots = m.slots;
-      if (fits(bench, set_of_step(w, t, p, m.count, [=](std::uint32_t j) { return slots[j]; }, 1.0f, 1.0f))) {
+      if (fits(bench, set_of_step(
+                          w, t, p, m.count, [=](std::uint32_t j) { return slots[j]; }, 1.0f, 1.0f))) {
         bench.admit();
         continue;
       }
@@ -159,7 +164,8 @@ private:
   }
   /// The r-th nearest member is ranks[slots[r]].target.
   template <class Team, class Bench>
-  KVMELD_HD void rank(Team const& team, Bench const& bench, tile const& t, slot_t p, member_list const& m) const {
+  KVMELD_HD void rank(Team const& team, Bench const& bench, tile const& t, slot_t p,
+                      member_list const& m) const {
     candidate* const ranks = this->wave.candidates + this->wave.at(t.item, 0);
     for (std::uint32_t i = 0; i < m.count; ++i) {
       std::uint32_t cost = 0;
@@ -175,7 +181,8 @@ private:
       std::uint32_t before = 0;
       for (std::uint32_t j = 0; j < m.count; ++j) {
         slot_t const other = m.slots[j];
-        before += ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
+        before +=
+            ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
       }
       ranks[s].source = before;
       ranks[m.slots[before]].target = s;
@@ -189,7 +196,8 @@ private:
     kept_members const kept{ranks, count};
     return set_of_step(
         this->wave, t, p, count, [=](std::uint32_t i) { return ranks[slots[i]].target; },
-        rescaling(step, t.item, m, kept, step.key_weight), rescaling(step, t.item, m, kept, step.value_weight));
+        rescaling(step, t.item, m, kept, step.key_weight),
+        rescaling(step, t.item, m, kept, step.value_weight));
   }
   template <class Team>
   KVMELD_HD void thin(Team const& team, tile const& t, member_list const& m, std::uint32_t count) const {

@@ -20,11 +20,12 @@ namespace guard {
 /// (an observation window), or any. Rows are addressed by sequence slot, query head and probe; layers lie a stride apart.
 /// All memory is the executor's and stays valid until a compression has run.
 template <class Q> struct probe_set {
-  head_rows<Q const> query;      ///< rows of key_dim, as attention takes them
-  head_rows<float const> lse;    ///< their natural log-sum-exps over the cache as it is, sink and degrees included
+  head_rows<Q const> query;  ///< rows of key_dim, as attention takes them
+  head_rows<float const>
+      lse;  ///< their natural log-sum-exps over the cache as it is, sink and degrees included
   std::int64_t query_layer_stride = 0, lse_layer_stride = 0;  ///< in elements
-  std::uint32_t count = 0;       ///< probes per query head; 0: none given yet
-  float* room = nullptr;         ///< probe_room(shape, count) floats
+  std::uint32_t count = 0;                                    ///< probes per query head; 0: none given yet
+  float* room = nullptr;                                      ///< probe_room(shape, count) floats
 
   KVMELD_HD Q const* query_row(track t, std::uint32_t head, std::uint32_t i) const {
     return query.row(t.sequence, head, i) + std::int64_t{t.layer} * query_layer_stride;
@@ -64,7 +65,8 @@ template <class Q> struct probed {
     if (params.rope.active())
       return "guard::probed.params.rope rotates keys at attention time; allowed are keys that lie rotated";
     if (!params.use_degree)
-      return "guard::probed.params.use_degree is false; allowed is true, since merged entries stand for several";
+      return "guard::probed.params.use_degree is false; allowed is true, since merged entries stand for "
+             "several";
     if (rounds == 0) return "guard::probed.rounds is 0; allowed are numbers from 1 on";
     return {};
   }

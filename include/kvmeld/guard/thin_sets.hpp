@@ -54,7 +54,8 @@ template <class Values> struct value_norm_phase {
         if (entries.merged(first + r)) return;
         float const* const row = rows + std::size_t{r} * d;
         float const norm = std::sqrt(dot(row, row, d)) * rounding_up;
-        if (is_finite(norm)) most = max_of(most, float_bits(norm));  // floats from 0 on are ordered as their bits
+        if (is_finite(norm))
+          most = max_of(most, float_bits(norm));  // floats from 0 on are ordered as their bits
       });
       team.sync();
     }
@@ -66,7 +67,7 @@ template <class Values> struct value_norm_phase {
 /// Strikes out candidates (source, target) whose pair alone, weighed by degree, would break the bound: they must not take
 /// the place of others. For identifiers that list edges. A candidate to a lane; rows are read where they lie.
 template <class Identify, class Keys, class Values> struct veto_phase {
-  static constexpr std::uint32_t block = 16;           ///< candidates looked at together
+  static constexpr std::uint32_t block = 16;  ///< candidates looked at together
   static constexpr std::uint32_t per_tile = 256;
   Identify identify;
   certified guard;
@@ -217,7 +218,8 @@ private:
       std::uint32_t before = 0;
       for (std::uint32_t j = 0; j < m.count; ++j) {
         slot_t const other = m.slots[j];
-        before += ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
+        before +=
+            ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
       }
       ranks[s].source = before;
     });

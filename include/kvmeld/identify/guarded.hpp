@@ -47,9 +47,7 @@ template <class Identify>
 struct is_guarded<Identify, std::void_t<typename Identify::guard_type>> : std::true_type {};
 
 namespace detail {
-template <class Identify, bool = is_guarded<Identify>::value> struct unguarded {
-  using type = Identify;
-};
+template <class Identify, bool = is_guarded<Identify>::value> struct unguarded { using type = Identify; };
 template <class Identify> struct unguarded<Identify, true> {
   using type = typename Identify::unguarded_type;
 };
@@ -61,7 +59,8 @@ template <class Identify> using unguarded_t = typename detail::unguarded<Identif
 /// Identifiers that list one candidate per possible source, `edges(field)` of them.
 template <class Identify, class = void> struct lists_edges : std::false_type {};
 template <class Identify>
-struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>> : std::true_type {};
+struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>
+    : std::true_type {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld
