@@ -122,14 +122,27 @@ struct world {
 };
 
 template <class T, class Policy> void live(dice& d, int queries, outcome& o) {
-  std::uint32_t const dk = d.pick({2u, 2u, 3u, 4u, 8u, 16u}), dv = d.pick({1u, 2u, 4u});
-  std::uint32_t const n = d.pick({2u, 3u, 5u, 8u, 14u}), more = d.below(6);
+  // Now and then the worst there is: two tokens on their own whose values lie as their keys do.
+  bool const alone = d.chance(0.15);
+  std::uint32_t const dk = alone ? 2 : d.pick({2u, 2u, 3u, 4u, 8u, 16u}), dv = d.pick({1u, 2u, 4u});
+  std::uint32_t const n = alone ? 2 : d.pick({2u, 3u, 5u, 8u, 14u}), more = alone ? 0 : d.below(6);
   kvmeld::guard::certified g{};
   g.query_norm = static_cast<float>(0.5 + 4 * d.uniform());
   g.epsilon = static_cast<float>(0.02 * std::exp(4 * d.uniform()));
   g.softcap = d.chance(0.2) ? static_cast<float>(1 + 4 * d.uniform()) : 0.0f;
   g.scale = d.chance(0.5) ? 0.0f : static_cast<float>(0.3 + d.uniform());
-  world const w(d, n + more, dk, dv, 0.02 * std::exp(3 * d.uniform()), d.between(1, 3));
+  world w(d, n + more, dk, dv, 0.02 * std::exp(3 * d.uniform()), d.between(1, 3));
+  if (alone) {
+    g.epsilon = 10.0f;
+    g.softcap = 0.0f;
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      float const side = i == 0 ? 1.0f : -1.0f;
+      w.keys[i].assign(dk, 0.0f);
+      w.values[i].assign(dv, 0.0f);
+      w.keys[i][0] = side * 0.0625f;
+      w.values[i][0] = side;
+    }
+  }
   double longest = 0;
   reference::token_set tokens;
   append_to(tokens, w.keys, w.values, support::store_as<T>());
@@ -295,17 +308,17 @@ TEST_CASE("no query breaks the certificate of clustered entries") {
   outcome const o = attack_many<float, clustered>(1, queries_wanted() / 3);
   CHECK(o.merges > o.tokens / 4);
   CHECK(o.thinned > 0);
-  CHECK(o.closest > 0.5);  // half of the bound would have been broken
+  CHECK(o.closest > 0.6);  // half of the bound would have been broken
 }
 
 TEST_CASE("no query breaks the certificate of clustered entries in bfloat16") {
   outcome const o = attack_many<kvmeld::bfloat16, clustered>(2, queries_wanted() / 3);
   CHECK(o.merges > o.tokens / 5);
-  CHECK(o.closest > 0.5);
+  CHECK(o.closest > 0.6);
 }
 
 TEST_CASE("no query breaks the certificate of KVMerger's sets") {
   outcome const o = attack_many<kvmeld::bfloat16, consecutive>(3, queries_wanted() / 3);
   CHECK(o.merges > o.tokens / 6);
-  CHECK(o.closest > 0.5);
+  CHECK(o.closest > 0.6);
 }
