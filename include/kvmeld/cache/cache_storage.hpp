@@ -7,6 +7,7 @@
 #include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/ledger_readings.hpp>
 #include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -45,7 +46,7 @@ public:
     construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
-    std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
+    std::size_t const bytes = cache_bytes(sizes_, channels_of(policy_));
     memory_ = executor_.allocate(bytes);
     if (memory_.data() == nullptr) {
       construction_ = report(message("merged_cache: the executor has no ", bytes, " bytes"));
@@ -113,7 +114,7 @@ public:
 protected:
   void bind_memory() {
     arena a(memory_.data(), memory_.size());
-    arrays_ = carve_cache(a, sizes_, policy_.score.channels());
+    arrays_ = carve_cache(a, sizes_, channels_of(policy_));
     ledger_ = arrays_.ledger;
     facts_ = is_immediate<Executor>::value ? ledger_ : known_.view(ledger_);
   }

@@ -168,6 +168,27 @@ std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<K
                  " (limits.padded); allowed are shared rows before it");
 }
 
+template <class Guard, class = void> struct has_problem_of_call : std::false_type {};
+template <class Guard>
+struct has_problem_of_call<Guard, std::void_t<decltype(std::declval<Guard const&>().problem_of_call(""))>>
+    : std::true_type {};
+
+/// A guarded policy evicts nothing, so that what is left can be vouched for; its guard may want something first.
+template <class Policy>
+std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_unused]] shortfall wanted) {
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    if constexpr (has_problem_of_call<typename Policy::identify_type::guard_type>::value) {
+      if (std::string text = p.identify.guard.problem_of_call(call); !text.empty()) return text;
+    }
+    if (wanted == shortfall::report) return {};
+  } else {
+    return {};
+  }
+  return message(call,
+                 ": the fallback is shortfall::evict_lowest, but the policy is guarded, and no bound covers "
+                 "what is evicted; allowed is shortfall::report");
+}
+
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
 template <class Policy, class Keys, class Values>
 std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,

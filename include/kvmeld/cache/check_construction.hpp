@@ -9,6 +9,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
@@ -92,6 +93,22 @@ inline std::string split_size_problem(limits const& sizes) {
                  " tracks have ", entries, " slots together; allowed are up to 4294967295");
 }
 
+/// Why merges cannot be guarded under these limits; empty if they can, or are not to be.
+template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits const& sizes) {
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    if (sizes.scope != plan_scope::head) {
+      return "limits.scope is layer or group, but a guarded policy decides by every head's own rows; allowed "
+             "is "
+             "plan_scope::head";
+    }
+    if (sizes.ignore_degree) {
+      return "limits.ignore_degree is true, but a guarded policy's bound counts with log degrees; allowed is "
+             "false";
+    }
+  }
+  return {};
+}
+
 /// Why a cache cannot be built from these; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
@@ -102,6 +119,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);
   if (problem.empty()) problem = split_size_problem(sizes);
+  if (problem.empty()) problem = guard_limits_problem<Policy>(sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
     problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
               "keep, as preset::ems::members_for(budget)";

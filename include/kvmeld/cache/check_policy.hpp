@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/score/score.hpp>
@@ -66,6 +67,16 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
         composes::scores_of_members(s, m),
         "kvmeld: this merge function shares entries, but the score does not score members: it must have "
         "evaluate_members(team, ledger, track, length, out)");
+    if constexpr (is_guarded<Identify>::value) {
+      static_assert(
+          composes::sets_to_guard<Score, Identify, Merge>(),
+          "kvmeld: a guard needs an identifier that makes sets and drops nothing (chunked_bipartite, "
+          "consecutive_threshold) and a merge function that has sums_degrees (average, degree_weighted, "
+          "gaussian, score_weighted, similarity_weighted)");
+      static_assert(composes::channels_for_guard<Score, Identify>(),
+                    "kvmeld: a guard needs five channels beside the score's, of eight, and a score whose "
+                    "channels are known at compile time");
+    }
     static_assert(s.needs_attention || !l.needs_score,
                   "kvmeld: this selector ranks entries by score, but the policy's score is score::none");
     static_assert(s.needs_attention || !i.needs_score,

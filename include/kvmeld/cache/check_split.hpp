@@ -9,6 +9,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/identify/guarded.hpp>
 
 #include <cstdint>
 #include <string>
@@ -68,6 +69,11 @@ std::string splits(char const* call, budget const& allowed, Policy const& policy
         call, ": the budget is over ", name,
         ", but tracks that share a plan stay equally long; allowed is limits.scope head, or a budget "
         "over split::head");
+  }
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    return message(call, ": the budget is over ", name,
+                   ", but a guard may leave a track above its share and the others would not pay for it; allowed with a guarded "
+                   "policy is a budget over split::head");
   }
   if (measure_of(policy) == split_measure::none) {
     return message(call, ": the budget is over ", name, ", but policy ", name_of_policy(policy),

@@ -25,6 +25,8 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/guard/launches.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -157,17 +159,20 @@ template <class Policy> bool merges_rows(Policy const& p) {
 /// One round of planning: the step, and the plan with the step composed into it.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
-  using identify_type = typename Policy::identify_type;
+  using identify_type = unguarded_t<typename Policy::identify_type>;
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
+  identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
   launch(round_phase{wave, traits_of_identifier(p.identify).needs_centers});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
-    propose(launch, p.identify, rows{join(x.keys, wave), join(x.values, wave)}, joined_wave(wave));
+    propose(launch, identify, rows{join(x.keys, wave), join(x.values, wave)}, joined_wave(wave));
   } else if constexpr (identify_type::needs_keys) {
-    propose(launch, p.identify, join(x.keys, wave), joined_wave(wave));
+    propose(launch, identify, join(x.keys, wave), joined_wave(wave));
   }
-  admit(launch, p.identify, wave);
+  if constexpr (guards) guard::before_admission(launch, p.identify, x);
+  admit(launch, identify, wave);
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
@@ -177,6 +182,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   }
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
+    if constexpr (guards) guard::after_weighing(launch, p.identify, x);
     if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
   launch(compose_phase{wave});
@@ -189,6 +195,15 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   if (wave.ledger.members.capacity != 0) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
+}
+
+/// The same of a guarded policy: values merge with the keys, so that the next round goes by what is stored.
+template <class Executor, class Guard, class Keys, class Values>
+void merge_guarded(launcher<Executor> const& launch, Guard const& by, kv<Keys, Values> const& x,
+                   plan_ref const& map) {
+  guard::merging(launch, by, x, map);
+  launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
+  merge_keys(launch, x.keys, map);
 }
 
 /// What the plan keeps moves together.
@@ -247,6 +262,9 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     wave.measure = measure_of(p);
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
+    if constexpr (is_guarded<typename Policy::identify_type>::value) {
+      guard::open(launch, p.identify.guard, x);
+    }
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) {
       detail::limit_shortfall(launch, false);
@@ -259,15 +277,21 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 }
 
 /// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then compacts.
-template <class Executor, class Keys, class Values>
-void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledger, work_list work,
-           workspace_ref const& ws) {
+template <class Executor, class Policy, class Keys, class Values>
+void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values> const& x,
+           ledger_ref const& ledger, work_list work, workspace_ref const& ws) {
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
     launch(link_phase{wave, wave.plan});
-    detail::merge_keys(launch, x.keys, wave.plan);
-    detail::finish(launch, x, true);
+    if constexpr (is_guarded<typename Policy::identify_type>::value) {
+      detail::merge_guarded(launch, p.identify.guard, x, wave.plan);
+      detail::finish(launch, x, false);
+      guard::close(launch, p.identify.guard, x);
+    } else {
+      detail::merge_keys(launch, x.keys, wave.plan);
+      detail::finish(launch, x, true);
+    }
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
@@ -285,6 +309,7 @@ template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t most_rounds = 0xffffffffu) {
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
   std::uint32_t const rounds =
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
@@ -294,9 +319,14 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
+    if constexpr (guards) guard::open(launch, p.identify.guard, x);
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
-      if (merges) detail::merge_keys(launch, x.keys, wave.step);
+      if constexpr (guards) {
+        detail::merge_guarded(launch, p.identify.guard, x, wave.step);
+      } else if (merges) {
+        detail::merge_keys(launch, x.keys, wave.step);
+      }
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
@@ -305,7 +335,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
-    detail::finish(launch, x, merges);
+    detail::finish(launch, x, merges && !guards);
+    if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/cache/known_state.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -58,6 +59,14 @@ public:
     std::uint32_t bits = 0;
     if (within("findings", slot)) for_tracks(slot, [&](track t) { bits |= facts_.findings[t.index]; });
     return bits;
+  }
+  /// Guarded policies: what attention of one head over the track is certified to differ by at most from attention over
+  /// all tokens as they came, as of the last compression (docs/guarded.md); 0 where nothing merged. At most epsilon, unless
+  /// a value came since that is longer than any before and than value_norm.
+  float guarded_error(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
+    if (!within("guarded_error", slot, layer, kv_head)) return 0.0f;
+    return bits_float(
+        facts_.word(make_track(ledger_.extent, layer, slot, kv_head), track_word::guarded_error));
   }
   /// True when the bound on the sequence's longest track has reached the trigger.
   bool due(std::uint32_t slot, trigger t) const { return t.due(length_bound(slot)); }

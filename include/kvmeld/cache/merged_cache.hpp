@@ -114,7 +114,7 @@ public:
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    auto const problem = [&] { return plan_problem_for(slots, allowed, true); };
+    auto const problem = [&] { return plan_problem_for(slots, allowed, fallback, true); };
     if (status s = refuse_once("plan", problem); !s.ok()) return s;
     planned_.assign(slots.begin(), slots.end());
     executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
@@ -127,7 +127,7 @@ public:
   /// one that is not sound.
   status apply() {
     if (status s = refuse_once("apply", [&] { return apply_problem(); }); !s.ok()) return s;
-    kvmeld::apply(executor_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
+    kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
                   arrays_.workspace);
     for (std::uint32_t slot : planned_) {
       known_.lose(slot);  // the plan may have been edited
@@ -140,7 +140,8 @@ public:
 
   /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse([&] { return plan_problem_for(slots, allowed, false); }); !s.ok()) return s;
+    if (status s = refuse([&] { return plan_problem_for(slots, allowed, fallback, false); }); !s.ok())
+      return s;
     keep_known();
     planned_.clear();
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
@@ -171,6 +172,17 @@ public:
       for (std::uint32_t slot : slots) known_.read(ledger_, slot);
     }
     if (sizes_.padded) pad(work, slots);
+    return {};
+  }
+
+  /// Guarded policies: goes by this guard from now on, its numbers and its probes.
+  template <class Guard> status set_guard(Guard const& guard) {
+    static_assert(is_guarded<typename Policy::identify_type>::value,
+                  "kvmeld: the policy has no guard to set");
+    static_assert(std::is_same_v<Guard, typename Policy::identify_type::guard_type>,
+                  "kvmeld: the guard is of another type than the policy's");
+    if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
+    policy_.identify.guard = guard;
     return {};
   }
 
@@ -272,7 +284,7 @@ private:
     return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
   }
 
-  std::string plan_problem_for(index_list slots, budget allowed, bool keeps_plan) const {
+  std::string plan_problem_for(index_list slots, budget allowed, shortfall fallback, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {
       return "plan: limits.whole_plan is false, so there is no memory for a plan that outlives its wave; set "
              "it to "
@@ -281,6 +293,7 @@ private:
     char const* const call = keeps_plan ? "plan" : "compress";
     std::string text = check_calls::splits(call, allowed, policy_, sizes_);
     if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
+    if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }

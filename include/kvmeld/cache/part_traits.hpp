@@ -5,6 +5,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/split.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -167,6 +168,40 @@ split_measure measure_of(policy<Score, Select, Identify, Merge> const& p) {
                                             : split_measure::none;
 }
 
+/// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its members.
+namespace composes {
+template <class Score, class Identify, class Merge> constexpr bool sets_to_guard() {
+  return Identify::makes_sets && !needs_centers<Identify>::value && !empties_field<Identify>::value &&
+         sums_degrees<Merge>::value && !shares_entries<Merge>::value;
+}
+template <class Score, class Identify> constexpr bool channels_for_guard() {
+  return !has_most_channels<Score>::value &&
+         channel_bound<Score>() + Identify::guard_type::channels({}).count <= max_channels;
+}
+}  // namespace composes
+
+/// Why a guard cannot see to these parts as they are configured; empty if it can, or there is none.
+template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    if (!p.merge.carries_degree()) {
+      return message(
+          "policy ", name_of_policy(p),
+          ": the merge function leaves degrees out, and merged entries would count for too little; "
+          "allowed with a guard are merge functions whose degrees add");
+    }
+  }
+  return {};
+}
+
+/// The channels a policy keeps per entry: those of its score, then those of its guard.
+template <class Policy> channel_list channels_of(Policy const& p) {
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    return Policy::identify_type::guard_type::channels(p.score.channels());
+  } else {
+    return p.score.channels();
+  }
+}
+
 /// Why a policy cannot be used as configured; empty if it can.
 template <class Score, class Select, class Identify, class Merge>
 std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
@@ -174,6 +209,7 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
        {problem_of(p.score), problem_of(p.select), problem_of(p.identify), problem_of(p.merge)}) {
     if (!problem.empty()) return problem;
   }
+  if (std::string problem = guard_problem(p); !problem.empty()) return problem;
   return composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
                              traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
 }

@@ -33,6 +33,7 @@ enum : std::uint32_t {
   hits_past = 4,
   hits_current = 5,
   merge_weight = 6,
+  certificates = 7,  ///< the first of five neighbours: guard/certificate.hpp
   user = 1000,
 };
 }  // namespace channel_tag

@@ -85,7 +85,10 @@ struct round_phase {
     std::uint32_t const n = s.length;
     team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
-    if (s.active == 0) return;
+    if (s.active == 0) {
+      if (team.lane() == 0) s.merged = 0;
+      return;
+    }
     role const* const roles = wave.roles + wave.at(t.item, 0);
     slot_t* const field = wave.field + wave.at(t.item, 0);
     auto const lives = [&](std::uint32_t i) { return wave.plan.what[wave.plan.at(t.item, i)] == fate::keep; };

@@ -17,6 +17,7 @@ struct average {
   static constexpr char const* name = "average";
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = false;
+  static constexpr bool sums_degrees = true;
   constexpr bool carries_degree() const { return true; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 

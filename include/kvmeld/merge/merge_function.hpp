@@ -34,6 +34,9 @@ struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), declty
 /// `shares`   merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref
 /// `spreads`  weighs spans (fate::spread) instead of sets; wants an identifier that makes spans
 /// `needs_similarity`  weighs by how alike sources are; wants an identifier that gives similarities
+/// `sums_degrees`  where it carries degrees, results have the sum of their members' degrees (guarded merging)
+template <class Merge, class = void> struct sums_degrees : std::false_type {};
+template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_degrees>> : std::true_type {};
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};

@@ -18,6 +18,7 @@ struct score_weighted {
   static constexpr char const* name = "score_weighted";
   static constexpr bool needs_score = true;
   static constexpr bool cooperative = false;
+  static constexpr bool sums_degrees = true;
   constexpr bool carries_degree() const { return true; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 

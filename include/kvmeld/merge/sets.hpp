@@ -31,21 +31,12 @@ KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), s.spreads};
 }
 
-/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the list, so that
-/// only the pivot has to find its place. Otherwise a heap sort.
-KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
-  for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
-    slot_t const pivot = list[i - 1];
-    list[i - 1] = list[i];
-    list[i] = pivot;
-  }
-  std::uint32_t ordered = 1;
-  while (ordered < n && list[ordered - 1] < list[ordered]) ++ordered;
-  if (ordered >= n) return;
+/// Sorts by `less`, a total order: a heap sort of one lane.
+template <class Less> KVMELD_HD void sort_slots(slot_t* list, std::uint32_t n, Less less) {
   auto const sift = [&](std::uint32_t root, std::uint32_t end) {
     for (std::uint32_t child = 2 * root + 1; child < end; child = 2 * root + 1) {
-      if (child + 1 < end && list[child] < list[child + 1]) ++child;
-      if (list[root] >= list[child]) return;
+      if (child + 1 < end && less(list[child], list[child + 1])) ++child;
+      if (!less(list[root], list[child])) return;
       slot_t const x = list[root];
       list[root] = list[child];
       list[child] = x;
@@ -59,6 +50,20 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
     list[end] = x;
     sift(0, end);
   }
+}
+
+/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the list, so that
+/// only the pivot has to find its place. Otherwise a heap sort.
+KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
+  for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
+    slot_t const pivot = list[i - 1];
+    list[i - 1] = list[i];
+    list[i] = pivot;
+  }
+  std::uint32_t ordered = 1;
+  while (ordered < n && list[ordered - 1] < list[ordered]) ++ordered;
+  if (ordered >= n) return;
+  sort_slots(list, n, [](slot_t a, slot_t b) { return a < b; });
 }
 
 /// Lists the sets of `map` (the step or the plan) into set_end and set_member.

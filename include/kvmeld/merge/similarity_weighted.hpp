@@ -22,6 +22,7 @@ struct similarity_weighted {
   static constexpr bool needs_score = false;
   static constexpr bool needs_similarity = true;
   static constexpr bool cooperative = false;
+  static constexpr bool sums_degrees = true;
   constexpr bool carries_degree() const { return degrees; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 

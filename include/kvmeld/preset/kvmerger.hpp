@@ -4,9 +4,11 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/guard/certified.hpp>
 #include <kvmeld/identify/admit/exact_budget.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/select/top.hpp>
@@ -37,6 +39,17 @@ inline paper_type with_thresholds(float const* theta, quantity recents, quantity
   p.select = {quantity::entries(0), recents, heavy};
   p.identify.admission.per_layer = theta;
   return p;
+}
+/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon, for all queries of norms up to `query_norm` (guard::certified). Sets
+/// of several rounds, thinned to what passes; tracks of which too little passes stay above their budgets.
+template <class Guard = guard::certified>
+policy<score::global, select::top,
+       identify::guarded<identify::consecutive_threshold<admit::exact_budget>, Guard>, merge::gaussian>
+guarded(Guard guard, type const& as = for_budget()) {
+  return {as.score, as.select, {as.identify, guard}, as.merge};
+}
+inline auto guarded(float epsilon, float query_norm) {
+  return guarded(guard::certified{epsilon, query_norm});
 }
 
 /// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no degrees.

@@ -1,0 +1,222 @@
+// The phases of a compression that is measured with probes.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/guard/measure_set.hpp>
+#include <kvmeld/guard/probe_bench.hpp>
+#include <kvmeld/guard/probed.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/sets.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace guard {
+
+/// Base of the phases below.
+template <class Q, class Keys, class Values> struct probe_phase {
+  probed<Q> guard;
+  kv<Keys, Values> x;
+  wave_ref wave;
+
+  template <class Team> using bench_of = probe_bench<Team, Q, Keys, Values>;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const {
+    return probe_bench<serial_team, Q, Keys, Values>::scratch(guard.probes.count * wave.ledger.extent.group,
+                                                              x.keys.channels(), x.values.channels());
+  }
+  /// Bits of the largest change that is let through: less than epsilon by what sums in float may be off.
+  KVMELD_HD std::uint32_t most() const { return float_bits(guard.epsilon * 0.9921875f); }
+};
+
+/// What the probes see before anything merges.
+template <class Q, class Keys, class Values> struct probe_outputs_phase : probe_phase<Q, Keys, Values> {
+  using base = probe_phase<Q, Keys, Values>;
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (this->wave.state[t.item].active == 0) return;
+    typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
+    bench.begin(this->wave.state[t.item].length);
+  }
+};
+
+/// Strikes out candidates whose pair alone would change a probe by too much. For identifiers that list edges.
+template <class Identify, class Q, class Keys, class Values>
+struct probe_veto_phase : probe_phase<Q, Keys, Values> {
+  using base = probe_phase<Q, Keys, Values>;
+  static constexpr std::uint32_t per_tile = 256;
+  Identify identify;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, per_tile); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = this->wave.state[t.item];
+    if (s.active == 0) return;
+    std::uint32_t const edges = identify.edges(s.field), begin = t.index * per_tile;
+    if (begin >= edges) return;
+    candidate* const list = this->wave.candidates + this->wave.at(t.item, 0);
+    typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
+    for (std::uint32_t i = begin; i < min_of(edges, begin + per_tile); ++i) {
+      candidate const c = list[i];
+      if (c.key == 0) continue;
+      bool const passes = bench.pair_passes(c.target, c.source, this->most());
+      if (!passes && team.lane() == 0) list[i].key = 0;
+      team.sync();
+    }
+  }
+};
+
+/// Sets of the step about their rows, in the order of members that `slot` gives.
+template <class Slot>
+KVMELD_HD auto set_of_step(wave_ref const& wave, tile const& t, slot_t pivot, std::uint32_t count, Slot slot,
+                           float key, float value) {
+  plan_ref const step = wave.step;
+  std::uint32_t const item = t.item;
+  float const* const degree = wave.ledger.degree + wave.ledger.at(t.where, 0);
+  return probed_set{count,
+                    pivot,
+                    slot,
+                    [=](std::uint32_t i) { return degree[slot(i)]; },
+                    [=](std::uint32_t i) { return step.key_weight[step.at(item, slot(i))] * key; },
+                    [=](std::uint32_t i) { return step.value_weight[step.at(item, slot(i))] * value; }};
+}
+
+/// wave.candidates[pivot].key = bits of what the set alone would change.
+template <class Q, class Keys, class Values> struct probe_cost_phase : probe_phase<Q, Keys, Values> {
+  using base = probe_phase<Q, Keys, Values>;
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, set_block); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = this->wave.state[t.item];
+    std::uint32_t const begin = t.index * set_block;
+    if (begin >= s.length || s.merged == 0) return;
+    typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
+    for (slot_t p = begin; p < min_of(s.length, begin + set_block); ++p) {
+      member_list const m = members_of(this->wave, t.item, p);
+      if (m.count < 2) continue;
+      slot_t const* const slots = m.slots;
+      bench.measure(set_of_step(
+          this->wave, t, p, m.count, [=](std::uint32_t i) { return slots[i]; }, 1.0f, 1.0f));
+      std::uint32_t const cost = bench.alone();
+      if (team.lane() == 0) this->wave.candidates[this->wave.at(t.item, p)].key = cost;
+    }
+  }
+};
+
+/// Lets the sets of a track through one after the other, cheapest first, as long as no probe has changed by more than
+/// epsilon in all; of a set that does not fit as many members as halving finds to fit, those first that would change the
+/// least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.field: both are free since sets were admitted.
+template <class Q, class Keys, class Values> struct probe_admit_phase : probe_phase<Q, Keys, Values> {
+  using base = probe_phase<Q, Keys, Values>;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    wave_ref const& w = this->wave;
+    track_state const& s = w.state[t.item];
+    if (s.merged == 0) return;
+    slot_t* const order = w.field + w.at(t.item, 0);
+    candidate* const ranks = w.candidates + w.at(t.item, 0);
+    std::uint32_t const sets = compact_indices(
+        team, s.length, [&](std::uint32_t p) { return members_of(w, t.item, p).count > 1; },
+        [&](std::uint32_t rank, std::uint32_t p) { order[rank] = p; });
+    if (team.lane() == 0) {
+      sort_slots(order, sets, [&](slot_t a, slot_t b) {
+        return ranks[a].key < ranks[b].key || (ranks[a].key == ranks[b].key && a < b);
+      });
+    }
+    team.sync();
+    typename base::template bench_of<Team> const bench(team, w, this->guard, this->x, t);
+    for (std::uint32_t i = 0; i < sets; ++i) {
+      slot_t const p = order[i];
+      member_list const m = members_of(w, t.item, p);
+      slot_t const* const slots = m.slots;
+      if (fits(bench, set_of_step(
+                          w, t, p, m.count, [=](std::uint32_t j) { return slots[j]; }, 1.0f, 1.0f))) {
+        bench.admit();
+        continue;
+      }
+      rank(team, bench, t, p, m);
+      std::uint32_t low = 1, high = m.count;
+      while (high - low > 1) {
+        std::uint32_t const middle = low + (high - low) / 2;
+        (fits(bench, nearest(t, p, m, middle)) ? low : high) = middle;
+      }
+      if (low > 1) {
+        bench.measure(nearest(t, p, m, low));
+        bench.admit();
+      }
+      thin(team, t, m, low);
+    }
+  }
+
+private:
+  template <class Bench, class Set> KVMELD_HD bool fits(Bench const& bench, Set const& set) const {
+    bench.measure(set);
+    return bench.together() <= this->most();
+  }
+  /// The r-th nearest member is ranks[slots[r]].target.
+  template <class Team, class Bench>
+  KVMELD_HD void rank(Team const& team, Bench const& bench, tile const& t, slot_t p,
+                      member_list const& m) const {
+    candidate* const ranks = this->wave.candidates + this->wave.at(t.item, 0);
+    for (std::uint32_t i = 0; i < m.count; ++i) {
+      std::uint32_t cost = 0;
+      if (m.slots[i] != p) {
+        bench.measure_pair(p, m.slots[i]);
+        cost = 1 + bench.alone();
+      }
+      if (team.lane() == 0) ranks[m.slots[i]].key = cost;
+      team.sync();
+    }
+    team.for_each(m.count, [&](std::uint32_t i) {
+      slot_t const s = m.slots[i];
+      std::uint32_t before = 0;
+      for (std::uint32_t j = 0; j < m.count; ++j) {
+        slot_t const other = m.slots[j];
+        before +=
+            ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
+      }
+      ranks[s].source = before;
+      ranks[m.slots[before]].target = s;
+    });
+    team.sync();
+  }
+  KVMELD_HD auto nearest(tile const& t, slot_t p, member_list const& m, std::uint32_t count) const {
+    candidate const* const ranks = this->wave.candidates + this->wave.at(t.item, 0);
+    slot_t const* const slots = m.slots;
+    plan_ref const& step = this->wave.step;
+    kept_members const kept{ranks, count};
+    return set_of_step(
+        this->wave, t, p, count, [=](std::uint32_t i) { return ranks[slots[i]].target; },
+        rescaling(step, t.item, m, kept, step.key_weight),
+        rescaling(step, t.item, m, kept, step.value_weight));
+  }
+  template <class Team>
+  KVMELD_HD void thin(Team const& team, tile const& t, member_list const& m, std::uint32_t count) const {
+    thin_set(team, this->wave, t, m, {this->wave.candidates + this->wave.at(t.item, 0), count});
+  }
+};
+
+/// Writes by how much the probes changed most, for tracks that were above their budget.
+template <class Q, class Keys, class Values> struct probe_error_phase : probe_phase<Q, Keys, Values> {
+  using base = probe_phase<Q, Keys, Values>;
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state const& s = this->wave.state[t.item];
+    if (s.length <= s.limit) return;
+    typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
+    std::uint32_t const error = bench.so_far();
+    if (team.lane() == 0) this->wave.ledger.word(t.where, track_word::guarded_error) = error;
+  }
+};
+
+}  // namespace guard
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,85 @@
+// The measured guard: a merge passes only while given queries see it little (KVMerger definition 3.1).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace guard {
+
+/// Queries that merging is measured with, the same number for every query head of every sequence: those of the last tokens
+/// (an observation window), or any. Rows are addressed by sequence slot, query head and probe; layers lie a stride apart.
+/// All memory is the executor's and stays valid until a compression has run.
+template <class Q> struct probe_set {
+  head_rows<Q const> query;  ///< rows of key_dim, as attention takes them
+  head_rows<float const>
+      lse;  ///< their natural log-sum-exps over the cache as it is, sink and degrees included
+  std::int64_t query_layer_stride = 0, lse_layer_stride = 0;  ///< in elements
+  std::uint32_t count = 0;                                    ///< probes per query head; 0: none given yet
+  float* room = nullptr;                                      ///< probe_room(shape, count) floats
+
+  KVMELD_HD Q const* query_row(track t, std::uint32_t head, std::uint32_t i) const {
+    return query.row(t.sequence, head, i) + std::int64_t{t.layer} * query_layer_stride;
+  }
+  KVMELD_HD float lse_of(track t, std::uint32_t head, std::uint32_t i) const {
+    return lse.row(t.sequence, head, i)[std::int64_t{t.layer} * lse_layer_stride];
+  }
+};
+
+/// Floats that a set of probes needs beside them: per track and probe its output, what merging has added to it, and to the
+/// softmax's denominator.
+inline std::size_t probe_room(shape const& s, std::uint32_t count) {
+  return std::size_t{s.tracks()} * count * s.group * (2 * std::size_t{s.value_dim} + 1);
+}
+
+/// Sets are merged, thinned or left alone such that no probe's output of one head changes by more than epsilon (Euclidean
+/// norm) in one compression: measured, sets together, with rows as they are stored. Sets are let through in the order of what
+/// they alone would change, cheapest first, ties to the lower slot. Nothing is promised for other queries, nor from one
+/// compression to the next: give the cache new probes before each (merged_cache::set_guard). See docs/guarded.md.
+template <class Q> struct probed {
+  float epsilon;
+  probe_set<Q> probes{};
+  /// How logits are made of probes. causal: probe i of count does not see the count - 1 - i last entries. Neither a window
+  /// nor a rotation; a sink is in the log-sum-exps.
+  attention_params params{};
+  std::uint32_t rounds = 16;  ///< of one compression at most
+
+  static constexpr char const* name = "probed";
+  static constexpr channel_list channels(channel_list of_score) { return of_score; }
+
+  std::string problem() const {
+    if (!(epsilon > 0.0f && is_finite(epsilon)))
+      return message("guard::probed.epsilon is ", epsilon, "; allowed are finite numbers above 0");
+    if (params.window != 0)
+      return message("guard::probed.params.window is ", params.window,
+                     "; allowed is 0 (none), since a set is seen or not as a whole");
+    if (params.rope.active())
+      return "guard::probed.params.rope rotates keys at attention time; allowed are keys that lie rotated";
+    if (!params.use_degree)
+      return "guard::probed.params.use_degree is false; allowed is true, since merged entries stand for "
+             "several";
+    if (rounds == 0) return "guard::probed.rounds is 0; allowed are numbers from 1 on";
+    return {};
+  }
+  /// Why nothing can be compressed so yet; empty if it can.
+  std::string problem_of_call(char const* call) const {
+    if (probes.count == 0)
+      return message(call, ": guard::probed.probes.count is 0; give probes by set_guard first");
+    if (probes.query.data == nullptr || probes.lse.data == nullptr || probes.room == nullptr)
+      return message(call, ": guard::probed.probes has a null pointer; give query, lse and room");
+    return {};
+  }
+};
+
+}  // namespace guard
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
