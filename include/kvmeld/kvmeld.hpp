@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_and_observe.hpp>
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/attention/log_degree_by_page.hpp>
