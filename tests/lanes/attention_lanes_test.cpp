@@ -102,6 +102,22 @@ template <class Executor> support::byte_list every_option(Executor executor) {
                               kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1), {parts, memory});
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
                   params);
+    // Some of the queries again, to base 2, and at once with attention.
+    kvmeld::probe_rows const probes{9, 2};
+    kvmeld::attention::extend(
+        cache.executor(), params, batch, queries, cache.ref(),
+        kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
+        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)));
+    cache.observe(
+        batch, queries,
+        {kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1), kvmeld::lse_base::two},
+        params, probes);
+    std::vector<float> room(kvmeld::attention::observed_floats(extent, 2, 20, probes));
+    kvmeld::attention::extend_and_observe(
+        cache, params, batch, queries,
+        kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim), room,
+        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), probes,
+        {parts, memory});
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})
       result.insert(result.end(), part.begin(), part.end());
   }
