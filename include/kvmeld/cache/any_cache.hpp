@@ -11,6 +11,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/probes.hpp>
@@ -128,6 +129,12 @@ public:
   void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
   status request_report() { return held_->request_report(); }
   bool poll_report() { return held_->poll_report(); }
+  status request_figures(index_list slots) { return held_->request_figures(slots); }
+  bool figures_ready() { return held_->figures_ready(); }
+  live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
+    return held_->figures(layer, slot, kv_head);
+  }
+  figures_sum figures(std::uint32_t slot) const { return held_->figures(slot); }
   std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
   std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
   std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
@@ -161,6 +168,10 @@ private:
     virtual void report_lengths(std::uint32_t) = 0;
     virtual status request_report() = 0;
     virtual bool poll_report() = 0;
+    virtual status request_figures(index_list) = 0;
+    virtual bool figures_ready() = 0;
+    virtual live_figures figures(std::uint32_t, std::uint32_t, std::uint32_t) const = 0;
+    virtual figures_sum figures(std::uint32_t) const = 0;
     virtual std::size_t saved_bytes(std::uint32_t) const = 0;
     virtual status save(std::uint32_t, span<std::byte>) const = 0;
     virtual std::vector<std::byte> save(std::uint32_t) const = 0;
@@ -204,6 +215,12 @@ private:
     void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
     status request_report() override { return cache.request_report(); }
     bool poll_report() override { return cache.poll_report(); }
+    status request_figures(index_list slots) override { return cache.request_figures(slots); }
+    bool figures_ready() override { return cache.figures_ready(); }
+    live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t head) const override {
+      return cache.figures(layer, slot, head);
+    }
+    figures_sum figures(std::uint32_t slot) const override { return cache.figures(slot); }
     std::size_t saved_bytes(std::uint32_t slot) const override { return cache.saved_bytes(slot); }
     status save(std::uint32_t slot, span<std::byte> out) const override { return cache.save(slot, out); }
     std::vector<std::byte> save(std::uint32_t slot) const override { return cache.save(slot); }

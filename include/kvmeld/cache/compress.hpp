@@ -7,6 +7,7 @@
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/count_figures.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/cache/padding.hpp>
@@ -16,6 +17,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -44,6 +46,7 @@ struct workspace_ref {
   wave_ref wave;  ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
+  figure_counts* figures;     ///< [tracks of the cache] null: nothing is counted
 };
 
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
@@ -250,8 +253,10 @@ void apply(Executor& executor, kv<Keys, Values> const& x, ledger_ref const& ledg
   detail::for_each_wave(ws, ledger, work, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
+    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     launch(link_phase{wave, wave.plan});
     detail::merge_keys(launch, x.keys, wave.plan);
+    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
     detail::finish(launch, x, true);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
@@ -276,6 +281,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
+    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       if (merges) detail::merge_keys(launch, x.keys, wave.step);
@@ -285,6 +291,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       launch(fallback_phase{wave, true});
     }
     launch(end_phase{wave, true});
+    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
     detail::finish(launch, x, merges);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

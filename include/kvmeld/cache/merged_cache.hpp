@@ -7,8 +7,8 @@
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/compress.hpp>
+#include <kvmeld/cache/figure_calls.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
-#include <kvmeld/cache/observing_calls.hpp>
 #include <kvmeld/cache/padding.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
@@ -37,8 +37,8 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public observing_calls<Executor, Policy, Keys, Values> {
-  using base = observing_calls<Executor, Policy, Keys, Values>;
+class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
+  using base = figure_calls<Executor, Policy, Keys, Values>;
   using base::arrays_;
   using base::bounds_of;
   using base::budgets_;
@@ -196,6 +196,7 @@ public:
     saved::resume(to.ledger, slot, from, policy_name_);
     if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
     known_.read(to.ledger, slot);
+    this->open_figures(slot);
     return {};
   }
 
