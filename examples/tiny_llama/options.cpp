@@ -166,6 +166,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.seed = whole("--seed", v, 0, std::numeric_limits<std::uint64_t>::max()); });
   add("--json", "FILE", "write the figures as JSON", [&](auto const& v) { o.json = some_path("--json", v); });
   add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) { o.chart = some_path("--chart", v); });
+  add("--figures", "FILE", "write the live figures (degrees, fates, attention mass) as SVG",
+      [&](auto const& v) { o.figures = some_path("--figures", v); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",
       [&](auto const& v) { o.threads = small("--threads", v, 0, 1024); });
 

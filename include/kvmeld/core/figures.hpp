@@ -61,6 +61,20 @@ struct figures_sum {
     masses += static_cast<double>(f.mass_retained);
     masses_in_all += static_cast<double>(f.mass_retained_in_all);
   }
+  void operator+=(figures_sum const& other) {
+    tracks += other.tracks;
+    tokens += other.tokens;
+    held += other.held;
+    merged += other.merged;
+    dropped += other.dropped;
+    merged_in_all += other.merged_in_all;
+    dropped_in_all += other.dropped_in_all;
+    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] += other.degrees[b];
+    if (other.largest_degree > largest_degree) largest_degree = other.largest_degree;
+    if (other.least_mass_retained < least_mass_retained) least_mass_retained = other.least_mass_retained;
+    masses += other.masses;
+    masses_in_all += other.masses_in_all;
+  }
   /// Means over the tracks: every track saw the same queries.
   double mass_retained() const { return tracks == 0 ? 1.0 : masses / tracks; }
   double mass_retained_in_all() const { return tracks == 0 ? 1.0 : masses_in_all / tracks; }
