@@ -98,9 +98,13 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
             float* const near = dv <= dk ? k : v;  // the keys are done with
             with_tile(team, cache.values, t.where, begin, tokens, near, use);
           };
-          bool const plain = params.softcap == 0.0f && params.use_degree && !kept.wanted();
+          bool const plain = params.softcap == 0.0f && params.use_degree;
+          auto const keep = [&](std::uint32_t r, float const* products, std::uint32_t seen) {
+            float* const to = kept.wanted() ? kept_row[r] : nullptr;
+            for (std::uint32_t i = 0; to != nullptr && i < seen; ++i) to[begin + i] = products[i] + bias[i];
+          };
           ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, keys, values, tokens, dk, dv, logits,
-                                              plain ? bias : nullptr, logit, visible, state);
+                                              plain ? bias : nullptr, logit, visible, state, keep);
           continue;
         }
       }
