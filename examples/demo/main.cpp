@@ -50,6 +50,13 @@ report_row summarise(std::string const& method, std::string const& kind, double 
   row.compress_ms = 1e3 * t.compress_seconds / t.contexts;
   row.observe_ms = 1e3 * t.observe_seconds / t.contexts;
   row.decode_tokens_per_s = static_cast<double>(t.tokens) / t.decode_seconds;
+  auto const of = [](std::uint64_t part, std::uint64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
+  };
+  if (t.scored) row.mass_retained = t.live.mass_retained();
+  row.merged = of(t.live.merged_in_all, t.live.tokens);
+  row.dropped = of(t.live.dropped_in_all, t.live.tokens);
+  for (std::uint64_t n : t.live.degrees) row.degrees.push_back(of(n, t.live.held));
   return row;
 }
 
@@ -162,6 +169,10 @@ int main(int argc, char** argv) {
     if (!parsed.chosen.chart.empty()) {
       tiny_llama::write_chart(results, parsed.chosen.chart);
       std::cout << "chart:   " << parsed.chosen.chart << "\n";
+    }
+    if (!parsed.chosen.figures.empty()) {
+      tiny_llama::write_figures_chart(results, parsed.chosen.figures);
+      std::cout << "live:    " << parsed.chosen.figures << "\n";
     }
     return 0;
   } catch (tiny_llama::option_error const& problem) {

@@ -22,6 +22,8 @@ struct tally {
   recall_result after, inside;
   std::uint64_t bytes = 0;
   int contexts = 0;
+  kvmeld::figures_sum live;  ///< of every context's tracks, after compression
+  bool scored = false;       ///< the policy ranks by attention
 };
 
 /// Asks an engine whose cache has its final form everything that is asked after compression.
@@ -65,6 +67,8 @@ void measure(tiny_llama::model& model, Policy const& policy, context const& c, s
     targets[b].apply(engine);
     tallies[b].compress_seconds += seconds_since(start);
     tallies[b].observe_seconds += observing;
+    tallies[b].live += engine.figures();
+    tallies[b].scored = engine.cache().needs_observation().when != kvmeld::observation::none;
     question(engine, c, tallies[b]);
     done();
   }

@@ -99,6 +99,12 @@ public:
     attend(all, layer, n, q, out);
   }
 
+  /// What the cache holds and what its compressions did, over all layers and heads.
+  kvmeld::figures_sum figures() {
+    cache_.request_figures({0});  // the host's are there at once
+    return cache_.figures(0);
+  }
+
   auto const& cache() const { return cache_; }
   std::vector<kvmeld::half> const& keys() const { return keys_; }
   std::vector<kvmeld::half> const& values() const { return values_; }
@@ -116,6 +122,7 @@ private:
   /// Policies that share entries keep members: at most every token of the capacity.
   static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
     kvmeld::limits sizes{extent};
+    sizes.figures = true;
     if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
     sizes.ignore_degree = how.ignore_degree;
     if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;

@@ -171,6 +171,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--calibration", "FILE",
       "file of kvmeld_calibrate: each method that it knows runs again with a budget per head, and more",
       [&](auto const& v) { o.calibration = some_path("--calibration", v); });
+  add("--figures", "FILE", "write the live figures (degrees, fates, attention mass) as SVG",
+      [&](auto const& v) { o.figures = some_path("--figures", v); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",
       [&](auto const& v) { o.threads = small("--threads", v, 0, 1024); });
 

@@ -19,7 +19,7 @@ struct options {
   std::uint64_t seed = 1;
   std::string score = "global", select = "top", identify = "chunked_bipartite",
               merge = "degree_weighted";  ///< parts of the method "composed"
-  std::string json, chart;                ///< empty: not written
+  std::string json, chart, figures;       ///< empty: not written
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
   int threads = 0;                        ///< 0: as many as the machine has
 

@@ -23,6 +23,10 @@ struct report_row {
   double compress_ms = -1;
   double decode_tokens_per_s = -1;
   double observe_ms = -1;  ///< recomputing the prompt's attention for the score, before compression
+  double mass_retained =
+      -1;  ///< of the attention that the score had gathered; negative: the policy has no score
+  double merged = -1, dropped = -1;  ///< shares of the context's tokens, over all tracks
+  std::vector<double> degrees = {};  ///< shares of the entries held, by powers of two of their degree
 };
 
 struct report {
@@ -48,5 +52,11 @@ std::string to_chart(report const& results);
 
 /// Writes to_chart beside `path` and renames it. Throws std::runtime_error.
 void write_chart(report const& results, std::string const& path);
+
+/// An SVG of the live figures: per budget and method the degrees, what became of the tokens, and the mass retained.
+std::string to_figures_chart(report const& results);
+
+/// Writes to_figures_chart beside `path` and renames it. Throws std::runtime_error.
+void write_figures_chart(report const& results, std::string const& path);
 
 }  // namespace tiny_llama

@@ -31,6 +31,10 @@ std::string to_json(report const& results) {
     item["compress_ms"] = figure(row.compress_ms);
     item["decode_tokens_per_s"] = figure(row.decode_tokens_per_s);
     item["observe_ms"] = figure(row.observe_ms);
+    item["mass_retained"] = figure(row.mass_retained);
+    item["merged"] = figure(row.merged);
+    item["dropped"] = figure(row.dropped);
+    item["degrees"] = row.degrees;
     rows.push_back(std::move(item));
   }
   ordered out;

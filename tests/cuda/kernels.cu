@@ -6,7 +6,7 @@ namespace {
 template <class T, class Policy> void instantiate(Policy const& policy, T* rows) {
   kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
   kvmeld::limits sizes{extent};
-  sizes.whole_plan = true;
+  sizes.whole_plan = sizes.figures = true;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 512 : 0;
   kvmeld::strided<T> const layout(rows, "LSTHC", extent, 128);
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy, kvmeld::kv{layout, layout}, sizes};
@@ -15,7 +15,7 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
   cache.open(0, 100);
   cache.append({0}, {1});
   cache.commit({0}, {1});
-  cache.observe({0, 0, 1}, q, kvmeld::rows_by_head<float const>(nullptr, 1, 4, 1));
+  cache.observe({0, 0, 1}, q, kvmeld::rows_by_head<float const>(nullptr, 1, 4, 1), {}, kvmeld::every_nth(10));
   cache.plan({0}, kvmeld::budget::entries(50));
   cache.apply();
   cache.compress({0}, kvmeld::budget::entries(40));
@@ -27,10 +27,14 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
   cache.close(1);
   cache.request_report();
   cache.poll_report();
+  cache.request_figures({0});
+  cache.figures_ready();
   kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, q, cache.ref(), out);
   if constexpr (!decltype(cache)::shares) {
     kvmeld::attention::split_keys const split{4, {reinterpret_cast<float*>(rows), 1u << 20}};
     kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, q, cache.ref(), out, {}, split);
+    kvmeld::attention::extend_and_observe(cache, {}, {0, 0, 1}, q, out,
+                                          {reinterpret_cast<float*>(rows), 1u << 20});
   }
 }
 
@@ -59,6 +63,9 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   kvmeld::page_notes<> const notes{
       kvmeld::dense_places(kvmeld::table_rows<std::int32_t>(nullptr, 4), 64, extent), nullptr, nullptr};
   cache.write_pages({0}, notes);
+  kvmeld::attention::output_error(cache.executor(), {}, {0, 0, 1},
+                                  kvmeld::rows_by_token<__nv_bfloat16 const>(a, 1, 4, 128), cache.ref(),
+                                  kvmeld::rows_by_token<float const>(nullptr, 1, 4, 128), {}, {});
   cache.adopt(1, 10, 10, notes);
   kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {0}, {10}, notes.places, a);
 }

@@ -34,6 +34,19 @@ template <class Policy> void same_scores(char const* name, Policy const& policy)
       };
       observe(pair.host(), q.data(), lse.data());
       observe(pair.device(), far_q.data(), far_lse.data());
+      // Every fifth query again: attention and then observation here, both at once there.
+      auto const fifth = kvmeld::every_nth(5);
+      pair.host().observe({layer, slot, rows},
+                          kvmeld::rows_by_token<element const>(q.data(), rows, heads, extent.key_dim),
+                          kvmeld::rows_by_head<float const>(lse.data(), rows, heads, 1), {}, fifth);
+      device_array<float> const room(
+          std::vector<float>(kvmeld::attention::observed_floats(extent, 1, rows, fifth)));
+      device_array<float> const far_out(out);
+      kvmeld::attention::extend_and_observe(
+          pair.device(), kvmeld::attention_params{}, kvmeld::query_batch{layer, slot, rows},
+          kvmeld::rows_by_token<element const>(far_q.data(), rows, heads, extent.key_dim),
+          kvmeld::rows_by_token(far_out.data(), rows, heads, extent.value_dim),
+          {room.data(), kvmeld::attention::observed_floats(extent, 1, rows, fifth)}, {}, fifth);
       REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     }
     auto const& here = pair.host().ledger();

@@ -133,7 +133,10 @@ public:
     device_.report_lengths(slot);
     CHECK(device_.longest(slot) == host_.longest(slot));
     CHECK(device_.findings(slot) == host_.findings(slot));
-    if (units == 0) CHECK(device_.save(slot) == host_.save(slot));
+    if (units == 0) {
+      CHECK(device_.save(slot) == host_.save(slot));
+      check_figures(slot);
+    }
     CHECK(farthest(keys_, device_keys_.get()) <= units);
     CHECK(farthest(values_, device_values_.get()) <= units);
   }
@@ -143,6 +146,18 @@ public:
   }
 
 private:
+  void check_figures(std::uint32_t slot) {
+    both([&](auto& c) { c.request_figures({slot}); });
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(device_.figures_ready());
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
+        kvmeld::live_figures const here = host_.figures(layer, slot, head);
+        kvmeld::live_figures const there = device_.figures(layer, slot, head);
+        CHECK(std::memcmp(&here, &there, sizeof here) == 0);
+      }
+    }
+  }
   template <class Q> void check_attention_of(std::uint32_t slot) {
     std::uint32_t const heads = extent.query_heads();
     std::vector<Q> q;
@@ -195,7 +210,7 @@ private:
     kvmeld::limits s{extent};
     s.scope = scope;
     s.budgets_over = over;
-    s.whole_plan = true;
+    s.whole_plan = s.figures = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
     return s;
   }

@@ -57,6 +57,8 @@ TEST_CASE("options: values") {
                         "18446744073709551615",
                         "--json",
                         "j",
+                        "--figures",
+                        "f",
                         "--chart",
                         "c",
                         "--threads",
@@ -72,6 +74,7 @@ TEST_CASE("options: values") {
   CHECK(o.seed == 18446744073709551615u);
   CHECK(o.json == "j");
   CHECK(o.chart == "c");
+  CHECK(o.figures == "f");
   CHECK(o.threads == 2);
   CHECK(parse({"--method", "all"}).chosen.methods == parse({}).chosen.methods);
   auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
@@ -106,7 +109,7 @@ TEST_CASE("options: refusals") {
   CHECK(test::has(told({"--seed", "18446744073709551616"}),
                   "--seed is '18446744073709551616'; a whole number from 0 to"));
   CHECK(test::has(told({"--threads", "2000"}), "--threads is '2000'; a whole number from 0 to 1024"));
-  for (char const* path : {"--model", "--text", "--json", "--chart"}) {
+  for (char const* path : {"--model", "--text", "--json", "--chart", "--figures"}) {
     CHECK(told({path, ""}) == std::string(path) + " is ''; a path is needed.");
   }
   CHECK(test::has(told({"--foo"}), "--foo"));

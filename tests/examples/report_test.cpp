@@ -22,6 +22,10 @@ report sample() {
       {"streaming_llm", "evict", 0.5, 1.75, 0.5, 0.4, 0.6, 0.5, 0.1, 2097152, 1048576, 0.5, 700});
   out.rows.push_back(
       {"chelsea", "merge", 0.5, 1.71, 0.75, 0.6, -1, -1, 0.125, 2097152, 1048576, 2.5, 650.25});
+  out.rows.back().merged = 0.4375;
+  out.rows.back().dropped = 0.0625;
+  out.rows.back().mass_retained = 0.875;
+  out.rows.back().degrees = {0.5, 0.25, 0.125, 0, 0, 0.0625, 0, 0, 0, 0, 0.0625, 0};
   out.rows.push_back({"chelsea", "merge", 0.2, 1.72, 0.625, 0.5, 0.7, 0.5, 0.2, 2097152, 419430, 2.25, 800});
   return out;
 }
@@ -53,7 +57,7 @@ TEST_CASE("JSON holds every figure and is put in place whole") {
   for (std::size_t i = 0; i < wanted.rows.size(); ++i) {
     auto const& row = got["rows"][i];
     auto const& r = wanted.rows[i];
-    CHECK(row.size() == 14);
+    CHECK(row.size() == 18);
     CHECK(row["method"] == r.method);
     CHECK(row["kind"] == r.kind);
     CHECK(row["kv_bytes_full"] == r.kv_bytes_full);
@@ -66,10 +70,14 @@ TEST_CASE("JSON holds every figure and is put in place whole") {
                                                       {"needle_exact_inside", r.needle_exact_inside},
                                                       {"output_error", r.output_error},
                                                       {"compress_ms", r.compress_ms},
-                                                      {"decode_tokens_per_s", r.decode_tokens_per_s}};
+                                                      {"decode_tokens_per_s", r.decode_tokens_per_s},
+                                                      {"mass_retained", r.mass_retained},
+                                                      {"merged", r.merged},
+                                                      {"dropped", r.dropped}};
     for (auto const& [name, value] : figures) {
       CHECK((value < 0 ? row[name].is_null() : row[name].get<double>() == value));
     }
+    CHECK(row["degrees"].get<std::vector<double>>() == r.degrees);
   }
   CHECK(test::has(
       test::refusal<std::runtime_error>([&] { tiny_llama::write_json(wanted, folder / "none/r.json"); }),
@@ -122,6 +130,30 @@ TEST_CASE("the chart is well-formed and escapes names") {
   test::temporary_folder const folder;
   tiny_llama::write_chart(sample(), folder / "c.svg");
   CHECK(tiny_llama::read_file(folder / "c.svg", 1 << 20) == svg);
+}
+
+TEST_CASE("the picture of the live figures is well-formed, and its bars are as long as their shares") {
+  auto const svg = tiny_llama::to_figures_chart(sample());
+  CHECK(svg.rfind("<svg ", 0) == 0);
+  CHECK(test::has(svg, "tiny &lt;&amp;&gt; &quot;model&quot;"));
+  CHECK(test::has(svg, "budget 50%"));
+  CHECK(test::has(svg, "budget 20%"));
+  CHECK(test::has(svg, ">87.5%<"));
+  CHECK(test::has(svg, ">no score<"));
+  CHECK(!test::has(svg, ">full<"));
+  CHECK(!test::has(svg, "nan"));
+  CHECK(!test::has(svg, "inf"));
+  CHECK(std::count(svg.begin(), svg.end(), '<') == std::count(svg.begin(), svg.end(), '>'));
+  // Half of 330 pixels for degree 1, an eighth for 32 and more at the end, 0.4375 of 240 for what merged.
+  CHECK(test::has(svg, "\"140.0,"));
+  CHECK(test::has(svg, " 305.0,"));
+  CHECK(test::has(svg, "\"428.8,"));
+  CHECK(test::has(svg, "\"620.0,"));
+  CHECK(test::has(svg, " 725.0,"));
+  CHECK(!test::has(tiny_llama::to_figures_chart(report{}), "nan"));
+  test::temporary_folder const folder;
+  tiny_llama::write_figures_chart(sample(), folder / "f.svg");
+  CHECK(tiny_llama::read_file(folder / "f.svg", 1 << 20) == svg);
 }
 
 TEST_CASE("progress: a line per tenth in a log, one line redrawn on a terminal") {

@@ -10,10 +10,10 @@ namespace {
 constexpr kvmeld::shape extent{2, 2, 2, 3, 16, 16, 150};
 
 struct outputs {
-  support::byte_list ledger, bias, bias_half;
+  support::byte_list ledger, bias, bias_half, figures;
 };
 bool operator==(outputs const& a, outputs const& b) {
-  return a.ledger == b.ledger && a.bias == b.bias && a.bias_half == b.bias_half;
+  return a.figures == b.figures && a.ledger == b.ledger && a.bias == b.bias && a.bias_half == b.bias_half;
 }
 
 // Probabilities as an engine would hand them over, in two blocks, then merging and the bias.
@@ -24,6 +24,7 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
   w.write(d, 1, 0, 90);
   kvmeld::limits sizes{};
   sizes.extent = extent;
+  sizes.figures = true;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   cache.open(0, 140);
   cache.open(1, 90);
@@ -37,6 +38,15 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
     }
   }
   cache.compress({0}, kvmeld::budget::entries(60));
+  cache.request_figures(slots);
+  std::vector<kvmeld::live_figures> figures;
+  for (std::uint32_t slot : slots) {
+    support::for_tracks(extent, slot, [&](kvmeld::track t) {
+      figures.push_back(cache.figures(t.layer, slot, t.kv_head));
+      CHECK(figures.back().mass_retained > (slot == 0 ? 0.1f : 0.99f));
+      CHECK(figures.back().merged + figures.back().dropped == (slot == 0 ? 80u : 0u));
+    });
+  }
   std::vector<float> bias(2 * extent.query_heads() * extent.capacity);
   std::vector<kvmeld::half> bias_half(2 * extent.kv_heads * extent.capacity);
   kvmeld::attention::write_log_degree(
@@ -45,7 +55,8 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
   kvmeld::attention::write_log_degree(
       cache.executor(), cache.ref(), 0, slots,
       kvmeld::rows_by_head(bias_half.data(), 1, extent.kv_heads, extent.capacity));
-  return {support::ledger_bytes(cache), support::bytes_of(bias), support::bytes_of(bias_half)};
+  return {support::ledger_bytes(cache), support::bytes_of(bias), support::bytes_of(bias_half),
+          support::bytes_of(figures)};
 }
 
 }  // namespace
@@ -102,6 +113,22 @@ template <class Executor> support::byte_list every_option(Executor executor) {
                               kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1), {parts, memory});
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
                   params);
+    // Some of the queries again, to base 2, and at once with attention.
+    kvmeld::probe_rows const probes{9, 2};
+    kvmeld::attention::extend(
+        cache.executor(), params, batch, queries, cache.ref(),
+        kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
+        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)));
+    cache.observe(
+        batch, queries,
+        {kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1), kvmeld::lse_base::two},
+        params, probes);
+    std::vector<float> room(kvmeld::attention::observed_floats(extent, 2, 20, probes));
+    kvmeld::attention::extend_and_observe(
+        cache, params, batch, queries,
+        kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim), room,
+        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), probes,
+        {parts, memory});
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})
       result.insert(result.end(), part.begin(), part.end());
   }

@@ -50,6 +50,14 @@ public:
             kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),
             c.ref(),
             kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(), extent.value_dim));
+        if constexpr (!std::decay_t<decltype(c)>::shares) {
+          kvmeld::attention::extend_and_observe(
+              c, kvmeld::attention_params{}, batch,
+              kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),
+              kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(),
+                                    extent.value_dim),
+              observed_);
+        }
       }
     };
     if (recorded_ && d_.chance(0.3)) {
@@ -100,6 +108,8 @@ public:
   }
 
 private:
+  std::vector<float> observed_ =
+      std::vector<float>(kvmeld::attention::observed_floats(extent, extent.sequences, 2));
   struct given_up {};
   // Calls that are refused, or of which one throws: nothing of them has happened, as later checks see.
   template <class Calls> void gives_up(support::fenced_graph& graph, Calls calls) {

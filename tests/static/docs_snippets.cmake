@@ -1,5 +1,5 @@
-# Every block of C++ in the engines' pages is in the file that compiles them, comments and white space aside.
-#   cmake -DPAGES=<docs/engines> -DCOMPILED=<file> -P docs_snippets.cmake
+# Every block of C++ in pages is in the file that compiles them, comments and white space aside.
+#   cmake -DPAGES=<folder of pages, or a page> -DCOMPILED=<file> -P docs_snippets.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(bare text out)
@@ -19,7 +19,11 @@ endfunction()
 
 read_code("${COMPILED}" compiled)
 bare("${compiled}" compiled)
-file(GLOB pages "${PAGES}/*.md")
+if(IS_DIRECTORY "${PAGES}")
+  file(GLOB pages "${PAGES}/*.md")
+else()
+  set(pages "${PAGES}")
+endif()
 set(count 0)
 set(findings)
 foreach(page IN LISTS pages)

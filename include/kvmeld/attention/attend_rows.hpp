@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -25,7 +26,7 @@ template <class Q, class Out> struct attend_rows {
   batch_source source;
   head_rows<Q> query;
   head_rows<Out> out;
-  head_rows<float> lse;  ///< data null: not wanted
+  log_sums<float> lse;
 
   KVMELD_HD std::uint32_t blocks() const { return ceil_div(source.batch.most_queries(), query_block); }
   std::uint32_t tiles(shape const&) const { return blocks(); }
@@ -62,10 +63,11 @@ template <class Q, class Out> struct attend_rows {
         to[c] = element_traits<Out>::from_float(state.seen[r] != 0 ? total / state.sum[r] : 0.0f);
       });
     }
-    if (lse.data == nullptr) return;
+    if (!lse.given()) return;
     team.for_each(b.rows, [&](std::uint32_t r) {
-      *lse.row(b.member, b.head_of(r), b.query_of(r)) =
-          state.seen[r] != 0 ? state.highest[r] + std::log(state.sum[r]) : element_traits<float>::lowest;
+      lse.write(b.member, b.head_of(r), b.query_of(r),
+                state.seen[r] != 0 ? state.highest[r] + std::log(state.sum[r])
+                                   : element_traits<float>::lowest);
     });
   }
 

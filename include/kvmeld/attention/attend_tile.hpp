@@ -47,12 +47,14 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 namespace detail {
 
 /// keys(use) calls use with the tile of keys, then values(use) with that of values: each is used while it is near.
-/// Logits are logit(r, t, product), or product + bias[t] where `bias` is not null. Rows that see the same tokens are
-/// weighted together: what a row does not see must not even be multiplied by 0.
-template <class Kernels, class Keys, class Values, class Logit, class Visible>
+/// Logits are logit(r, t, product), or product + bias[t] where `bias` is not null; then keep(r, products, seen) is shown
+/// them first. Rows that see the same tokens are weighted together: what a row does not see must not even be multiplied
+/// by 0.
+template <class Kernels, class Keys, class Values, class Logit, class Visible, class Keep>
 void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, Keys keys, Values values,
                        std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim, float* logits,
-                       float const* bias, Logit logit, Visible visible, softmax_state const& state) {
+                       float const* bias, Logit logit, Visible visible, softmax_state const& state,
+                       Keep keep) {
   keys([&](auto const& k) {
     tuned.products(q, rows, key_dim, k.rows, tokens, k.ld, key_dim, logits, tokens);
   });
@@ -60,7 +62,11 @@ void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows,
     std::uint32_t const seen = min_of(tokens, visible(r));
     if (seen == 0) continue;
     float* const l = logits + std::size_t{r} * tokens;
-    for (std::uint32_t t = 0; bias == nullptr && t < seen; ++t) l[t] = logit(r, t, l[t]);
+    if (bias != nullptr) {
+      keep(r, l, seen);
+    } else {
+      for (std::uint32_t t = 0; t < seen; ++t) l[t] = logit(r, t, l[t]);
+    }
     state.factor[r] = tuned.soften(l, bias, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
     state.seen[r] = 1;
   }
@@ -96,7 +102,8 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
           [&](auto use) {
             use(tile_view<float>{v, value_dim});
           },
-          tokens, key_dim, value_dim, logits, nullptr, logit, visible, state);
+          tokens, key_dim, value_dim, logits, nullptr, logit, visible, state,
+          [](std::uint32_t, float const*, std::uint32_t) {});
     }
   }
   team.for_each(rows * tokens, [&](std::uint32_t i) {

@@ -4,11 +4,13 @@
 #include <kvmeld/attention/attend_masked.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/attention/kept_logits.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -32,6 +34,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
   using base::token_block;
   cache_ref<Keys, Values> cache;
   partial_rows parts;  ///< of one part: outputs are written at once
+  kept_logits kept{};
 
   std::uint32_t tiles(shape const&) const { return base::blocks() * parts.count; }
   std::size_t scratch_bytes(int) const {
@@ -42,7 +45,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
            scratch_size(token_block * dv * sizeof(float)) + scratch_size(token_block * sizeof(float)) +
            scratch_size(std::size_t{rows} * token_block * sizeof(float)) +
            softmax_scratch(rows, cache.values.channels()) + scratch_size(token_block * sizeof(position_t)) +
-           rope_scratch(params.rope, cache.keys.channels());
+           scratch_size(rows * sizeof(float*)) + rope_scratch(params.rope, cache.keys.channels());
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -61,8 +64,10 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
     float* const bias = team.template scratch<float>(token_block);
     float* const logits = team.template scratch<float>(std::size_t{most_rows} * token_block);
     position_t* const position = team.template scratch<position_t>(token_block);
+    float** const kept_row = team.template scratch<float*>(most_rows);
     double const* const turns = rope_table(team, params.rope, dk);
     softmax_state const state(team, most_rows, dv);
+    team.for_each(rows, [&](std::uint32_t r) { kept_row[r] = kept.row(b, r); });
     this->load_queries(team, b, dk, q);
     std::uint32_t const part = t.index / blocks;
     std::uint32_t const most = params.visible(length, b.queries, b.query_of(rows - 1));
@@ -76,8 +81,10 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       load_bias(team, cache.ledger, t.where, begin, tokens, bias);
-      auto const logit = [&](std::uint32_t, std::uint32_t i, float product) {
-        return params.logit(product, bias[i]);
+      auto const logit = [&](std::uint32_t r, std::uint32_t i, float product) {
+        float const x = params.logit(product, bias[i]);
+        if (kept.wanted() && kept_row[r] != nullptr) kept_row[r][begin + i] = x;
+        return x;
       };
       auto const visible = [&](std::uint32_t r) {
         std::uint32_t const seen = params.visible(length, b.queries, b.query_of(r));
@@ -92,8 +99,12 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
             with_tile(team, cache.values, t.where, begin, tokens, near, use);
           };
           bool const plain = params.softcap == 0.0f && params.use_degree;
+          auto const keep = [&](std::uint32_t r, float const* products, std::uint32_t seen) {
+            float* const to = kept.wanted() ? kept_row[r] : nullptr;
+            for (std::uint32_t i = 0; to != nullptr && i < seen; ++i) to[begin + i] = products[i] + bias[i];
+          };
           ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, keys, values, tokens, dk, dv, logits,
-                                              plain ? bias : nullptr, logit, visible, state);
+                                              plain ? bias : nullptr, logit, visible, state, keep);
           continue;
         }
       }
@@ -127,9 +138,31 @@ private:
   }
 };
 
+namespace detail {
+
+/// extend whose arguments are in order, and which leaves logits where `kept` wants some.
+template <class Executor, class Keys, class Values, class Q, class Out>
+void run_extend(Executor& executor, attention_params const& params, query_batch const& batch,
+                head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
+                log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
+  batch_source const source{cache.extent(), batch.staged(executor)};
+  attend_rows<Q, Out> const rows{params, source, query, out, lse};
+  partial_rows const parts{split.memory.data(),         split.parts,
+                           source.batch.size(),         cache.extent().query_heads(),
+                           source.batch.most_queries(), cache.extent().value_dim};
+  executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
+               source);
+  if (split.parts > 1) {
+    join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
+    executor.run(join, cache.extent(), source.items(), source);
+  }
+}
+
+}  // namespace detail
+
 /// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
 /// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
-/// lse (natural log, degrees and sink included) may be empty. A query that sees nothing gives zeros and the lowest float
+/// lse (natural log, or in_base_two(rows); degrees and sink included) may be empty. A query that sees nothing gives zeros and the lowest float
 /// (its sink where there is one); NaN in a visible row shows in the result.
 /// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any number
 /// of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not fit, and params
@@ -142,21 +175,11 @@ private:
 template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-              head_rows<float> lse = {}, split_keys split = {}) {
+              log_sums<float> lse = {}, split_keys split = {}) {
   std::string problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return report(problem);
-  batch_source const source{cache.extent(), batch.staged(executor)};
-  attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  partial_rows const parts{split.memory.data(),         split.parts,
-                           source.batch.size(),         cache.extent().query_heads(),
-                           source.batch.most_queries(), cache.extent().value_dim};
-  executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts}, cache.extent(), source.items(),
-               source);
-  if (split.parts > 1) {
-    join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
-    executor.run(join, cache.extent(), source.items(), source);
-  }
+  detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});
   return {};
 }
 

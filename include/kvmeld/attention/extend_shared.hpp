@@ -8,6 +8,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/team.hpp>
@@ -190,7 +191,7 @@ private:
 template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
-              head_rows<float> lse = {}) {
+              log_sums<float> lse = {}) {
   std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_and_observe.hpp>
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
@@ -10,10 +11,14 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/figures.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/probes.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/score/observation.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +57,7 @@ public:
   bool empty() const { return held_ == nullptr; }
   std::string name() const { return held_->name(); }
   bool needs_attention() const { return held_->needs_attention(); }
+  observation_need needs_observation() const { return held_->needs_observation(); }
   bool exact(shortfall fallback = shortfall::report) const { return held_->exact(fallback); }
   status const& valid() const { return held_->readings().valid(); }
   limits const& sizes() const { return held_->sizes(); }
@@ -78,13 +84,13 @@ public:
   status append(index_list slots, index_list counts) { return held_->append(slots, counts); }
   status commit(index_list slots, index_list accepted) { return held_->commit(slots, accepted); }
 
-  status observe(query_batch const& batch, any_rows query, head_rows<float const> lse,
-                 attention_params const& params = {}) {
-    return held_->observe(batch, query, lse, params);
+  status observe(query_batch const& batch, any_rows query, log_sums<float const> lse,
+                 attention_params const& params = {}, probe_rows probes = {}) {
+    return held_->observe(batch, query, lse, params, probes);
   }
   status observe_rows(query_batch const& batch, head_rows<float const> rows,
-                      attention_params const& params = {}) {
-    return held_->observe_rows(batch, rows, params);
+                      attention_params const& params = {}, probe_rows probes = {}) {
+    return held_->observe_rows(batch, rows, params, probes);
   }
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     return held_->plan(slots, allowed, fallback);
@@ -96,8 +102,14 @@ public:
 
   /// attention::extend over this cache.
   status attend(attention_params const& params, query_batch const& batch, any_rows query, any_output out,
-                head_rows<float> lse = {}) {
+                log_sums<float> lse = {}) {
     return held_->attend(params, batch, query, out, lse);
+  }
+  /// attention::extend_and_observe over this cache.
+  status attend_and_observe(attention_params const& params, query_batch const& batch, any_rows query,
+                            any_output out, span<float> memory, log_sums<float> lse = {},
+                            probe_rows probes = {}) {
+    return held_->attend_and_observe(params, batch, query, out, memory, lse, probes);
   }
   /// attention::write_log_degree over this cache.
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output out,
@@ -117,6 +129,12 @@ public:
   void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
   status request_report() { return held_->request_report(); }
   bool poll_report() { return held_->poll_report(); }
+  status request_figures(index_list slots) { return held_->request_figures(slots); }
+  bool figures_ready() { return held_->figures_ready(); }
+  live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
+    return held_->figures(layer, slot, kv_head);
+  }
+  figures_sum figures(std::uint32_t slot) const { return held_->figures(slot); }
   std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
   std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
   std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
@@ -143,12 +161,17 @@ private:
     virtual ~interface() = default;
     virtual std::string name() const = 0;
     virtual bool needs_attention() const = 0;
+    virtual observation_need needs_observation() const = 0;
     virtual bool exact(shortfall) const = 0;
     virtual limits const& sizes() const = 0;
     virtual ledger_readings& readings() = 0;
     virtual void report_lengths(std::uint32_t) = 0;
     virtual status request_report() = 0;
     virtual bool poll_report() = 0;
+    virtual status request_figures(index_list) = 0;
+    virtual bool figures_ready() = 0;
+    virtual live_figures figures(std::uint32_t, std::uint32_t, std::uint32_t) const = 0;
+    virtual figures_sum figures(std::uint32_t) const = 0;
     virtual std::size_t saved_bytes(std::uint32_t) const = 0;
     virtual status save(std::uint32_t, span<std::byte>) const = 0;
     virtual std::vector<std::byte> save(std::uint32_t) const = 0;
@@ -164,15 +187,18 @@ private:
     virtual status shift(std::uint32_t, position_t, rope_params const&, position_t) = 0;
     virtual status append(index_list, index_list) = 0;
     virtual status commit(index_list, index_list) = 0;
-    virtual status observe(query_batch const&, any_rows const&, head_rows<float const>,
-                           attention_params const&) = 0;
-    virtual status observe_rows(query_batch const&, head_rows<float const>, attention_params const&) = 0;
+    virtual status observe(query_batch const&, any_rows const&, log_sums<float const>,
+                           attention_params const&, probe_rows) = 0;
+    virtual status observe_rows(query_batch const&, head_rows<float const>, attention_params const&,
+                                probe_rows) = 0;
     virtual status plan(index_list, budget, shortfall) = 0;
     virtual status apply() = 0;
     virtual status compress(index_list, budget, shortfall) = 0;
     virtual std::uint32_t length_after(std::uint32_t, budget, shortfall) const = 0;
     virtual status attend(attention_params const&, query_batch const&, any_rows const&, any_output const&,
-                          head_rows<float>) = 0;
+                          log_sums<float>) = 0;
+    virtual status attend_and_observe(attention_params const&, query_batch const&, any_rows const&,
+                                      any_output const&, span<float>, log_sums<float>, probe_rows) = 0;
     virtual status write_log_degree(std::uint32_t, index_list, any_output const&, std::uint32_t) = 0;
   };
 
@@ -182,12 +208,19 @@ private:
 
     std::string name() const override { return name_of_policy(cache.policy()); }
     bool needs_attention() const override { return traits_of_score(cache.policy().score).needs_attention; }
+    observation_need needs_observation() const override { return cache.needs_observation(); }
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
     limits const& sizes() const override { return cache.sizes(); }
     ledger_readings& readings() override { return cache; }
     void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
     status request_report() override { return cache.request_report(); }
     bool poll_report() override { return cache.poll_report(); }
+    status request_figures(index_list slots) override { return cache.request_figures(slots); }
+    bool figures_ready() override { return cache.figures_ready(); }
+    live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t head) const override {
+      return cache.figures(layer, slot, head);
+    }
+    figures_sum figures(std::uint32_t slot) const override { return cache.figures(slot); }
     std::size_t saved_bytes(std::uint32_t slot) const override { return cache.saved_bytes(slot); }
     status save(std::uint32_t slot, span<std::byte> out) const override { return cache.save(slot, out); }
     std::vector<std::byte> save(std::uint32_t slot) const override { return cache.save(slot); }
@@ -219,13 +252,14 @@ private:
     }
     status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
     status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
-    status observe(query_batch const& batch, any_rows const& query, head_rows<float const> lse,
-                   attention_params const& params) override {
-      return std::visit([&](auto const& q) { return cache.observe(batch, q, lse, params); }, query.rows);
+    status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
+                   attention_params const& params, probe_rows probes) override {
+      return std::visit([&](auto const& q) { return cache.observe(batch, q, lse, params, probes); },
+                        query.rows);
     }
-    status observe_rows(query_batch const& batch, head_rows<float const> rows,
-                        attention_params const& params) override {
-      return cache.observe_rows(batch, rows, params);
+    status observe_rows(query_batch const& batch, head_rows<float const> rows, attention_params const& params,
+                        probe_rows probes) override {
+      return cache.observe_rows(batch, rows, params, probes);
     }
     status plan(index_list slots, budget allowed, shortfall fallback) override {
       return cache.plan(slots, allowed, fallback);
@@ -238,17 +272,31 @@ private:
       return cache.length_after(slot, allowed, fallback);
     }
     status attend(attention_params const& params, query_batch const& batch, any_rows const& query,
-                  any_output const& out, head_rows<float> lse) override {
+                  any_output const& out, log_sums<float> lse) override {
+      return with_rows("attend", query, out, [&](auto const& q, auto const& o) {
+        return attention::extend(cache.executor(), params, batch, q, cache.ref(), o, lse);
+      });
+    }
+    status attend_and_observe(attention_params const& params, query_batch const& batch, any_rows const& query,
+                              any_output const& out, span<float> memory, log_sums<float> lse,
+                              probe_rows probes) override {
+      return with_rows("attend_and_observe", query, out, [&](auto const& q, auto const& o) {
+        return attention::extend_and_observe(cache, params, batch, q, o, memory, lse, probes);
+      });
+    }
+    template <class Call>
+    static status with_rows(char const* name, any_rows const& query, any_output const& out, Call call) {
       return std::visit(
           [&](auto const& q, auto const& o) -> status {
             using from = std::remove_const_t<std::remove_pointer_t<decltype(q.data)>>;
             using to = std::remove_pointer_t<decltype(o.data)>;
             if constexpr (std::is_same_v<from, to> || std::is_same_v<to, float>) {
-              return attention::extend(cache.executor(), params, batch, q, cache.ref(), o, lse);
+              return call(q, o);
             } else {
               return report(
-                  "any_cache::attend: the outputs have another element type than the queries; allowed "
-                  "are the same one and float");
+                  message("any_cache::", name,
+                          ": the outputs have another element type than the queries; allowed are the "
+                          "same one and float"));
             }
           },
           query.rows, out);

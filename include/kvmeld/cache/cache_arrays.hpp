@@ -6,6 +6,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -23,6 +24,8 @@ struct cache_arrays {
   std::size_t ledger_bytes = 0;
   std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
   workspace_ref workspace{};
+  live_figures* figures =
+      nullptr;  ///< [tracks] what the last request wrote down; null without limits.figures
 };
 
 inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const& channels) {
@@ -46,6 +49,10 @@ inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list cons
   c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members,
                                 tracks_per_split(sizes.budgets_over, sizes.extent));
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
+  if (sizes.figures) {
+    c.workspace.figures = a.take<figure_counts>(sizes.extent.tracks());
+    c.figures = a.take<live_figures>(sizes.extent.tracks());
+  }
   return c;
 }
 

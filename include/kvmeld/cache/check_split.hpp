@@ -72,7 +72,8 @@ std::string splits(char const* call, budget const& allowed, Policy const& policy
   }
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     return message(call, ": the budget is over ", name,
-                   ", but a guard may leave a track above its share and the others would not pay for it; allowed with a guarded "
+                   ", but a guard may leave a track above its share and the others would not pay for it; "
+                   "allowed with a guarded "
                    "policy is a budget over split::head");
   }
   if (measure_of(policy) == split_measure::none) {

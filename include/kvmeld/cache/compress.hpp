@@ -7,6 +7,7 @@
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/cache/check_policy.hpp>
+#include <kvmeld/cache/count_figures.hpp>
 #include <kvmeld/cache/inspect.hpp>
 #include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/cache/padding.hpp>
@@ -18,6 +19,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -50,6 +52,7 @@ struct workspace_ref {
   wave_ref wave;  ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
+  figure_counts* figures;     ///< [tracks of the cache] null: nothing is counted
 };
 
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
@@ -283,13 +286,18 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
+    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     launch(link_phase{wave, wave.plan});
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
       detail::merge_guarded(launch, p.identify.guard, x, wave.plan);
+    } else {
+      detail::merge_keys(launch, x.keys, wave.plan);
+    }
+    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
+    if constexpr (is_guarded<typename Policy::identify_type>::value) {
       detail::finish(launch, x, false);
       guard::close(launch, p.identify.guard, x);
     } else {
-      detail::merge_keys(launch, x.keys, wave.plan);
       detail::finish(launch, x, true);
     }
   });
@@ -320,6 +328,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
+    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       if constexpr (guards) {
@@ -335,6 +344,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
+    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
     detail::finish(launch, x, merges && !guards);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });

@@ -60,6 +60,8 @@ struct limits {
   /// float and masks them), K and V rows of zeros, channels at their initial values, flags 0, the position of the entry
   /// before them. Appended entries follow behind, and the next `compress` first takes the empty slots out.
   bool padded = false;
+  /// Compressions count what they do, for request_figures: two more launches over each wave, and 112 bytes per track.
+  bool figures = false;
 };
 
 /// Why an extent cannot be; empty if it can.

@@ -8,26 +8,22 @@
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
+#include <kvmeld/cache/figure_calls.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
 #include <kvmeld/cache/padding.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
-#include <kvmeld/cache/sequence_calls.hpp>
 #include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/score/observe.hpp>
-#include <kvmeld/score/observe_shared.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,8 +38,8 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public sequence_calls<Executor, Policy, Keys, Values> {
-  using base = sequence_calls<Executor, Policy, Keys, Values>;
+class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
+  using base = figure_calls<Executor, Policy, Keys, Values>;
   using base::arrays_;
   using base::bounds_of;
   using base::budgets_;
@@ -72,44 +68,6 @@ public:
 
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {}
-
-  /// Feeds the score with the attention of the last `batch.queries[i]` committed tokens of each sequence, recomputed
-  /// from their queries [.., query_heads, key_dim] and the log-sum-exps (natural log, as `attention::extend` gives
-  /// them). Without a score that needs attention it does nothing. Call once per layer and block of queries.
-  template <class Q>
-  status observe(query_batch const& batch, head_rows<Q> query, head_rows<float const> lse,
-                 attention_params const& params = {}) {
-    using score_type = typename Policy::score_type;
-    bool const null = query.data == nullptr || lse.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(facts_, batch, params, null); }); !s.ok())
-      return s;
-    if constexpr (score_type::needs_attention) {
-      if (!traits_of_score(policy_.score).needs_attention) return {};
-      batch_source const source{sizes_.extent, batch.staged(executor_)};
-      using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
-                                            observe_queries_phase<score_type, Keys, Q>>;
-      observe_with(phase_type{{policy_.score, ledger_, source}, tensors_.keys, params, query, lse}, source,
-                   batch);
-    }
-    return {};
-  }
-
-  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
-  /// where entries are shared, members follow the slots.
-  template <class T>
-  status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {}) {
-    using score_type = typename Policy::score_type;
-    bool const null = rows.data == nullptr;
-    if (status s = refuse([&] { return check_calls::observe(facts_, batch, params, null); }); !s.ok())
-      return s;
-    if constexpr (score_type::needs_attention) {
-      if (!traits_of_score(policy_.score).needs_attention) return {};
-      batch_source const source{sizes_.extent, batch.staged(executor_)};
-      observe_with(observe_rows_phase<score_type, T, shares>{{policy_.score, ledger_, source}, params, rows},
-                   source, batch);
-    }
-    return {};
-  }
 
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
@@ -252,6 +210,7 @@ public:
     saved::resume(to.ledger, slot, from, policy_name_);
     if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
     known_.read(to.ledger, slot);
+    this->open_figures(slot);
     return {};
   }
 
@@ -361,16 +320,6 @@ private:
         .over(allowed.among(), allowed.floor())
         .staged(executor_, sizes_.extent);
   }
-  template <class Phase>
-  void observe_with(Phase const& phase, batch_source const& source, query_batch const& batch) {
-    executor_.run(phase, sizes_.extent, source.items(), source);
-    observed_phase<typename Policy::score_type> const done{policy_.score, ledger_, source};
-    executor_.run(done, sizes_.extent, source.items(), source);
-    keep_known();
-    for (std::uint32_t i = 0; i < batch.size(); ++i)
-      known_.observe(batch.sequence(i), batch.layer(), batch.queries(i));
-  }
-
   report_on_its_way<Executor> report_;
 };
 

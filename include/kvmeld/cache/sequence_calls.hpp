@@ -6,6 +6,7 @@
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_shift.hpp>
+#include <kvmeld/cache/count_figures.hpp>
 #include <kvmeld/cache/fork.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/page_notes.hpp>
@@ -14,6 +15,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
@@ -48,6 +50,7 @@ public:
       return s;
     forget_plan_of(slot);
     launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()}, frozen, id});
+    open_figures(slot);
     known_.open(slot, tokens_cached, frozen, id);
     return {};
   }
@@ -77,6 +80,7 @@ public:
     sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&slots, 1}).data()};
     launch(open_phase{all, 0, id});
     launch(adopt_phase<page_notes<Entry, Index>>{all, notes, tokens});
+    open_figures(slot);
     known_.adopt(slot, slots, tokens, id);
     if constexpr (is_immediate<Executor>::value) known_.read(ledger_, slot);
     return {};
@@ -98,6 +102,7 @@ public:
       launch(fork_rows_phase<Values>{tensors_.values, ledger_, into, frozen}, source);
     }
     launch(fork_phase{ledger_, into, frozen, id}, source);
+    open_figures(into);
     known_.fork(from, into, frozen, id);
     return {};
   }
@@ -223,6 +228,11 @@ protected:
     bounds_.clear();
     for (std::uint32_t slot : slots) bounds_.push_back(known_.longest(slot));
     return {bounds_.data(), bounds_.size()};
+  }
+  /// Nothing was compressed in a sequence that begins.
+  void open_figures(std::uint32_t slot) {
+    figure_counts* const figures = arrays_.workspace.figures;
+    if (figures != nullptr) launch(open_figures_phase{{ledger_, stage({&slot, 1}), nullptr}, figures});
   }
   /// A plan is for the sequences that were open when it was made.
   void forget_plan_of(std::uint32_t slot) {

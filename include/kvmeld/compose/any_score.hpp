@@ -11,6 +11,7 @@
 #include <kvmeld/score/global_local.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
+#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
@@ -38,6 +39,9 @@ public:
   }
   score_traits traits() const {
     return of_.visit([](auto const& s) { return traits_of_score(s); });
+  }
+  observation_need need() const {
+    return of_.visit([](auto const& s) { return need_of_score(s); });
   }
   KVMELD_HD channel_list channels() const {
     return of_.visit([](auto const& s) { return s.channels(); });

@@ -97,12 +97,14 @@ struct batch_source {
   KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) == idle_sequence; }
 };
 
-/// The query rows that one tile works on. Row r is query first + r / group of query head kv_head * group + r % group.
+/// The query rows that one tile works on. Row r is query first + stride * (r / group) of query head
+/// kv_head * group + r % group.
 struct block_of_rows {
   std::uint32_t member, queries, first, group, kv_head;
   std::uint32_t rows;  ///< 0: the tile has nothing to do
+  std::uint32_t stride = 1;
 
-  KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + r / group; }
+  KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + stride * (r / group); }
   KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
 
@@ -23,6 +24,7 @@ struct local {
   static constexpr char const* name = "local";
   static constexpr bool light = true;
   static constexpr bool needs_attention = true;
+  static constexpr observation observes = observation::prefill_window;
   static constexpr std::uint32_t past = 0, current = 1;
   static constexpr channel_list channels() {
     channel_list c;
@@ -31,6 +33,7 @@ struct local {
     return c;
   }
 
+  std::uint32_t observed_rows() const { return window; }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
     if (rows >= window) {  // the block alone is the window
       return channel == past ? channel_update{-1, rows} : channel_update{-1, rows - window};

@@ -1,15 +1,16 @@
 // Attention becomes scores: from rows an engine has, or recomputed from queries and their log-sum-exps.
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/score/observe_base.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cmath>
@@ -19,62 +20,18 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-/// What both sources share: slots per tile, and how sums enter the channels.
-template <class Score> struct observe_base {
-  static constexpr std::uint32_t token_block = 64;
-  static constexpr std::uint32_t channels =
-      channel_bound<Score>();  ///< room; in use are ledger.channels.count
-  Score score;
-  ledger_ref ledger;
-  batch_source source;
-
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, token_block); }
-
-  /// What a block of `rows` rows does to every channel of the score.
-  struct updates {
-    channel_update at[channels];
-    std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
-    std::uint32_t used;       ///< channels
-
-    KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
-        : first_row(rows), used(count) {
-      for (std::uint32_t c = 0; c < used; ++c) {
-        at[c] = score.update(c, window, rows);
-        first_row = min_of(first_row, at[c].first_row);
-      }
-    }
-  };
-  KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
-    std::uint32_t const window = ledger.word(where, track_word::window_rows);
-    if constexpr (has_most_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
-    return updates(score, channels, window, rows);
-  }
-
-  /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
-  KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
-    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
-  }
-  KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
-    float next[channels];
-    std::uint32_t const used = u.used;
-    for (std::uint32_t c = 0; c < used; ++c) {
-      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
-    }
-    for (std::uint32_t c = 0; c < used; ++c) data[c][i] = next[c];
-  }
-};
 
 /// Recomputes p = exp(logit - lse) tile by tile: no matrix of queries x entries, exact with the engine's log-sum-exp. A
 /// sink logit is in the log-sum-exp and nowhere else, so that a row's p sum to 1 less the sink's share.
 template <class Score, class Keys, class Q> struct observe_queries_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
+  using base::row_block;
   using base::token_block;
-  static constexpr std::uint32_t row_block = 16;
   Keys keys;
   attention_params params;
   head_rows<Q> query;
-  head_rows<float const> lse;
+  log_sums<float const> lse;
 
   std::size_t scratch_bytes(int) const {
     std::size_t const d = keys.channels();
@@ -86,23 +43,14 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
            rope_scratch(params.rope, keys.channels());
   }
 
-  /// False for the log-sum-exp of a query that saw nothing, or one that NaN got into: such a row counts for nothing.
-  KVMELD_HD static bool usable(float norm) { return is_finite(norm) && norm > element_traits<float>::lowest; }
-
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = this->ledger;
-    std::uint32_t const length = l.length[t.where.index];
-    std::uint32_t const begin = t.index * token_block;
-    if (begin >= length) return;
-    std::uint32_t const tokens = min_of(token_block, length - begin);
-    std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries(member);
-    typename base::updates const u = this->updates_of(t.where, rows);
-    std::uint32_t const used = u.used;
+    observed_tile const s = this->slots_of(t);
+    if (s.tokens == 0) return;
+    std::uint32_t const tokens = s.tokens;
+    typename base::updates const u = this->updates_of(t.where, s.rows);
     std::uint32_t const group = l.extent.group;
     std::uint32_t const d = keys.channels();
-    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
-    std::uint32_t const empty = l.word(t.where, track_word::empty);
     float const scale = params.scale_for(d);
 
     float* const k = team.template scratch<float>(std::size_t{token_block} * d);
@@ -112,20 +60,22 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const bias = team.template scratch<float>(token_block);
     float* const share = team.template scratch<float>(token_block);
     float* const logits = team.template scratch<float>(std::size_t{group} * token_block);
-    position_t const* const position = l.position + l.at(t.where, begin);
     double const* const turns = rope_table(team, params.rope, d);
-    keys.load_tile(team, t.where, begin, tokens, 0, d, k, d);
+    keys.load_tile(team, t.where, s.begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
-    load_bias(team, l, t.where, begin, tokens, bias);
+    load_bias(team, l, t.where, s.begin, tokens, bias);
     team.sync();
-    rotate_tile(team, params.rope, turns, k, tokens, d, begin, position);
-    for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
-      std::uint32_t const block = min_of(row_block, rows - r0);
-      if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      block_of_rows const block_rows{member, rows, r0, group, t.where.kv_head, block * group};
-      load_scaled(team, query, block_rows, scale, d, q);
-      team.for_each(block_rows.rows, [&](std::uint32_t r) {
-        norm[r] = *lse.row(member, block_rows.head_of(r), block_rows.query_of(r));
+    rotate_tile(team, params.rope, turns, k, tokens, d, s.begin, s.position);
+    for (std::uint32_t r0 = u.first_row; r0 < s.rows; r0 += row_block) {
+      std::uint32_t const block = min_of(row_block, s.rows - r0);
+      std::uint32_t const last = this->probes.query_of(s.queries, r0 + block - 1);
+      if (params.visible(s.length, s.queries, last) <= s.begin) continue;  // the same for every lane
+      block_of_rows const rows{
+          s.member,      s.queries,          this->probes.query_of(s.queries, r0), group, t.where.kv_head,
+          block * group, this->probes.stride};
+      load_scaled(team, query, rows, scale, d, q);
+      team.for_each(rows.rows, [&](std::uint32_t r) {
+        norm[r] = lse.read(s.member, rows.head_of(r), rows.query_of(r));
       });
       team.sync();
       if constexpr (has_kernels<Team>::value) {
@@ -133,60 +83,39 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
           for (std::uint32_t r = 0; r < block; ++r) {
             shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias,
                    logits, share);
-            std::uint32_t const visible = params.visible(length, rows, r0 + r);
-            std::int64_t const at = params.position_of(known, rows, r0 + r);
-            for (std::uint32_t j = 0; j < tokens && begin + j < visible; ++j) {
-              if (!params.in_window(position[j], at)) continue;
-              for (std::uint32_t c = 0; c < used; ++c) {
-                if (r0 + r >= u.at[c].first_row)
-                  sums[j * channels + c] += contribution_of(this->score, c, share[j], visible - empty);
-              }
-            }
+            this->add_row(s, params, u, r0 + r, share, sums);
           }
           continue;
         }
       }
-      team.for_each(tokens, [&](std::uint32_t j) {
-        float part[channels] = {};
-        for (std::uint32_t r = 0; r < block; ++r) {
-          std::uint32_t const visible = params.visible(length, rows, r0 + r);
-          if (begin + j >= visible) continue;
-          if (!params.in_window(position[j], params.position_of(known, rows, r0 + r))) continue;
-          float p = 0.0f;
-          for (std::uint32_t h = 0; h < group; ++h) {
-            std::uint32_t const row = r * group + h;
-            if (!usable(norm[row])) continue;
-            float const product = dot(q + std::size_t{row} * d, k + std::size_t{j} * d, d);
-            p += std::exp(params.logit(product, bias[j]) - norm[row]);
-          }
-          p /= static_cast<float>(group);
-          for (std::uint32_t c = 0; c < used; ++c) {
-            if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible - empty);
-          }
-        }
-        for (std::uint32_t c = 0; c < used; ++c) sums[j * channels + c] += part[c];
-      });
+      this->add_rows(team, s, params, u, r0, block, sums,
+                     [&](std::uint32_t r, std::uint32_t h, std::uint32_t j) {
+                       std::uint32_t const row = r * group + h;
+                       if (!is_usable_lse(norm[row])) return 0.0f;
+                       float const product = dot(q + std::size_t{row} * d, k + std::size_t{j} * d, d);
+                       return std::exp(params.logit(product, bias[j]) - norm[row]);
+                     });
       team.sync();
     }
-    team.for_each(
-        tokens, [&](std::uint32_t j) { this->add(t.where, begin + j, u, sums + std::size_t{j} * channels); });
+    team.for_each(tokens, [&](std::uint32_t j) {
+      this->add(t.where, s.begin + j, u, sums + std::size_t{j} * channels);
+    });
   }
 
 private:
-  /// share[j] = mean over the query heads of one query of exp(logit of token j - norm). One lane.
+  /// share[j] = sum over the query heads of one query of exp(logit of token j - norm). One lane.
   template <class Kernels>
   void shares(Kernels const& tuned, float const* q, float const* norm, std::uint32_t group, float const* k,
               std::uint32_t tokens, std::uint32_t d, float const* bias, float* logits, float* share) const {
     tuned.products(q, group, d, k, tokens, d, d, logits, tokens);
     for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
     for (std::uint32_t h = 0; h < group; ++h) {
-      if (!usable(norm[h])) continue;
+      if (!is_usable_lse(norm[h])) continue;
       float* const row = logits + std::size_t{h} * tokens;
       bool const plain = params.softcap == 0.0f && params.use_degree;
       for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
       tuned.add_exponentials(row, plain ? bias : nullptr, tokens, norm[h], share);
     }
-    for (std::uint32_t j = 0; j < tokens; ++j) share[j] /= static_cast<float>(group);
   }
 };
 
@@ -212,7 +141,8 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
     std::uint32_t const begin = t.index * token_block;
     if (begin >= tokens) return;
     std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries(member);
+    std::uint32_t const queries = this->source.batch.queries(member);
+    std::uint32_t const rows = this->rows_of(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
@@ -226,13 +156,14 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
       position_t const position = own ? l.position[e] : l.members.position[e];
       float sums[channels] = {};
       for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        std::uint32_t const visible = params.visible(length, rows, r);
+        std::uint32_t const query = this->probes.query_of(queries, r);
+        std::uint32_t const visible = params.visible(length, queries, query);
         if (slot >= visible) continue;
-        if (!params.in_window(position, params.position_of(known, rows, r))) continue;
+        if (!params.in_window(position, params.position_of(known, queries, query))) continue;
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
           using traits = element_traits<std::remove_const_t<T>>;
-          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, r)[i]);
+          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]);
         }
         p /= static_cast<float>(group);
         for (std::uint32_t c = 0; c < used; ++c) {
@@ -241,26 +172,6 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
       }
       base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);
     });
-  }
-};
-
-/// Follows an observation: how many rows a track has seen, and how full its window is.
-template <class Score> struct observed_phase {
-  Score score;
-  ledger_ref ledger;
-  batch_source source;
-
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() != 0) return;
-    std::uint32_t const rows = source.batch.queries(source.row_of(t.item));
-    std::uint32_t& window = ledger.word(t.where, track_word::window_rows);
-    std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
-    if (rows == 0) return;
-    window = score.next_window(window, rows);
-    seen = seen + rows < seen ? seen : seen + rows;
   }
 };
 

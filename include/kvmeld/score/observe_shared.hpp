@@ -5,11 +5,12 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_base.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -23,13 +24,12 @@ inline namespace KVMELD_ABI {
 template <class Score, class Keys, class Q> struct observe_shared_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
+  using base::row_block;
   using base::token_block;
-  using queries_phase = observe_queries_phase<Score, Keys, Q>;
-  static constexpr std::uint32_t row_block = queries_phase::row_block;
   Keys keys;
   attention_params params;
   head_rows<Q> query;
-  head_rows<float const> lse;
+  log_sums<float const> lse;
 
   std::size_t scratch_bytes(int) const {
     std::size_t const d = keys.channels();
@@ -49,7 +49,8 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     if (begin >= length) return;
     std::uint32_t const slots = min_of(token_block, length - begin);
     std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const rows = this->source.batch.queries(member);
+    std::uint32_t const queries = this->source.batch.queries(member);
+    std::uint32_t const rows = this->rows_of(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.group;
@@ -86,11 +87,18 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     team.sync();
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
-      if (params.visible(length, rows, r0 + block - 1) <= begin) continue;  // the same for every lane
-      block_of_rows const block_rows{member, rows, r0, group, t.where.kv_head, block * group};
+      std::uint32_t const last = this->probes.query_of(queries, r0 + block - 1);
+      if (params.visible(length, queries, last) <= begin) continue;  // the same for every lane
+      block_of_rows const block_rows{member,
+                                     queries,
+                                     this->probes.query_of(queries, r0),
+                                     group,
+                                     t.where.kv_head,
+                                     block * group,
+                                     this->probes.stride};
       load_scaled(team, query, block_rows, scale, d, q);
       team.for_each(block_rows.rows, [&](std::uint32_t r) {
-        norm[r] = *lse.row(member, block_rows.head_of(r), block_rows.query_of(r));
+        norm[r] = lse.read(member, block_rows.head_of(r), block_rows.query_of(r));
       });
       team.sync();
       // Without rotation one block of products, of the slots; else a block for every 64 tokens.
@@ -109,13 +117,14 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
           std::uint32_t const column = params.rope.active() ? n : slot_of(i) - begin;
           float part[channels] = {};
           for (std::uint32_t r = 0; r < block; ++r) {
-            std::uint32_t const visible = params.visible(length, rows, r0 + r);
+            std::uint32_t const asked = this->probes.query_of(queries, r0 + r);
+            std::uint32_t const visible = params.visible(length, queries, asked);
             if (slot_of(i) >= visible) continue;
-            if (!params.in_window(position_of(i), params.position_of(known, rows, r0 + r))) continue;
+            if (!params.in_window(position_of(i), params.position_of(known, queries, asked))) continue;
             float p = 0.0f;
             for (std::uint32_t h = 0; h < group; ++h) {
               std::uint32_t const row = r * group + h;
-              if (!queries_phase::usable(norm[row])) continue;
+              if (!is_usable_lse(norm[row])) continue;
               p += std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]);
             }
             p /= static_cast<float>(group);

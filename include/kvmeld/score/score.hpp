@@ -30,6 +30,7 @@ struct channel_update {
 ///   `contribution(channel, p, visible)`                   optional: what an entry's probability p in a row that sees
 ///                                                         `visible` entries adds to a channel, instead of p itself
 ///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
+/// and may say when it wants to be shown attention (score/observation.hpp).
 template <class Score, class = void> struct is_score : std::false_type {};
 
 template <class Score>

@@ -106,6 +106,10 @@ private:
     });
   }
 
+  KVMELD_HD float* kept_row(block_of_rows const& b, std::uint32_t r) const {
+    return r < b.rows ? untuned.kept.row(b, r) : nullptr;
+  }
+
   /// This warp's tiles of slots begin .. end - 1.
   template <class Team>
   KVMELD_HD void attend(Team const& team, tile const& t, block_of_rows const& b, std::uint32_t const* queries,
@@ -122,6 +126,7 @@ private:
     std::uint32_t const visible_here[2] = {min_of(end, visible(place.group)),
                                            min_of(end, visible(place.group + 8))};
     std::uint32_t const all_see = visible(0);  // the earliest query sees least
+    float* const kept[2] = {kept_row(b, place.group), kept_row(b, place.group + 8)};
     std::uint32_t const step = tile_tokens * warps_of(team);
     key_pieces k;
     slot_t first = begin + tile_tokens * warp_of(team);
@@ -139,6 +144,8 @@ private:
           for (std::uint32_t half = 0; half < 2; ++half) {
             float& x = logit[n][2 * half + i];
             x = untuned.params.logit(scale * x, own);
+            std::uint32_t const slot = first + 8 * n + 2 * place.pair + i;
+            if (kept[half] != nullptr && slot < visible_here[half]) kept[half][slot] = x;
           }
         }
       }

@@ -6,13 +6,17 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/probes.hpp>
+#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/unrolled.hpp>
 #include <kvmeld/core/warps.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_base.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -50,30 +54,29 @@ template <class Score, class Keys, class Q> struct observe_queries {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = untuned.ledger;
-    std::uint32_t const length = l.length[t.where.index];
-    slot_t const begin = t.index * token_block;
-    std::uint32_t const empty = l.word(t.where, track_word::empty);
-    if (begin >= length) return;
-    std::uint32_t const tokens = min_of(token_block, length - begin);
-    std::uint32_t const member = untuned.source.row_of(t.item);
-    std::uint32_t const queries = untuned.source.batch.queries(member);
-    auto const u = untuned.updates_of(t.where, queries);
+    probe_rows const& probes = untuned.probes;
+    observed_tile const s = untuned.slots_of(t);
+    std::uint32_t const tokens = s.tokens;
+    if (tokens == 0) return;
+    auto const u = untuned.updates_of(t.where, s.rows);
     row_store<Keys> const store(team, token_block, untuned.keys.channels());
     float* const bias = team.template scratch<float>(token_block);
     float* const parts = team.template scratch<float>(std::size_t{warps_of(team)} * token_block * channels);
-    store.load(team, untuned.keys, t.where, tokens, [&](std::uint32_t i) { return begin + i; });
-    load_bias(team, l, t.where, begin, tokens, bias);
+    store.load(team, untuned.keys, t.where, tokens, [&](std::uint32_t i) { return s.begin + i; });
+    load_bias(team, l, t.where, s.begin, tokens, bias);
     team.finish_copies();
     team.sync();
 
-    // The earliest query that sees any of these tokens: visible() grows by one from query to query.
+    // The earliest row that sees any of these tokens: visible() grows by one from query to query.
     std::uint32_t first = u.first_row;
-    if (untuned.params.causal && begin + queries > length) first = max_of(first, begin + queries - length);
+    if (untuned.params.causal && s.begin + s.queries > s.length && s.rows != 0) {
+      std::uint32_t const query = s.begin + s.queries - s.length, oldest = probes.query_of(s.queries, 0);
+      if (query > oldest) first = max_of(first, ceil_div(query - oldest, probes.stride));
+    }
     sums mine;
     std::uint32_t const at_once = query_rows / l.extent.group;
-    for (std::uint32_t q = first + at_once * warp_of(team); q < queries; q += at_once * warps_of(team)) {
-      strip(team, {member, queries, q, l.extent.group, t.where.kv_head, 0}, store, bias, begin, tokens,
-            length, empty, u, mine);
+    for (std::uint32_t r = first + at_once * warp_of(team); r < s.rows; r += at_once * warps_of(team)) {
+      strip(team, s, r, store, bias, u, mine);
     }
     gather(team, mine, parts);
     team.sync();
@@ -82,7 +85,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
       for (std::uint32_t w = 0; w < warps_of(team); ++w) {
         for (std::uint32_t c = 0; c < channels; ++c) total[c] += parts[(w * token_block + j) * channels + c];
       }
-      untuned.add(t.where, begin + j, u, total);
+      untuned.add(t.where, s.begin + j, u, total);
     });
   }
 
@@ -92,11 +95,19 @@ private:
     float of[channels][results][2] = {};
   };
 
-  /// Query rows of one strip: row r is query first + r / group of head r % group.
+  /// As many observed rows from `first` on as fill 16 with their heads. Those behind the last one are behind the last query.
   template <class Team, class Updates>
-  KVMELD_HD void strip(Team const& team, block_of_rows const& b, row_store<Keys> const& store,
-                       float const* bias, slot_t begin, std::uint32_t tokens, std::uint32_t length,
-                       std::uint32_t empty, Updates const& u, sums& mine) const {
+  KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first,
+                       row_store<Keys> const& store, float const* bias, Updates const& u, sums& mine) const {
+    block_of_rows const b{s.member,
+                          s.queries,
+                          untuned.probes.query_of(s.queries, first),
+                          untuned.ledger.extent.group,
+                          s.where.kv_head,
+                          0,
+                          untuned.probes.stride};
+    std::uint32_t const tokens = s.tokens;
+    slot_t const begin = s.begin;
     warp_place const place = place_in_warp(team);
     float const scale = untuned.params.scale_for(untuned.keys.channels());
     float p[results][4] = {};
@@ -105,10 +116,11 @@ private:
       constexpr std::uint32_t half = decltype(which)::value;
       std::uint32_t const row = place.group + 8 * half;
       std::uint32_t const query = b.query_of(row);
-      std::uint32_t const visible = query < b.queries ? untuned.params.visible(length, b.queries, query) : 0;
-      float const norm = query < b.queries ? *untuned.lse.row(b.member, b.head_of(row), query)
+      std::uint32_t const visible =
+          query < b.queries ? untuned.params.visible(s.length, b.queries, query) : 0;
+      float const norm = query < b.queries ? untuned.lse.read(b.member, b.head_of(row), query)
                                            : element_traits<float>::lowest;
-      bool const usable = untuned_phase::usable(norm);
+      bool const usable = is_usable_lse(norm);
       unrolled<2 * results>([&](auto number) {
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const token = 8 * n + 2 * place.pair + i;
@@ -123,7 +135,7 @@ private:
       std::uint32_t const row = place.group + 8 * half;
       std::uint32_t const query = b.query_of(row);
       if (row % b.group != 0 || query >= b.queries) return;
-      std::uint32_t const visible = untuned.params.visible(length, b.queries, query);
+      std::uint32_t const visible = untuned.params.visible(s.length, b.queries, query);
       unrolled<2 * results>([&](auto number) {
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const token = 8 * n + 2 * place.pair + i;
@@ -131,8 +143,8 @@ private:
         float const mean = p[n][2 * half + i] / static_cast<float>(b.group);
         unrolled<channels>([&](auto channel) {
           constexpr std::uint32_t c = decltype(channel)::value;
-          if (c < u.used && query >= u.at[c].first_row)
-            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - empty);
+          if (c < u.used && first + row / b.group >= u.at[c].first_row)
+            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - s.empty);
         });
       });
     });

@@ -1,0 +1,89 @@
+// How far attention over a compressed cache lies from what it was: the output error of probe queries.
+#pragma once
+
+#include <kvmeld/attention/extend.hpp>
+#include <kvmeld/attention/extend_shared.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/team_sum.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace attention {
+
+/// One tile per KV head: the errors of its query heads.
+struct output_error_phase {
+  shape extent;
+  batch_source source;
+  head_rows<float const> out, expected;
+  float* errors;
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const member = source.row_of(t.item), queries = source.batch.queries(member);
+    std::uint32_t const channels = extent.value_dim;
+    float* const partial = team.template scratch<float>(team_partials);
+    for (std::uint32_t g = 0; g < extent.group; ++g) {
+      std::uint32_t const head = t.where.kv_head * extent.group + g;
+      auto const at = [&](head_rows<float const> rows, std::uint32_t i) {
+        return rows.row(member, head, i / channels)[i % channels];
+      };
+      auto const square = [](float x) { return x * x; };
+      float const norm = team_sum(
+          team, queries * channels, [&](std::uint32_t i) { return square(at(expected, i)); }, partial);
+      float const apart = team_sum(
+          team, queries * channels, [&](std::uint32_t i) { return square(at(out, i) - at(expected, i)); },
+          partial);
+      if (team.lane() != 0) continue;
+      errors[member * extent.query_heads() + head] = norm != 0.0f    ? std::sqrt(apart / norm)
+                                                     : apart == 0.0f ? 0.0f
+                                                                     : 1.0f;
+    }
+  }
+};
+
+/// errors[sequence of the batch][query head] = |out - expected| / |expected|, Frobenius norms over the queries of the batch,
+/// where `out` is extend over `cache` as it is now, and `expected` [.., query_heads, value_dim] what the same queries got
+/// from the full cache. 0 for a head without queries; where `expected` is all zeros, 0 or 1. NaN shows. `scratch` has the
+/// form of `expected` and receives the outputs. `cache` is any ref (cache_ref, shared_ref); params are those that
+/// `expected` was made with, but for `causal`: probes that came after what the cache holds look at all of it, causal false.
+/// Enqueues extend's launch and one more; the order of sums is fixed. Rows and errors are the executor's memory; nothing
+/// aliases. Refuses what extend refuses, rows that are null, and room for fewer errors than there are heads.
+template <class Executor, class Ref, class Q>
+status output_error(Executor& executor, attention_params const& params, query_batch const& batch,
+                    head_rows<Q> query, Ref const& cache, head_rows<float const> expected,
+                    head_rows<float> scratch, span<float> errors) {
+  shape const& s = cache.extent();
+  std::string problem;
+  if (expected.data == nullptr || scratch.data == nullptr) {
+    problem = message("attention::output_error: ", expected.data == nullptr ? "expected" : "scratch",
+                      ".data is null; give the rows");
+  }
+  std::size_t const wanted = std::size_t{batch.size()} * s.query_heads();
+  if (problem.empty() && errors.size() < wanted) {
+    problem = message("attention::output_error: errors has ", errors.size(), " floats; ", batch.size(),
+                      " sequences of ", s.query_heads(), " query heads need ", wanted);
+  }
+  if (!problem.empty()) return report(problem);
+  if (status st = extend(executor, params, batch, query, cache, scratch); !st.ok()) return st;
+  batch_source const source{s, batch.staged(executor)};
+  head_rows<float const> const out{scratch.data, scratch.sequence_stride, scratch.head_stride,
+                                   scratch.row_stride};
+  executor.run(output_error_phase{s, source, out, expected, errors.data()}, s, source.items(), source);
+  return {};
+}
+
+}  // namespace attention
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

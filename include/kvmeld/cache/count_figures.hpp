@@ -1,0 +1,160 @@
+// The phases behind live figures: they count what a compression does, and write figures down when asked.
+#pragma once
+
+#include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/figures.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/team_sum.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Attention that an entry or member has gathered, as its policy keeps it; 0 where it keeps none. `data` is the channels'
+/// arrays and `i` the place in them.
+KVMELD_HD inline float gathered_attention(channel_list const& channels, float* const* data, std::size_t i) {
+  auto const value = [&](std::uint32_t tag) {
+    std::uint32_t const c = channels.find(tag);
+    return c < channels.count && is_finite(data[c][i]) ? data[c][i] : 0.0f;
+  };
+  if (channels.find(channel_tag::accumulated_attention) < channels.count)
+    return value(channel_tag::accumulated_attention);
+  if (channels.find(channel_tag::window_past) < channels.count)
+    return value(channel_tag::window_past) + value(channel_tag::window_current);
+  return value(channel_tag::hits_past) + value(channel_tag::hits_current);
+}
+
+/// Attention gathered by entries for which keeps(slot), and by members for which keeps_member(member). Collective.
+template <class Team, class Keeps, class KeepsMember>
+KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track where, std::uint32_t length,
+                               Keeps keeps, KeepsMember keeps_member) {
+  float* const partial = team.template scratch<float>(team_partials);
+  float const own = team_sum(
+      team, length,
+      [&](std::uint32_t s) {
+        return keeps(s) ? gathered_attention(l.channels, l.channel_data, l.at(where, s)) : 0.0f;
+      },
+      partial);
+  if (l.members.capacity == 0) return own;
+  return own + team_sum(
+                   team, l.members.count[where.index],
+                   [&](std::uint32_t m) {
+                     std::size_t const i = l.member_at(where, m);
+                     return keeps_member(m) ? gathered_attention(l.channels, l.members.channel_data, i)
+                                            : 0.0f;
+                   },
+                   partial);
+}
+
+/// Before anything merges.
+struct weigh_mass_phase {
+  wave_ref wave;
+  figure_counts* counts;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    auto const all = [](std::uint32_t) { return true; };
+    float const mass = attention_mass(team, wave.ledger, t.where, wave.state[t.item].length, all, all);
+    if (team.lane() == 0) counts[t.where.index].mass_before = mass;
+  }
+};
+
+/// After everything has merged, before kept entries move: what the plan did to entries, and the mass of those that are left.
+struct count_fates_phase {
+  wave_ref wave;
+  figure_counts* counts;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const n = wave.state[t.item].length;
+    fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    std::uint32_t dropped = 0, merged = 0;
+    team.for_each(n, [&](std::uint32_t s) {
+      if (what[s] == fate::drop) ++dropped;
+      if (what[s] != fate::drop && what[s] != fate::keep) ++merged;
+    });
+    dropped = team.reduce(dropped, op_sum{});
+    merged = team.reduce(merged, op_sum{});
+    // Scores of merged and shared entries are their pivots' or members' now; those of spread ones went nowhere.
+    float const mass = attention_mass(
+        team, l, t.where, n,
+        [&](std::uint32_t s) { return what[s] == fate::keep || what[s] == fate::spread; },
+        [&](std::uint32_t m) {
+          return what[l.members.owner[l.member_at(t.where, m)]] != fate::drop;  // those given up are gone
+        });
+    if (team.lane() != 0) return;
+    figure_counts& c = counts[t.where.index];
+    c.merged = merged;
+    c.dropped = dropped;
+    c.merged_in_all += merged;
+    c.dropped_in_all += dropped;
+    c.retained = c.mass_before > 0.0f ? min_of(1.0f, mass / c.mass_before) : 1.0f;
+    c.retained_in_all *= c.retained;
+  }
+};
+
+/// A sequence begins: nothing was compressed yet.
+struct open_figures_phase : sequence_phase {
+  figure_counts* figures;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (team.lane() == 0) figures[t.where.index] = {0, 0, 0, 0, 0.0f, 1.0f, 1.0f};
+  }
+};
+
+/// Writes down the figures of every track.
+struct show_figures_phase : sequence_phase {
+  figure_counts const* figures;
+  live_figures* shown;
+
+  std::size_t scratch_bytes(int) const { return scratch_size(live_figures::bins * sizeof(std::uint32_t)); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t* const bins = team.template scratch<std::uint32_t>(live_figures::bins);
+    team.for_each(live_figures::bins, [&](std::uint32_t b) { bins[b] = 0; });
+    team.sync();
+    std::uint32_t largest = 0;  // bits of positive floats are in their order
+    team.for_each(ledger.length[t.where.index], [&](std::uint32_t s) {
+      float const degree = ledger.degree[ledger.at(t.where, s)];
+      if (!(degree > 0.0f)) return;
+      std::uint32_t const bits = float_bits(degree), exponent = bits >> 23;
+      largest = max_of(largest, bits);
+      std::uint32_t const bin = exponent < 127 ? 0 : min_of(exponent - 127, live_figures::bins - 1);
+      team.fetch_add(bins + bin, 1);
+    });
+    largest = team.reduce(largest, op_max{});
+    team.sync();
+    if (team.lane() != 0) return;
+    figure_counts const& c = figures[t.where.index];
+    live_figures f;
+    f.tokens = ledger.seen[t.where.sequence];
+    f.held = ledger.held(t.where);
+    f.merged = c.merged;
+    f.dropped = c.dropped;
+    f.merged_in_all = c.merged_in_all;
+    f.dropped_in_all = c.dropped_in_all;
+    for (std::uint32_t b = 0; b < live_figures::bins; ++b) f.degrees[b] = bins[b];
+    f.largest_degree = bits_float(largest);
+    f.mass_retained = c.retained;
+    f.mass_retained_in_all = c.retained_in_all;
+    shown[t.where.index] = f;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

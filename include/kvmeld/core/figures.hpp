@@ -1,0 +1,84 @@
+// Live figures: what a track holds and what its compressions did, as a small struct for dashboards.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// One track at the moment of request_figures. Counts of compressions are those since the sequence was opened, adopted,
+/// forked or resumed.
+struct live_figures {
+  static constexpr std::uint32_t bins = 12;
+
+  std::uint32_t tokens = 0;  ///< seen, of the sequence: those committed
+  std::uint32_t held = 0;    ///< entries, pending ones included, empty slots (limits.padded) aside
+  /// Entries that became part of others (merged, shared or spread), and those that went to the zero class, in the last
+  /// compression or apply that the sequence was listed in, and in all of them.
+  std::uint32_t merged = 0, dropped = 0;
+  std::uint32_t merged_in_all = 0, dropped_in_all = 0;
+  /// Entries by degree: degrees[b] counts 2^b <= degree < 2^(b+1); the first also those below 1, the last all above.
+  std::uint32_t degrees[bins] = {};
+  float largest_degree = 0.0f;
+  /// Attention mass retained: of the score that entries and members had gathered when the last compression began, the share
+  /// of those that it kept, merged or spread. Summed as policies keep it, per track: accumulated attention, else that of the
+  /// last window, else hits. 1 where nothing has been compressed, or the policy keeps no score. Numbers that are not finite
+  /// are left out.
+  float mass_retained = 1.0f;
+  float mass_retained_in_all = 1.0f;  ///< the product over all compressions
+};
+
+/// What figures are made of between requests: one per track, in memory of the executor.
+struct figure_counts {
+  std::uint32_t merged, dropped, merged_in_all, dropped_in_all;
+  float mass_before;  ///< while a compression runs
+  float retained, retained_in_all;
+};
+
+/// Several tracks together.
+struct figures_sum {
+  std::uint32_t tracks = 0;
+  std::uint64_t tokens = 0, held = 0;  ///< summed over the tracks: held / tokens is the share of entries left
+  std::uint64_t merged = 0, dropped = 0, merged_in_all = 0, dropped_in_all = 0;
+  std::uint64_t degrees[live_figures::bins] = {};
+  float largest_degree = 0.0f;
+  float least_mass_retained = 1.0f;  ///< of the worst track
+  double masses = 0.0, masses_in_all = 0.0;
+
+  void add(live_figures const& f) {
+    ++tracks;
+    tokens += f.tokens;
+    held += f.held;
+    merged += f.merged;
+    dropped += f.dropped;
+    merged_in_all += f.merged_in_all;
+    dropped_in_all += f.dropped_in_all;
+    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] += f.degrees[b];
+    if (f.largest_degree > largest_degree) largest_degree = f.largest_degree;
+    if (f.mass_retained < least_mass_retained) least_mass_retained = f.mass_retained;
+    masses += static_cast<double>(f.mass_retained);
+    masses_in_all += static_cast<double>(f.mass_retained_in_all);
+  }
+  void operator+=(figures_sum const& other) {
+    tracks += other.tracks;
+    tokens += other.tokens;
+    held += other.held;
+    merged += other.merged;
+    dropped += other.dropped;
+    merged_in_all += other.merged_in_all;
+    dropped_in_all += other.dropped_in_all;
+    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] += other.degrees[b];
+    if (other.largest_degree > largest_degree) largest_degree = other.largest_degree;
+    if (other.least_mass_retained < least_mass_retained) least_mass_retained = other.least_mass_retained;
+    masses += other.masses;
+    masses_in_all += other.masses_in_all;
+  }
+  /// Means over the tracks: every track saw the same queries.
+  double mass_retained() const { return tracks == 0 ? 1.0 : masses / tracks; }
+  double mass_retained_in_all() const { return tracks == 0 ? 1.0 : masses_in_all / tracks; }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,53 @@
+// Log-sum-exps as engines hand them over: rows of one element, and the base of their logarithm.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/queries.hpp>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Base of the logarithm of log-sum-exps. FlashAttention gives natural logarithms, FlashInfer and the decode kernels of
+/// TensorRT-LLM logarithms to base 2.
+enum class lse_base : std::uint8_t { natural, two };
+
+/// What is read counts for nothing where this says so: the log-sum-exp of a query that saw nothing, or one that NaN got
+/// into.
+KVMELD_HD inline bool is_usable_lse(float x) { return is_finite(x) && x > element_traits<float>::lowest; }
+
+/// One log-sum-exp per (sequence of a call, query head, query), in the base that is stated. Converts from head_rows, whose
+/// logarithms are natural. Inside kvmeld they always are: base 2 is one multiplication, rounded to float, where they are
+/// read or written.
+template <class T> struct log_sums {
+  head_rows<T> rows;  ///< data null: not given, or not wanted
+  lse_base base = lse_base::natural;
+
+  log_sums() = default;
+  template <class U, class = std::enable_if_t<std::is_convertible_v<U*, T*>>>
+  KVMELD_HD log_sums(head_rows<U> r, lse_base b = lse_base::natural)
+      : rows{r.data, r.sequence_stride, r.head_stride, r.row_stride}, base(b) {}
+  template <class U, class = std::enable_if_t<std::is_convertible_v<U*, T*>>>
+  KVMELD_HD log_sums(log_sums<U> const& other) : log_sums(other.rows, other.base) {}
+
+  KVMELD_HD bool given() const { return rows.data != nullptr; }
+  /// The natural logarithm; what is not usable stays as it is.
+  KVMELD_HD float read(std::uint32_t sequence, std::uint32_t head, std::uint32_t query) const {
+    float const x = *rows.row(sequence, head, query);
+    return base == lse_base::two && is_usable_lse(x) ? x * 0.693147180559945f : x;
+  }
+  KVMELD_HD void write(std::uint32_t sequence, std::uint32_t head, std::uint32_t query, float natural) const {
+    *rows.row(sequence, head, query) =
+        base == lse_base::two && is_usable_lse(natural) ? natural * 1.44269504088896f : natural;
+  }
+};
+
+/// The same rows as logarithms to base 2.
+template <class T> log_sums<T> in_base_two(head_rows<T> rows) { return {rows, lse_base::two}; }
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,63 @@
+// What a policy has to be shown of attention, and when.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+enum class observation : std::uint8_t {
+  none,            ///< nothing: calls of observe do nothing
+  prefill_window,  ///< the last rows before a compression, in one call; earlier ones change nothing
+  every_step,      ///< the queries of prompts and those of every token generated
+};
+
+/// A score's answer. `rows`: so many of the last queries count; 0: all do. Of prompts fewer need not be shown, so that
+/// `last_queries(rows)` is enough.
+struct observation_need {
+  observation when = observation::none;
+  std::uint32_t rows = 0;
+};
+
+/// A score says otherwise by `static constexpr observation observes`, and how many rows by `observed_rows()`; a score chosen
+/// at run time by `need()`. Without: every step where it needs attention, all rows.
+template <class Score, class = void> struct says_what_it_observes : std::false_type {};
+template <class Score>
+struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
+template <class Score, class = void> struct says_observed_rows : std::false_type {};
+template <class Score>
+struct says_observed_rows<Score, std::void_t<decltype(std::declval<Score const&>().observed_rows())>>
+    : std::true_type {};
+template <class Score, class = void> struct needs_at_run_time : std::false_type {};
+template <class Score>
+struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
+};
+
+/// When a score, or the policy that it is part of, observes: by its type. Of parts chosen at run time at most so often.
+template <class Score> constexpr observation observation_of_score() {
+  if constexpr (says_what_it_observes<Score>::value) {
+    return Score::observes;
+  } else {
+    return Score::needs_attention ? observation::every_step : observation::none;
+  }
+}
+template <class Policy>
+constexpr observation observation_of = observation_of_score<typename Policy::score_type>();
+
+template <class Score> observation_need need_of_score(Score const& score) {
+  if constexpr (needs_at_run_time<Score>::value) {
+    return score.need();
+  } else if constexpr (says_observed_rows<Score>::value) {
+    return {observation_of_score<Score>(), score.observed_rows()};
+  } else {
+    return {observation_of_score<Score>(), 0};
+  }
+}
+template <class Policy> observation_need need_of(Policy const& policy) { return need_of_score(policy.score); }
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

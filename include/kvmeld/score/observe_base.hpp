@@ -1,0 +1,157 @@
+// What every source of scores shares: which rows count, how they are summed, and how sums enter the channels.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/probes.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The slots of one tile and the queries that look at them. Rows are those that are observed, numbered from 0.
+struct observed_tile {
+  track where;
+  slot_t begin;
+  std::uint32_t tokens;  ///< 0: nothing to do
+  std::uint32_t member, queries,
+      rows;                            ///< of the batch: which sequence, its queries, those that are observed
+  std::uint32_t length, empty, known;  ///< of the track: slots, empty ones; tokens seen
+  position_t const* position = nullptr;  ///< [tokens]
+};
+
+/// Phases of 64 slots per tile. `probes` says which rows of the batch are observed.
+template <class Score> struct observe_base {
+  static constexpr std::uint32_t token_block = 64;
+  static constexpr std::uint32_t row_block = 16;  ///< rows that the generic forms sum before they add them up
+  static constexpr std::uint32_t channels =
+      channel_bound<Score>();  ///< room; in use are ledger.channels.count
+  Score score;
+  ledger_ref ledger;
+  batch_source source;
+  probe_rows probes{};
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, token_block); }
+  KVMELD_HD std::uint32_t rows_of(std::uint32_t member) const {
+    return probes.count(source.batch.queries(member));
+  }
+  KVMELD_HD observed_tile slots_of(tile const& t) const {
+    std::uint32_t const length = ledger.length[t.where.index];
+    slot_t const begin = t.index * token_block;
+    std::uint32_t const member = source.row_of(t.item);
+    std::uint32_t const tokens = begin < length ? min_of(token_block, length - begin) : 0;
+    return {t.where,
+            begin,
+            tokens,
+            member,
+            source.batch.queries(member),
+            rows_of(member),
+            length,
+            ledger.word(t.where, track_word::empty),
+            ledger.seen[t.where.sequence],  // nothing is pending
+            ledger.position + ledger.at(t.where, begin)};
+  }
+
+  /// What a block of `rows` rows does to every channel of the score.
+  struct updates {
+    channel_update at[channels];
+    std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
+    std::uint32_t used;       ///< channels
+
+    KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
+        : first_row(rows), used(count) {
+      for (std::uint32_t c = 0; c < used; ++c) {
+        at[c] = score.update(c, window, rows);
+        first_row = min_of(first_row, at[c].first_row);
+      }
+    }
+  };
+  KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
+    std::uint32_t const window = ledger.word(where, track_word::window_rows);
+    if constexpr (has_most_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
+    return updates(score, channels, window, rows);
+  }
+
+  /// sums[token][channels] take in rows [first, first + rows) of which head h gives a token share(row, h, token).
+  /// Cooperative; no barrier at the end.
+  template <class Team, class Share>
+  KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
+                          updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,
+                          Share share) const {
+    std::uint32_t const group = ledger.extent.group;
+    team.for_each(s.tokens, [&](std::uint32_t j) {
+      float part[channels] = {};
+      for (std::uint32_t r = 0; r < rows; ++r) {
+        std::uint32_t const query = probes.query_of(s.queries, first + r);
+        std::uint32_t const visible = params.visible(s.length, s.queries, query);
+        if (s.begin + j >= visible) continue;
+        if (!params.in_window(s.position[j], params.position_of(s.known, s.queries, query))) continue;
+        float p = 0.0f;
+        for (std::uint32_t h = 0; h < group; ++h) p += share(r, h, j);
+        p /= static_cast<float>(group);
+        for (std::uint32_t c = 0; c < u.used; ++c) {
+          if (first + r >= u.at[c].first_row) part[c] += contribution_of(score, c, p, visible - s.empty);
+        }
+      }
+      for (std::uint32_t c = 0; c < u.used; ++c) sums[j * channels + c] += part[c];
+    });
+  }
+  /// The same of one row whose shares are summed over the heads already. One lane.
+  void add_row(observed_tile const& s, attention_params const& params, updates const& u, std::uint32_t row,
+               float const* share, float* sums) const {
+    std::uint32_t const query = probes.query_of(s.queries, row);
+    std::uint32_t const visible = params.visible(s.length, s.queries, query);
+    std::int64_t const at = params.position_of(s.known, s.queries, query);
+    float const heads = static_cast<float>(ledger.extent.group);
+    for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
+      if (!params.in_window(s.position[j], at)) continue;
+      for (std::uint32_t c = 0; c < u.used; ++c) {
+        if (row >= u.at[c].first_row)
+          sums[j * channels + c] += contribution_of(score, c, share[j] / heads, visible - s.empty);
+      }
+    }
+  }
+
+  /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
+  KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
+    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
+  }
+  KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
+    float next[channels];
+    std::uint32_t const used = u.used;
+    for (std::uint32_t c = 0; c < used; ++c) {
+      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
+    }
+    for (std::uint32_t c = 0; c < used; ++c) data[c][i] = next[c];
+  }
+};
+
+/// Follows an observation: how many rows a track has seen, and how full its window is.
+template <class Score> struct observed_phase {
+  Score score;
+  ledger_ref ledger;
+  batch_source source;
+  probe_rows probes{};
+
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (team.lane() != 0) return;
+    std::uint32_t const rows = probes.count(source.batch.queries(source.row_of(t.item)));
+    std::uint32_t& window = ledger.word(t.where, track_word::window_rows);
+    std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
+    if (rows == 0) return;
+    window = score.next_window(window, rows);
+    seen = seen + rows < seen ? seen : seen + rows;
+  }
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

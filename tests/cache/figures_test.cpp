@@ -1,0 +1,349 @@
+// Live figures against naive counts: fates of plans, degrees, score masses, output errors of probes.
+#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/composed.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/refusal.hpp"
+#include "reference/attention.hpp"
+#include "support/fenced_executor.hpp"
+#include "support/random_cache.hpp"
+#include "support/track_view.hpp"
+
+using cache_test::refusal_of;
+using kvmeld::compose::composed;
+using kvmeld::compose::composed_of;
+using support::dice;
+
+namespace {
+
+kvmeld::limits counting(std::uint32_t members = 0) {
+  kvmeld::limits sizes = support::with_plan(members);
+  sizes.figures = true;
+  return sizes;
+}
+
+// What entries and members of a track have gathered, in the channels of policies that accumulate attention or keep a
+// window of it.
+struct gathered {
+  std::vector<double> entries;
+  double members = 0, all = 0;
+
+  gathered(kvmeld::ledger_ref const& l, kvmeld::track t) {
+    bool const accumulates =
+        l.channels.count != 0 && l.channels.at[0].tag == kvmeld::channel_tag::accumulated_attention;
+    std::uint32_t const counted = accumulates ? 1 : l.channels.count;
+    for (std::uint32_t s = 0; s < l.length[t.index]; ++s) {
+      entries.push_back(0);
+      for (std::uint32_t c = 0; c < counted; ++c)
+        entries.back() += static_cast<double>(l.channel_data[c][l.at(t, s)]);
+      all += entries.back();
+    }
+    for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[t.index]; ++m)
+      members += static_cast<double>(l.members.channel_data[0][l.member_at(t, m)]);
+    all += members;
+  }
+};
+
+void check_degrees(kvmeld::ledger_ref const& l, kvmeld::track t, kvmeld::live_figures const& f) {
+  std::uint32_t bins[kvmeld::live_figures::bins] = {};
+  float largest = 0;
+  for (std::uint32_t s = 0; s < l.length[t.index]; ++s) {
+    float const degree = l.degree[l.at(t, s)];
+    largest = std::max(largest, degree);
+    std::uint32_t b = 0;
+    for (float bound = 2; degree >= bound && b + 1 < kvmeld::live_figures::bins; bound *= 2) ++b;
+    ++bins[b];
+  }
+  for (std::uint32_t b = 0; b < kvmeld::live_figures::bins; ++b) CHECK(f.degrees[b] == bins[b]);
+  CHECK(f.largest_degree == largest);
+  CHECK(f.held == l.length[t.index]);
+  CHECK(f.tokens == l.seen[t.sequence]);
+}
+
+// Compresses twice, once through compress and once through plan and apply, and counts what a plan of the same says.
+void counts_are_naive(dice& d, composed const& policy, double least_retained, bool loses) {
+  kvmeld::shape const s{2, 2, 2, 2, 16, 8, 160};
+  support::engine_memory<float> memory(s);
+  auto cache = make_cache(memory, policy, counting(), 2);
+  std::uint32_t const slot = d.below(2);
+  std::uint32_t length = d.between(80, 160);
+  cache.open(slot, length);
+  memory.fill_sequence(d, slot, 0, length, support::texture::walk);
+  std::vector<double> product(s.tracks(), 1.0);
+  std::vector<std::uint32_t> merged_in_all(s.tracks()), dropped_in_all(s.tracks());
+  for (bool const apart : {false, true}) {
+    for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
+      support::for_tracks(s, slot, [&](kvmeld::track t) {
+        support::set_scores(cache.ledger(), t, support::random_scores(d, length), c);
+      });
+    }
+    std::uint32_t const limit = d.between(40, length - 10);
+    auto twin = cache;  // its plan is looked at and never applied
+    twin.plan({slot}, kvmeld::budget::entries(limit), kvmeld::shortfall::evict_lowest);
+    std::vector<gathered> before;
+    support::for_tracks(s, slot, [&](kvmeld::track t) { before.emplace_back(cache.ledger(), t); });
+    if (apart) {
+      cache.plan({slot}, kvmeld::budget::entries(limit), kvmeld::shortfall::evict_lowest);
+      cache.apply();
+    } else {
+      cache.compress({slot}, kvmeld::budget::entries(limit), kvmeld::shortfall::evict_lowest);
+    }
+    cache.request_figures({slot});
+    CHECK(cache.figures_ready());
+    kvmeld::figures_sum sum;
+    std::uint32_t item = 0;
+    double least = 1;
+    support::for_tracks(s, slot, [&](kvmeld::track t) {
+      kvmeld::live_figures const f = cache.figures(t.layer, slot, t.kv_head);
+      check_degrees(cache.ledger(), t, f);
+      std::uint32_t merged = 0, dropped = 0;
+      double lost = 0;
+      for (std::uint32_t j = 0; j < length; ++j) {
+        kvmeld::fate const what = twin.current_plan().what[twin.current_plan().at(item, j)];
+        if (what == kvmeld::fate::drop) ++dropped, lost += before[item].entries[j];
+        if (what != kvmeld::fate::drop && what != kvmeld::fate::keep) ++merged;
+      }
+      double const retained = before[item].all > 0 ? 1 - lost / before[item].all : 1.0;
+      CHECK(f.merged == merged);
+      CHECK(f.dropped == dropped);
+      CHECK(merged + dropped == length - f.held);
+      CHECK(static_cast<double>(f.mass_retained) == doctest::Approx(retained).epsilon(1e-5));
+      product[t.index] *= retained;
+      CHECK(f.merged_in_all == (merged_in_all[t.index] += merged));
+      CHECK(f.dropped_in_all == (dropped_in_all[t.index] += dropped));
+      CHECK(static_cast<double>(f.mass_retained_in_all) == doctest::Approx(product[t.index]).epsilon(1e-5));
+      least = std::min(least, static_cast<double>(f.mass_retained));
+      sum.add(f);
+      ++item;
+    });
+    CHECK(least >= least_retained);
+    CHECK((!loses || least < 0.999));
+    kvmeld::figures_sum const told = cache.figures(slot);
+    CHECK(told.tracks == 4);
+    CHECK(told.held == cache.entries(slot));
+    CHECK(told.merged == sum.merged);
+    CHECK(told.dropped_in_all == sum.dropped_in_all);
+    CHECK(told.degrees[1] == sum.degrees[1]);
+    CHECK(static_cast<double>(told.least_mass_retained) == least);
+    CHECK(told.mass_retained() >= least);
+    length = cache.longest(slot);
+    if (length < 60) break;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("figures count what plans do, and the attention that is left") {
+  namespace preset = kvmeld::preset;
+  dice d(81);
+  for (int i = 0; i < 8; ++i) {
+    counts_are_naive(d, composed_of(preset::h2o::halves()), 0.01, true);
+    counts_are_naive(d, composed_of(preset::snapkv::with_window(9)), 0.01, true);
+    counts_are_naive(d, composed_of(preset::cam::over_h2o()), 0.01, false);
+    counts_are_naive(d, composed_of(preset::d2o::halves()), 0.01, false);
+    counts_are_naive(d, composed_of(preset::kvmerger::for_budget()), 1 - 1e-5, false);
+    counts_are_naive(d, composed_of(preset::streaming_llm::with_sinks()), 1, false);
+  }
+}
+
+TEST_CASE("figures of several rounds, of shared entries, and of sequences that begin anew") {
+  dice d(82);
+  kvmeld::shape const s{1, 2, 2, 2, 16, 8, 200};
+  support::engine_memory<float> memory(s);
+  memory.fill_sequence(d, 0, 0, 200, support::texture::walk);
+  auto chelsea = make_cache(memory, composed_of(kvmeld::preset::chelsea::llama3()), counting());
+  chelsea.open(0, 200);
+  chelsea.compress({0}, kvmeld::budget::entries(90));
+  CHECK(chelsea.rounds(0) > 1);
+  chelsea.request_figures({0});
+  CHECK(chelsea.figures(0, 0, 1).merged == 110);
+  CHECK(chelsea.figures(0, 0, 1).dropped == 0);
+  CHECK(chelsea.figures(0).mass_retained() == 1.0);
+  CHECK(chelsea.figures(0).largest_degree > 2);
+  check_degrees(chelsea.ledger(), kvmeld::make_track(s, 0, 0, 1), chelsea.figures(0, 0, 1));
+  // Within its budget: the last compression did nothing.
+  chelsea.compress({0}, kvmeld::budget::entries(90));
+  chelsea.fork(0, 1);
+  chelsea.request_figures({0, 1});
+  CHECK(chelsea.figures(0, 0, 1).merged == 0);
+  CHECK(chelsea.figures(0, 0, 1).merged_in_all == 110);
+  CHECK(chelsea.figures(0, 1, 1).merged_in_all == 0);  // its own, from here on
+  CHECK(chelsea.figures(0, 1, 1).held == 90);
+  auto const saved = chelsea.save(0);
+  chelsea.close(0);
+  chelsea.resume(0, saved);
+  chelsea.request_figures({0});
+  CHECK(chelsea.figures(0).merged_in_all == 0);
+  CHECK(chelsea.figures(0).mass_retained_in_all() == 1.0);
+
+  memory.fill_sequence(d, 0, 0, 200, support::texture::walk);
+  auto ems = make_cache(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(32), 32, 0.0f, 1.5),
+                        counting(300));
+  ems.open(0, 200);
+  for (int twice = 0; twice < 2; ++twice) {
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      support::set_scores(ems.ledger(), t, support::random_scores(d, ems.ledger().length[t.index]));
+    });
+    std::vector<gathered> before;
+    support::for_tracks(s, 0, [&](kvmeld::track t) { before.emplace_back(ems.ledger(), t); });
+    std::uint32_t const held = ems.longest(0);
+    ems.compress({0}, kvmeld::budget::entries(100 - 30 * twice));
+    ems.request_figures({0});
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      kvmeld::live_figures const f = ems.figures(0, 0, t.kv_head);
+      double const after = gathered(ems.ledger(), t).all;
+      CHECK(static_cast<double>(f.mass_retained) ==
+            doctest::Approx(after / before[t.kv_head].all).epsilon(1e-5));
+      CHECK(f.merged + f.dropped == held - f.held);
+      CHECK(f.merged > 0);
+    });
+  }
+}
+
+TEST_CASE(
+    "figures of memory that the host cannot read arrive later, and a cache that counts nothing says so") {
+  dice d(83);
+  kvmeld::shape const s{1, 2, 2, 2, 8, 4, 60};
+  support::engine_memory<float> memory(s), twin(s);
+  memory.fill_sequence(d, 1, 0, 60, support::texture::walk);
+  twin = memory;
+  kvmeld::limits sizes{s};
+  sizes.figures = true;
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks();
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
+  kvmeld::any_cache near(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), sizes});
+  auto const both = [&](auto f) {
+    f(near);
+    f(far);
+  };
+  CHECK_FALSE(far.figures_ready());  // none was asked for
+  both([](auto& c) {
+    c.open(1, 60);
+    c.compress({1}, kvmeld::budget::entries(33));
+    c.request_figures({1});
+    c.request_figures({1});
+  });
+  CHECK(far.figures(1).held == 0);  // not there yet
+  CHECK_FALSE(far.figures_ready());
+  far.compress({1}, kvmeld::budget::entries(20));  // too late for this request
+  CHECK_FALSE(far.figures_ready());
+  CHECK(far.figures_ready());
+  CHECK_FALSE(far.figures_ready());
+  CHECK(near.figures_ready());
+  for (auto const& f : {far.figures(0, 1, 1), near.figures(0, 1, 1)}) {
+    CHECK(f.held == 33);
+    CHECK(f.dropped == 27);
+    CHECK(f.tokens == 60);
+    CHECK(f.degrees[0] == 33);
+    CHECK(f.largest_degree == 1.0f);
+    CHECK(f.mass_retained == 1.0f);
+  }
+  CHECK(near.figures(1).dropped == 54);
+  auto copy = far;
+  CHECK(copy.figures(1).held == 66);
+
+  CHECK(refusal_of([&] { far.request_figures({0}); }) ==
+        "request_figures: sequence slot 0 is not open; open it first");
+  CHECK(refusal_of([&] { far.figures(2); }) == "figures: sequence slot is 2; allowed are 0 to 1");
+  CHECK(refusal_of([&] { far.figures(0, 1, 2); }) == "figures: head is 2; allowed are 0 to 1");
+  support::fenced_graph graph(far.executor());
+  CHECK(refusal_of([&] { (void)graph.record(far.executor(), [&] { far.request_figures({1}); }); }) ==
+        "request_figures: cannot be recorded; call it before or after");
+  sizes.figures = false;
+  kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
+  plain.open(1, 10);
+  CHECK(refusal_of([&] { plain.request_figures({1}); }) ==
+        "request_figures: limits.figures is false, so that nothing was counted; set it to true at "
+        "construction");
+  CHECK(refusal_of([&] { plain.figures(1); }) ==
+        "figures: limits.figures is false, so that nothing was counted; set it to true at construction");
+  sizes.figures = true;
+  kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
+  CHECK(counts.workspace_bytes() - plain.workspace_bytes() <= 2 * (s.tracks() * 112 + 64));
+}
+
+TEST_CASE("the output error of probes is that of naive sums") {
+  dice d(84);
+  for (int i = 0; i < 10; ++i) {
+    kvmeld::shape const s{1, 2, 2, d.between(1, 3), 16, d.between(4, 24), 120};
+    support::engine_memory<kvmeld::half> memory(s);
+    auto cache = make_cache(memory, composed_of(kvmeld::preset::streaming_llm::with_sinks()), counting());
+    std::uint32_t const slots[] = {1, 0}, counts[] = {d.between(1, 9), d.between(0, 9)};
+    for (std::uint32_t slot : slots) {
+      cache.open(slot, 120);
+      memory.fill_sequence(d, slot, 0, 120, support::texture::noise);
+    }
+    kvmeld::query_batch const batch{0, {slots, 2}, {counts, 2}};
+    kvmeld::attention_params params;
+    params.causal = false;
+    std::uint32_t const heads = s.query_heads();
+    std::vector<float> q(std::size_t{2} * 9 * heads * s.key_dim),
+        full(std::size_t{2} * 9 * heads * s.value_dim), scratch(full.size()), errors(2 * heads, -1.0f);
+    for (float& x : q) x = static_cast<float>(d.normal());
+    auto const rows = kvmeld::rows_by_token<float const>(q.data(), 9, heads, s.key_dim);
+    auto const view = [&](auto& v) { return kvmeld::rows_by_token(v.data(), 9, heads, s.value_dim); };
+    kvmeld::head_rows<float const> const expected =
+        kvmeld::rows_by_token<float const>(full.data(), 9, heads, s.value_dim);
+    auto const measure = [&] {
+      kvmeld::attention::output_error(cache.executor(), params, batch, rows, cache.ref(), expected,
+                                      view(scratch), errors);
+    };
+    kvmeld::attention::extend(cache.executor(), params, batch, rows, cache.ref(), view(full));
+    measure();
+    for (float e : errors) CHECK(e == 0.0f);
+    cache.compress({0, 1}, kvmeld::budget::entries(d.between(20, 100)));
+    measure();
+    double largest = 0;
+    for (std::uint32_t m = 0; m < 2; ++m) {
+      for (std::uint32_t h = 0; h < heads; ++h) {
+        auto const track = support::read_track(cache.ref(), kvmeld::make_track(s, 0, slots[m], h / s.group));
+        reference::matrix asked;
+        for (std::uint32_t r = 0; r < counts[m]; ++r) {
+          float const* const from = rows.row(m, h, r);
+          asked.emplace_back(from, from + s.key_dim);
+        }
+        reference::attention_options o;
+        o.scale = 0.25;
+        auto const got = reference::attend(asked, track, o);
+        double apart = 0, norm = 0;
+        for (std::uint32_t r = 0; r < counts[m]; ++r) {
+          for (std::uint32_t c = 0; c < s.value_dim; ++c) {
+            double const x = static_cast<double>(expected.row(m, h, r)[c]);
+            norm += x * x;
+            apart += (got.output[r][c] - x) * (got.output[r][c] - x);
+          }
+        }
+        double const want = counts[m] == 0 ? 0.0 : std::sqrt(apart / norm);
+        largest = std::max(largest, want);
+        CHECK(static_cast<double>(errors[m * heads + h]) == doctest::Approx(want).epsilon(1e-4));
+      }
+    }
+    CHECK(largest > 0.01);
+    std::fill(full.begin(), full.end(), 0.0f);
+    measure();
+    CHECK(errors[0] == 1.0f);
+    if (i != 0) continue;
+    auto const refused = [&](kvmeld::head_rows<float const> e, kvmeld::head_rows<float> to,
+                             std::size_t room) {
+      return refusal_of([&] {
+        kvmeld::attention::output_error(cache.executor(), params, batch, rows, cache.ref(), e, to,
+                                        {errors.data(), room});
+      });
+    };
+    CHECK(refused({}, view(scratch), errors.size()) ==
+          "attention::output_error: expected.data is null; give the rows");
+    CHECK(refused(expected, {}, errors.size()) ==
+          "attention::output_error: scratch.data is null; give the rows");
+    CHECK(refused(expected, view(scratch), 1) ==
+          kvmeld::message("attention::output_error: errors has 1 floats; 2 sequences of ", heads,
+                          " query heads need ", 2 * heads));
+  }
+}
