@@ -4,6 +4,7 @@
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
