@@ -3,6 +3,7 @@
 
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -11,12 +12,15 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
