@@ -209,7 +209,8 @@ public:
         empty = length_[t.index] - least;
         if (since_[q] != since::nothing) return;
         findings_[t.index] = then.findings[t.index];
-        words_of(t)[track_word::padded_from] = then.word(t, track_word::padded_from);
+        for (std::uint32_t w : {track_word::padded_from, track_word::guarded_error})
+          words_of(t)[w] = then.word(t, w);
       });
       if (since_[q] != since::nothing) continue;
       for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})

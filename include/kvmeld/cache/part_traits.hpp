@@ -1,6 +1,7 @@
 // What parts of a policy need from each other, and which compositions mean something.
 #pragma once
 
+#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
