@@ -188,14 +188,14 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
   auto ems = make_cache(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(32), 32, 0.0f, 1.5),
                         counting(300));
   ems.open(0, 200);
-  for (int twice = 0; twice < 2; ++twice) {
+  for (std::uint32_t again : {0u, 1u}) {
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       support::set_scores(ems.ledger(), t, support::random_scores(d, ems.ledger().length[t.index]));
     });
     std::vector<gathered> before;
     support::for_tracks(s, 0, [&](kvmeld::track t) { before.emplace_back(ems.ledger(), t); });
     std::uint32_t const held = ems.longest(0);
-    ems.compress({0}, kvmeld::budget::entries(100 - 30 * twice));
+    ems.compress({0}, kvmeld::budget::entries(100 - 30 * again));
     ems.request_figures({0});
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       kvmeld::live_figures const f = ems.figures(0, 0, t.kv_head);
