@@ -13,6 +13,7 @@
 
 #include "cache/refusal.hpp"
 #include "reference/attention.hpp"
+#include "support/cache_bytes.hpp"
 #include "support/fenced_executor.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
@@ -188,14 +189,14 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
   auto ems = make_cache(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(32), 32, 0.0f, 1.5),
                         counting(300));
   ems.open(0, 200);
-  for (int twice = 0; twice < 2; ++twice) {
+  for (std::uint32_t again : {0u, 1u}) {
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       support::set_scores(ems.ledger(), t, support::random_scores(d, ems.ledger().length[t.index]));
     });
     std::vector<gathered> before;
     support::for_tracks(s, 0, [&](kvmeld::track t) { before.emplace_back(ems.ledger(), t); });
     std::uint32_t const held = ems.longest(0);
-    ems.compress({0}, kvmeld::budget::entries(100 - 30 * twice));
+    ems.compress({0}, kvmeld::budget::entries(100 - 30 * again));
     ems.request_figures({0});
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       kvmeld::live_figures const f = ems.figures(0, 0, t.kv_head);
@@ -206,6 +207,30 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
       CHECK(f.merged > 0);
     });
   }
+
+  // Shared entries observe the probes alone, too: as if the others had never been asked.
+  constexpr std::uint32_t n = 12;
+  std::vector<float> q(n * 4 * 16), lse(n * 4, 5.0f);
+  for (float& x : q) x = static_cast<float>(d.normal());
+  auto const rows = kvmeld::rows_by_token<float const>(q.data(), n, 4, 16);
+  auto const sums = kvmeld::rows_by_token<float const>(lse.data(), n, 4, 1);
+  auto const observed = [&](std::uint32_t queries, kvmeld::probe_rows probes, std::uint32_t first,
+                            bool apart) {
+    auto cache = ems;
+    kvmeld::attention_params params;
+    params.causal = !apart && probes.stride == 1;
+    std::int64_t const step = apart ? 3 : 1;
+    kvmeld::head_rows<float const> const some{rows.row(0, 0, first), 0, rows.head_stride,
+                                              step * rows.row_stride};
+    kvmeld::head_rows<float const> const same{sums.row(0, 0, first), 0, sums.head_stride,
+                                              step * sums.row_stride};
+    cache.observe({0, 0, queries}, some, same, params, probes);
+    return support::ledger_bytes(cache);
+  };
+  CHECK(ems.ledger().members.count[0] > 0);
+  CHECK(observed(n, kvmeld::last_queries(5), 0, false) == observed(5, {}, n - 5, false));
+  CHECK(observed(n, kvmeld::last_queries(5), 0, false) != observed(n, {}, 0, false));
+  CHECK(observed(n, kvmeld::every_nth(3), 0, false) == observed(n / 3, {}, 2, true));  // queries 2, 5, 8, 11
 }
 
 TEST_CASE(
