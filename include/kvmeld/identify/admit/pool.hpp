@@ -22,13 +22,22 @@ enum class pool : std::uint8_t {
   evictable,   ///< what a selector did not pin, by score from the lowest: those taken go
 };
 
-KVMELD_HD inline std::uint32_t pool_key(wave_ref const& wave, pool what, std::uint32_t item,
-                                        std::uint32_t i) {
-  if (what == pool::candidates) return wave.candidates[wave.at(item, i)].key;
-  if (what == pool::scores) return eligible_key(wave.score[wave.at(item, wave.state[item].sinks + i)]);
-  bool const free =
-      wave.plan.what[wave.plan.at(item, i)] == fate::keep && wave.roles[wave.at(item, i)] != role::pinned;
-  return free ? ~order_key(wave.score[wave.at(item, i)]) : 0u;
+/// f(key of i) with the keys of a track's pool.
+template <class F> KVMELD_HD void with_pool_keys(wave_ref const& wave, pool what, std::uint32_t item, F f) {
+  if (what == pool::candidates) {
+    candidate const* const list = wave.candidates + wave.at(item, 0);
+    return f([=](std::uint32_t i) { return list[i].key; });
+  }
+  if (what == pool::scores) {
+    float const* const score = wave.score + wave.at(item, wave.state[item].sinks);
+    return f([=](std::uint32_t i) { return eligible_key(score[i]); });
+  }
+  fate const* const fates = wave.plan.what + wave.plan.at(item, 0);
+  role const* const roles = wave.roles + wave.at(item, 0);
+  float const* const score = wave.score + wave.at(item, 0);
+  f([=](std::uint32_t i) {
+    return fates[i] == fate::keep && roles[i] != role::pinned ? ~order_key(score[i]) : 0u;
+  });
 }
 
 /// Base of the phases of splits: a tile per track, of which the first track's does what concerns all of them.
@@ -68,10 +77,12 @@ struct count_pool_phase : split_phase {
     std::uint32_t* const histogram = team.template scratch<std::uint32_t>(split_counts);
     team.for_each(split_counts, [&](std::uint32_t b) { histogram[b] = 0; });
     team.sync();
-    team.for_each(s.least < s.most ? s.keys : 0, [&](std::uint32_t i) {
-      std::uint32_t const x = pool_key(wave, what, t.item, i);
-      if (x != 0 && (pass == 0 || x >> (shift + 8) == prefix))
-        team.fetch_add(&histogram[(x >> shift) & 255u], 1);
+    with_pool_keys(wave, what, t.item, [&](auto key) {
+      team.for_each(s.least < s.most ? s.keys : 0, [&](std::uint32_t i) {
+        std::uint32_t const x = key(i);
+        if (x != 0 && (pass == 0 || x >> (shift + 8) == prefix))
+          team.fetch_add(&histogram[(x >> shift) & 255u], 1);
+      });
     });
     team.sync();
     std::uint32_t* const out = wave.counts_of(t.item);
