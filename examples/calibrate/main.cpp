@@ -64,9 +64,10 @@ void check(options& o) {
   for (std::string const& m : o.methods) {
     auto const& known = tiny_llama::known_methods();
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
-                      m != "composed" && m != "ems";
+                      m != "composed" && m != "ems" && m != "chelsea_probed";
     if (!fits)
-      refuse("--method has \"" + m + "\"; allowed are the demo's methods but full, composed and ems");
+      refuse("--method has \"" + m +
+             "\"; allowed are the demo's methods but full, composed, ems and chelsea_probed");
   }
 }
 
@@ -215,7 +216,7 @@ void print(calibration const& c, options const& o) {
   std::printf("\nDivergence in millibits if a head alone keeps %.0f %%\n", 100 * least);
   for (auto const& m : c.methods) {
     std::vector<double> cost;
-    for (auto const& curve : m.curves) cost.push_back(1e3 * curve.cost.front());
+    for (auto const& curve : m.curves) cost.push_back(1e3 * std::max(0.0, curve.cost.front()));
     print_row(m.method.c_str(), cost, heads, " %5.0f");
   }
   for (double ratio : o.ratios) {

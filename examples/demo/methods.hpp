@@ -57,7 +57,7 @@ inline composed composition(tiny_llama::options const& o) {
   return out;
 }
 
-/// The policy of every method but "ems", which shares entries and so has a type of its own.
+/// The policy of every method but "ems", which shares entries, and "chelsea_probed", which is guarded: they have types of their own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
   if (method == "h2o") return composed_of(preset::h2o::halves());
@@ -80,19 +80,30 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
 /// Runs `run(policy)` with the policy of a method's name.
 template <class Run> void with_policy(std::string const& method, tiny_llama::options const& o, Run run) {
   if (method == "ems") return run(preset::ems::shared());
+  if (method == "chelsea_probed") {
+    kvmeld::guard::probed<float> const guard{static_cast<float>(o.epsilon)};
+    return run(
+        preset::chelsea::guarded(guard, preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25),
+                                                                       quantity::at_most(64, 1.0 / 3))));
+  }
   run(policy_of(method, o));
 }
 
 /// How a method is read: what is more than its policy.
-inline tiny_llama::reading reading_of(std::string const& method) {
+inline tiny_llama::reading reading_of(std::string const& method, std::string const& split = "head") {
   tiny_llama::reading r;
   r.ignore_degree = method == "chelsea_flat";
+  r.budgets = split == "layer"   ? kvmeld::split::layer
+              : split == "group" ? kvmeld::split::group
+                                 : kvmeld::split::head;
+  if (method == "streaming_llm" || method == "full" || method == "chelsea_probed")
+    r.budgets = kvmeld::split::head;  // nothing to compete by
   return r;
 }
 
 inline std::string kind_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "full") return "full";
-  if (method == "ems") return "merge";
+  if (method == "ems" || method == "chelsea_probed") return "merge";
   composed const p = policy_of(method, o);
   return p.merge.traits().drops ? "evict" : "merge";
 }

@@ -7,8 +7,10 @@
 #include <kvmeld/calibrate/allot.hpp>
 #include <kvmeld/kvmeld.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,8 @@ struct prompt_state {
 
 /// What an engine's attention can do with a cache.
 struct reading {
-  bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
+  bool ignore_degree = false;                   ///< it has no bias to add: merged entries count as one token
+  kvmeld::split budgets = kvmeld::split::head;  ///< whose entries a budget counts together
 };
 
 template <class Policy> class engine {
@@ -49,6 +52,7 @@ public:
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
       observe(layer, prompt.tokens, prompt.queries[layer].data(), prompt.lse[layer].data());
     }
+    if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) probe(policy, prompt);
   }
 
   /// Copies start with the same entries and scores and go their own way.
@@ -57,7 +61,8 @@ public:
         extent_(other.extent_),
         keys_(other.keys_),
         values_(other.values_),
-        cache_(other.cache_) {
+        cache_(other.cache_),
+        probes_(other.probes_) {
     cache_.rebind(tensors());
   }
   engine& operator=(engine const&) = delete;
@@ -83,7 +88,9 @@ public:
   void forget() { cache_.commit({0}, {0}); }
 
   /// Merges or evicts down to a share of the tokens read.
-  void compress(double share) { cache_.compress({0}, kvmeld::budget::ratio(share)); }
+  void compress(double share) {
+    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over));
+  }
 
   /// The same with a share per head, [layers][kv_heads].
   void compress(std::vector<double> const& shares) {
@@ -123,11 +130,33 @@ private:
   static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
     kvmeld::limits sizes{extent};
     sizes.figures = true;
+    sizes.budgets_over = how.budgets;
     if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
     sizes.ignore_degree = how.ignore_degree;
     if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
     return sizes;
   }
+  /// Merges are measured with the prompt's last queries.
+  void probe(Policy policy, prompt_state const& prompt) {
+    std::uint32_t const count = std::min(32u, prompt.tokens), heads = extent_.query_heads(),
+                        d = extent_.key_dim;
+    probes_ = std::make_shared<probe_memory>();
+    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
+      std::vector<float> const &q = prompt.queries[layer], &lse = prompt.lse[layer];
+      probes_->queries.insert(probes_->queries.end(), q.end() - std::ptrdiff_t{count} * heads * d, q.end());
+      probes_->lse.insert(probes_->lse.end(), lse.end() - std::ptrdiff_t{count} * heads, lse.end());
+    }
+    probes_->room.resize(kvmeld::guard::probe_room(extent_, count));
+    float const *const q = probes_->queries.data(), *const lse = probes_->lse.data();
+    policy.identify.guard.probes = {kvmeld::rows_by_token(q, count, heads, d),
+                                    kvmeld::rows_by_token(lse, count, heads, 1),
+                                    std::int64_t{count} * heads * d,
+                                    std::int64_t{count} * heads,
+                                    count,
+                                    probes_->room.data()};
+    cache_.set_guard(policy.identify.guard);
+  }
+
   std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
   kvmeld::kv<layout, layout> tensors() {
     return {layout(keys_.data(), "LSTHC", extent_, extent_.key_dim),
@@ -185,6 +214,10 @@ private:
   std::vector<kvmeld::half> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   std::vector<float> lse_;
+  struct probe_memory {
+    std::vector<float> queries, lse, room;
+  };
+  std::shared_ptr<probe_memory> probes_;  ///< of guarded policies; copies take turns
 };
 
 }  // namespace tiny_llama

@@ -89,7 +89,8 @@ std::vector<std::string> parse_methods(std::string const& value) {
   }
   std::vector<std::string> out;
   std::copy_if(known.begin(), known.end(), std::back_inserter(out), [&](std::string const& name) {
-    bool const all = name != "composed" && std::find(asked.begin(), asked.end(), "all") != asked.end();
+    bool const all = name != "composed" && name != "chelsea_probed" &&
+                     std::find(asked.begin(), asked.end(), "all") != asked.end();
     return all || std::find(asked.begin(), asked.end(), name) != asked.end();
   });
   return out;
@@ -106,9 +107,9 @@ std::string some_path(std::string const& name, std::string const& value, char co
 
 std::vector<std::string> const& known_methods() {
   static std::vector<std::string> const names{
-      "full",          "streaming_llm", "h2o",          "scissorhands", "snapkv",
-      "d2o",           "cam",           "keepkv",       "kvmerger",     "ems",
-      "ems_collapsed", "chelsea",       "chelsea_flat", "recommended",  "composed"};
+      "full",           "streaming_llm", "h2o", "scissorhands",  "snapkv",  "d2o",          "cam",
+      "keepkv",         "kvmerger",      "ems", "ems_collapsed", "chelsea", "chelsea_flat", "recommended",
+      "chelsea_probed", "composed"};
   return names;
 }
 
@@ -171,6 +172,21 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--calibration", "FILE",
       "file of kvmeld_calibrate: each method that it knows runs again with a budget per head, and more",
       [&](auto const& v) { o.calibration = some_path("--calibration", v); });
+  add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
+      [&](auto const& v) {
+        std::istringstream in(v);
+        in.imbue(std::locale::classic());
+        if (!(in >> std::noskipws >> o.epsilon) || in.peek() != std::istringstream::traits_type::eof() ||
+            !(o.epsilon > 0) || !(o.epsilon < 1e30)) {
+          refuse("--epsilon", v, "a number above 0 is needed");
+        }
+      });
+  add("--split", "NAME", "whose entries a budget counts together: head, layer or group [head]",
+      [&](auto const& v) {
+        o.split = v;
+        if (v != "head" && v != "layer" && v != "group")
+          refuse("--split", v, "head, layer and group are allowed");
+      });
   add("--figures", "FILE", "write the live figures (degrees, fates, attention mass) as SVG",
       [&](auto const& v) { o.figures = some_path("--figures", v); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",

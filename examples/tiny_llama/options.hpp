@@ -21,6 +21,8 @@ struct options {
               merge = "degree_weighted";  ///< parts of the method "composed"
   std::string json, chart, figures;       ///< empty: not written
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
+  double epsilon = 0.25;                  ///< of the method "chelsea_probed"
+  std::string split = "head";             ///< whose entries a budget counts together: head, layer, group
   int threads = 0;                        ///< 0: as many as the machine has
 
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }

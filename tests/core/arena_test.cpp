@@ -73,7 +73,7 @@ std::vector<std::uint32_t> compress_in(guarded const& block, Policy const& polic
   support::for_tracks(s, 0, [&](kvmeld::track t) {
     if (p.ledger.channels.count != 0) support::set_scores(p.ledger, t, support::random_scores(d, s.capacity));
   });
-  kvmeld::workspace_ref const workspace{p.wave, p.plan, plan_tracks};
+  kvmeld::workspace_ref const workspace{p.wave, p.plan, plan_tracks, nullptr};
   kvmeld::compress(executor, policy, memory.tensors(), p.ledger, work, kvmeld::budget::entries(budget),
                    kvmeld::shortfall::evict_lowest, workspace);
   std::vector<std::uint32_t> lengths;

@@ -28,6 +28,8 @@ TEST_CASE("options: defaults") {
   auto all = tiny_llama::known_methods();
   CHECK(all.back() == "composed");
   all.pop_back();  // runs when it is asked for, or when a part is named
+  CHECK(all.back() == "chelsea_probed");
+  all.pop_back();  // takes minutes
   CHECK(o.methods == all);
   CHECK(o.budgets == std::vector<double>{0.5, 0.35, 0.2});
   CHECK(o.context == 1024);
@@ -57,6 +59,12 @@ TEST_CASE("options: values") {
                         "18446744073709551615",
                         "--json",
                         "j",
+                        "--calibration",
+                        "c.json",
+                        "--epsilon",
+                        "0.5",
+                        "--split",
+                        "layer",
                         "--figures",
                         "f",
                         "--chart",
@@ -75,6 +83,9 @@ TEST_CASE("options: values") {
   CHECK(o.json == "j");
   CHECK(o.chart == "c");
   CHECK(o.figures == "f");
+  CHECK(o.calibration == "c.json");
+  CHECK(o.split == "layer");
+  CHECK(o.epsilon == 0.5);
   CHECK(o.threads == 2);
   CHECK(parse({"--method", "all"}).chosen.methods == parse({}).chosen.methods);
   auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
@@ -109,9 +120,13 @@ TEST_CASE("options: refusals") {
   CHECK(test::has(told({"--seed", "18446744073709551616"}),
                   "--seed is '18446744073709551616'; a whole number from 0 to"));
   CHECK(test::has(told({"--threads", "2000"}), "--threads is '2000'; a whole number from 0 to 1024"));
-  for (char const* path : {"--model", "--text", "--json", "--chart", "--figures"}) {
+  for (char const* path : {"--model", "--text", "--json", "--chart", "--figures", "--calibration"}) {
     CHECK(told({path, ""}) == std::string(path) + " is ''; a path is needed.");
   }
+  for (char const* bad : {"0", "-1", "1e", "", "nan"}) {
+    CHECK(told({"--epsilon", bad}) == "--epsilon is '" + std::string(bad) + "'; a number above 0 is needed.");
+  }
+  CHECK(told({"--split", "rank"}) == "--split is 'rank'; head, layer and group are allowed.");
   CHECK(test::has(told({"--foo"}), "--foo"));
   CHECK(test::has(told({"stray"}), "stray"));
   CHECK(test::has(told({"--context"}), "--context"));

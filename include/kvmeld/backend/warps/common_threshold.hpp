@@ -129,7 +129,7 @@ private:
                 tuned_form::pass_bisections == identify::scan_bisections);
 
   static reach reach_of(phase const& p) {
-    return {p.rows, p.wave, 0.0f, true, p.first_pass, p.identify.break_at_gap, false};
+    return {p.rows, p.wave, {}, true, p.first_pass, p.identify.break_at_gap, false};
   }
 };
 
@@ -160,7 +160,7 @@ struct tuned<warps, mark_sets_phase<identify::consecutive_threshold<Admit>, Layo
 
 private:
   static reach reach_of(phase const& p, bool below_floor) {
-    return {p.rows, p.wave, 0.0f, true, false, p.identify.break_at_gap, below_floor};
+    return {p.rows, p.wave, {}, true, false, p.identify.break_at_gap, below_floor};
   }
 };
 
