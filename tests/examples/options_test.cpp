@@ -102,7 +102,7 @@ TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
         "--method is 'h2o,foo'; full, streaming_llm, h2o, scissorhands, snapkv, "
         "d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-        "chelsea_flat, composed, separated by commas, or all, are allowed.");
+        "chelsea_flat, recommended, chelsea_probed, composed, separated by commas, or all, are allowed.");
   CHECK(told({"--select", ""}) == "--select is ''; a name is needed.");
   for (char const* bad :
        {"0", "-0.5", "1.01", "nan", "inf", "1e999", "0.5,", ",", "0.5 ", " 0.5", "0.5;0.2", "50%"}) {
