@@ -1,4 +1,5 @@
 // Times kvmeld's stages and presets on this machine and compares them with memcpy, plain reads and OpenBLAS.
+#include "features.hpp"
 #include "machine.hpp"
 #include "memory.hpp"
 #include "options.hpp"
@@ -17,6 +18,7 @@
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -27,6 +29,7 @@ template <class T> void run_all(session& s, std::uint32_t n, char const* dtype) 
   tensors<T> x(n, s.threads(), dtype);
   if (n <= 262144) run_stages(s, x);
   run_presets(s, x);
+  if constexpr (std::is_same_v<T, kvmeld::bfloat16>) run_features(s, x);
 }
 
 int run(options const& o) {

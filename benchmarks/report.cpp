@@ -44,6 +44,9 @@ char const* const legend =
     "they accompany; "
     "step\n"
     "                             rows are both together, as two calls (apart) or one (fused)\n"
+    "  feature/PRESET             none; a compression to a fifth: x plain over the row that ends in /plain; "
+    "certified_all and _none\n"
+    "                             let every merge and no merge through\n"
     "  attend                     K, V and degrees of the entries held; one query, four query heads per KV "
     "head\n"
     "x memcpy is the time over that of a memcpy with the same number of threads which moves as many bytes (a "
@@ -114,12 +117,12 @@ void report::print(std::ostream& out) const {
   for (auto const& [name, value] : machine) out << name << ": " << value << '\n';
   if (!rows.empty()) {
     std::vector<line> lines{{"", "entries", "head_dim", "dtype", "ms", "GB/s", "x memcpy", "x BLAS", "x read",
-                             "x attend", "x parts"}};
+                             "x attend", "x parts", "x plain"}};
     for (row const& r : rows) {
       lines.push_back({r.name, std::to_string(r.of.n), std::to_string(head_dim), r.of.dtype,
                        figure(r.seconds * 1e3), r.bytes > 0.0 ? figure(r.bytes / r.seconds * 1e-9) : "-",
                        ratio(r.ratio_to_memcpy), ratio(r.ratio_to_blas), ratio(r.ratio_to_read),
-                       ratio(r.ratio_to_attention), ratio(r.ratio_to_parts)});
+                       ratio(r.ratio_to_attention), ratio(r.ratio_to_parts), ratio(r.ratio_to_plain)});
     }
     out << '\n' << legend << '\n';
     print_table(out, lines);
@@ -167,7 +170,8 @@ void report::write_json(std::ostream& out) const {
                            {"ratio_to_blas", or_null(r.ratio_to_blas)},
                            {"ratio_to_read", or_null(r.ratio_to_read)},
                            {"ratio_to_attention", or_null(r.ratio_to_attention)},
-                           {"ratio_to_parts", or_null(r.ratio_to_parts)}});
+                           {"ratio_to_parts", or_null(r.ratio_to_parts)},
+                           {"ratio_to_plain", or_null(r.ratio_to_plain)}});
   }
   for (memory_row const& m : memory)
     all["memory"].push_back({{"name", m.name}, {"value", m.value}, {"unit", m.unit}});

@@ -37,6 +37,7 @@ struct row {
   std::optional<double> ratio_to_read;
   std::optional<double> ratio_to_attention;  ///< over the attention of as many decode steps, unmerged
   std::optional<double> ratio_to_parts;  ///< over the similarities of the same run and a memcpy of the bytes
+  std::optional<double> ratio_to_plain;  ///< over the same compression with nothing else asked of it
 };
 
 /// Yardsticks of a row besides memcpy, in seconds where they apply.
@@ -45,6 +46,7 @@ struct references {
   std::optional<double> read = {};        ///< a plain sum over what the stage has to read
   std::optional<double> attention = {};   ///< decode steps that the row serves
   std::optional<double> similarity = {};  ///< the part of the row itself that proposes merges
+  std::optional<double> plain = {};       ///< the compression that a feature is added to
 };
 
 /// A figure of the memory table.
@@ -77,11 +79,12 @@ public:
     double const seconds = median_seconds(options_.quick ? 0.05 : 0.2, setup, body);
     double const moved = bytes();
     references const reference = compared();
-    row r{name, of, seconds, moved, {}, {}, {}, {}, {}};
+    row r{name, of, seconds, moved, {}, {}, {}, {}, {}, {}};
     if (moved > 0.0) r.ratio_to_memcpy = seconds / yardstick_.move_seconds(moved);
     if (reference.blas) r.ratio_to_blas = seconds / *reference.blas;
     if (reference.read) r.ratio_to_read = seconds / *reference.read;
     if (reference.attention) r.ratio_to_attention = seconds / *reference.attention;
+    if (reference.plain) r.ratio_to_plain = seconds / *reference.plain;
     if (reference.similarity) {
       r.ratio_to_parts = seconds / (*reference.similarity + yardstick_.move_seconds(moved));
     }
