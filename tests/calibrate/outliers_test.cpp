@@ -74,7 +74,7 @@ TEST_CASE("a head's share of unmatched entries is that of loops over all pairs")
         kvmeld::track const t = kvmeld::make_track(s, layer, 1, head);
         for (std::uint32_t i = 0; i < tokens; ++i) {
           std::copy(rows[i].begin(), rows[i].end(),
-                    k.begin() + (std::size_t{t.index} * s.capacity + i) * s.key_dim);
+                    k.data() + (std::size_t{t.index} * s.capacity + i) * s.key_dim);
         }
         wanted.push_back(unmatched(rows, 3, 20, chunk, static_cast<double>(threshold)));
       }
