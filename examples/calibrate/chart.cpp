@@ -14,12 +14,11 @@ namespace calibrating {
 namespace {
 
 using kvmeld::calibrate::calibration;
+using tiny_llama::palette;
 using tiny_llama::point;
 using tiny_llama::svg;
 
 constexpr double top = 76, bottom = 400;
-constexpr std::array<std::string_view, 6> palette{"#0072b2", "#d55e00", "#009e73",
-                                                  "#cc79a7", "#e69f00", "#56b4e9"};
 
 std::string fixed(double x, int decimals) {
   char text[32];
@@ -61,14 +60,12 @@ void draw_thresholds(svg& out, calibration const& c) {
     std::string_view const colour = palette[i % palette.size()];
     std::vector<point> means;
     for (std::size_t layer = 0; layer < t.theta.size(); ++layer) {
-      double sum = 0;
       for (std::size_t s = 0; s < t.theta[layer].size(); ++s) {
         double const beside =
             0.3 * (static_cast<double>(s) / static_cast<double>(t.theta[layer].size()) - 0.5);
         out.circle(at(static_cast<double>(layer) + beside, t.theta[layer][s]), 3, colour);
-        sum += t.theta[layer][s];
       }
-      means.push_back(at(static_cast<double>(layer), sum / static_cast<double>(t.theta[layer].size())));
+      means.push_back(at(static_cast<double>(layer), t.mean(layer)));
     }
     out.polyline(means, colour, 1.5);
     double const x = left + 90.0 * static_cast<double>(i);

@@ -76,17 +76,13 @@ void add_thresholds(calibration& c, tiny_llama::model& model, sample& s, std::ui
   tiny_llama::prompt_state& p = s.context.plain;
   auto const heads = static_cast<std::uint32_t>(model.shape().heads),
              d = static_cast<std::uint32_t>(model.shape().head_dim);
-  kvmeld::shape const extent{c.of.layers,    1,       c.of.kv_heads, c.of.group, c.of.key_dim,
-                             c.of.value_dim, capacity};
+  kvmeld::shape const extent = tiny_llama::extent_of(model.shape(), capacity);
   kvmeld::strided<kvmeld::half> const keys(p.keys.data(), "LSTHC", extent, d),
       values(p.values.data(), "LSTHC", extent, d);
   for (auto& t : c.thresholds) {
-    kvmeld::preset::kvmerger::paper_type policy = kvmeld::preset::kvmerger::paper_50();
-    policy.select =
-        kvmeld::select::top{kvmeld::quantity::entries(0), kvmeld::quantity::of_length(t.ratio / 3),
-                            kvmeld::quantity::of_length(t.ratio / 4)};
     auto const theta = kvmeld::calibrate::thresholds_for(
-        kvmeld::host_executor(), policy, kvmeld::kv{keys, values}, extent, t.ratio, [&](auto& cache) {
+        kvmeld::host_executor(), demo::kvmerger_with(nullptr, t.ratio), kvmeld::kv{keys, values}, extent,
+        t.ratio, [&](auto& cache) {
           cache.open(0, p.tokens);
           for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
             cache.observe(
@@ -100,11 +96,10 @@ void add_thresholds(calibration& c, tiny_llama::model& model, sample& s, std::ui
   }
 }
 
-void add_unmatched(calibration& c, sample& s, std::uint32_t capacity, std::size_t samples) {
-  kvmeld::shape const extent{c.of.layers,    1,       c.of.kv_heads, c.of.group, c.of.key_dim,
-                             c.of.value_dim, capacity};
-  kvmeld::strided<kvmeld::half> const keys(s.context.plain.keys.data(), "LSTHC", extent, c.of.key_dim);
-  kvmeld::strided<kvmeld::half> const values(s.context.plain.values.data(), "LSTHC", extent, c.of.value_dim);
+void add_unmatched(calibration& c, sample& s, kvmeld::shape const& extent, std::size_t samples) {
+  kvmeld::strided<kvmeld::half> const keys(s.context.plain.keys.data(), "LSTHC", extent, extent.key_dim);
+  kvmeld::strided<kvmeld::half> const values(s.context.plain.values.data(), "LSTHC", extent,
+                                             extent.value_dim);
   auto const found = kvmeld::calibrate::unmatched_shares(kvmeld::host_executor(), kvmeld::kv{keys, values},
                                                          extent, 0, s.context.plain.tokens);
   c.unmatched.resize(found.size(), 0.0);
@@ -137,7 +132,7 @@ calibration measure(options const& o) {
 
   calibration c;
   c.model = model.name();
-  c.of = {u(m.layers), u(m.kv_heads), u(m.heads / m.kv_heads), u(m.head_dim), u(m.head_dim)};
+  c.of = kvmeld::calibrate::model_shape::of(tiny_llama::extent_of(m, capacity));
   c.tokens = u(o.context);
   c.samples = u(o.samples);
   for (double r : o.ratios) c.thresholds.push_back({r, {}});
@@ -156,7 +151,7 @@ calibration measure(options const& o) {
     request.index = static_cast<std::uint64_t>(i);
     samples.push_back(calibrating::read_sample(
         model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity));
-    add_unmatched(c, samples.back(), capacity, static_cast<std::size_t>(o.samples));
+    add_unmatched(c, samples.back(), tiny_llama::extent_of(m, capacity), static_cast<std::size_t>(o.samples));
     add_thresholds(c, model, samples.back(), capacity);
   }
   std::vector<double> shares = o.shares;
@@ -204,10 +199,10 @@ void print(calibration const& c, options const& o) {
   std::printf("\nKVMerger's threshold per layer: mean over samples +- largest distance from it\n");
   for (auto const& t : c.thresholds) {
     std::printf("keep %3.0f %%       ", 100 * t.ratio);
-    for (auto const& layer : t.theta) {
-      double mean = 0, apart = 0;
-      for (double x : layer) mean += x / static_cast<double>(layer.size());
-      for (double x : layer) apart = std::max(apart, std::abs(x - mean));
+    for (std::size_t layer = 0; layer < t.theta.size(); ++layer) {
+      double const mean = t.mean(layer);
+      double apart = 0;
+      for (double x : t.theta[layer]) apart = std::max(apart, std::abs(x - mean));
       std::printf("  %6.3f +- %.3f", mean, apart);
     }
     std::printf("\n");

@@ -9,7 +9,6 @@
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/tokens.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -31,10 +30,7 @@ struct sample {
 };
 
 inline void to_log_probabilities(float* row, std::size_t vocab) {
-  float const high = *std::max_element(row, row + vocab);
-  double sum = 0;
-  for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(row[i] - high));
-  auto const norm = static_cast<float>(high + std::log(sum));
+  auto const norm = static_cast<float>(demo::log_sum(row, vocab));
   for (std::size_t i = 0; i < vocab; ++i) row[i] -= norm;
 }
 

@@ -17,6 +17,12 @@ using kvmeld::quantity;
 using kvmeld::compose::composed;
 using kvmeld::compose::composed_of;
 
+/// KVMerger with a threshold per layer for a share kept, of which a third is recent and a quarter heavy as in its preset.
+inline preset::kvmerger::paper_type kvmerger_with(float const* theta, double kept) {
+  return preset::kvmerger::with_thresholds(theta, quantity::of_length(kept / 3),
+                                           quantity::of_length(kept / 4));
+}
+
 /// Looks up a part by the value of an option; refuses unknown names.
 template <class Part> Part part_named(char const* option, std::string const& name) {
   Part part;

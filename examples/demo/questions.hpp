@@ -25,13 +25,17 @@ struct continuation_result {
   std::size_t tokens = 0;
 };
 
-/// -log2 of the probability that a row of logits gives a token.
-inline double bits_of(float const* logits, std::size_t vocab, int token) {
+/// Natural log of the sum of the exponentials of a row of logits.
+inline double log_sum(float const* logits, std::size_t vocab) {
   float const high = *std::max_element(logits, logits + vocab);
   double sum = 0;
   for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i] - high));
-  double const log_p = static_cast<double>(logits[token] - high) - std::log(sum);
-  return -log_p / std::log(2.0);
+  return static_cast<double>(high) + std::log(sum);
+}
+
+/// -log2 of the probability that a row of logits gives a token.
+inline double bits_of(float const* logits, std::size_t vocab, int token) {
+  return (log_sum(logits, vocab) - static_cast<double>(logits[token])) / std::log(2.0);
 }
 
 /// Decodes the true continuation token by token. The first token follows from the prompt and is not counted.

@@ -34,11 +34,8 @@ struct variant {
 inline kvmeld::calibrate::calibration calibration_for(tiny_llama::model const& model,
                                                       std::string const& path) {
   kvmeld::calibrate::calibration const c = tiny_llama::load_calibration(path);
-  auto const& m = model.shape();
-  auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
-  kvmeld::shape const extent{u(m.layers),   1, u(m.kv_heads), u(m.heads / m.kv_heads), u(m.head_dim),
-                             u(m.head_dim), 1};
-  if (std::string const problem = calibration_problem(c, extent); !problem.empty()) {
+  if (std::string const problem = calibration_problem(c, tiny_llama::extent_of(model.shape(), 1));
+      !problem.empty()) {
     throw tiny_llama::model_error(path, problem);
   }
   return c;
@@ -85,10 +82,8 @@ inline std::vector<variant> variants_of(tiny_llama::options const& o,
                                       [&](double b) { return std::abs(b - t.ratio) < 1e-9; });
       if (method != "kvmerger" || !wanted) continue;
       variant v{method + "+theta", method, {{t.ratio, {}, true}}, {}};
-      for (auto const& samples : t.theta) {
-        double mean = 0;
-        for (double x : samples) mean += x / static_cast<double>(samples.size());
-        v.thresholds.push_back(static_cast<float>(mean));
+      for (std::size_t layer = 0; layer < t.theta.size(); ++layer) {
+        v.thresholds.push_back(static_cast<float>(t.mean(layer)));
       }
       out.push_back(std::move(v));
     }
@@ -99,9 +94,7 @@ inline std::vector<variant> variants_of(tiny_llama::options const& o,
 /// Runs `run(policy)` with the policy of a variant, which has to stay where it is meanwhile.
 template <class Run> void with_policy(variant const& v, tiny_llama::options const& o, Run run) {
   if (v.thresholds.empty()) return with_policy(v.method, o, run);
-  double const kept = v.targets.front().share;
-  run(composed_of(preset::kvmerger::with_thresholds(v.thresholds.data(), quantity::of_length(kept / 3),
-                                                    quantity::of_length(kept / 4))));
+  run(composed_of(kvmerger_with(v.thresholds.data(), v.targets.front().share)));
 }
 
 /// Steps of the progress bar that a variant takes per context.

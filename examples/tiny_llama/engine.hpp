@@ -29,6 +29,12 @@ struct reading {
   kvmeld::split budgets = kvmeld::split::head;  ///< whose entries a budget counts together
 };
 
+/// The cache of one sequence.
+inline kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
+  auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
+  return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
+}
+
 template <class Policy> class engine {
 public:
   /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the engine.
@@ -122,10 +128,6 @@ public:
 private:
   using layout = kvmeld::strided<kvmeld::half>;
 
-  static kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
-    auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
-    return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
-  }
   /// Policies that share entries keep members: at most every token of the capacity.
   static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
     kvmeld::limits sizes{extent};

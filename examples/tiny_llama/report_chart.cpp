@@ -21,10 +21,6 @@ struct series {
   std::vector<report_row const*> rows;  // by budget, ascending
 };
 
-// Okabe and Ito's colours: told apart with colour-blind eyes too; the marker shapes serve print.
-constexpr std::array<std::string_view, 6> palette{"#0072b2", "#d55e00", "#009e73",
-                                                  "#cc79a7", "#e69f00", "#56b4e9"};
-
 std::vector<series> collect(report const& results) {
   std::vector<series> out;
   for (auto const& row : results.rows) {

@@ -1,11 +1,16 @@
 // A few SVG strokes: just what the chart needs, with fixed number formatting and escaped text.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
 namespace tiny_llama {
+
+// Okabe and Ito's colours: told apart with colour-blind eyes too; the marker shapes serve print.
+inline constexpr std::array<std::string_view, 6> palette{"#0072b2", "#d55e00", "#009e73",
+                                                         "#cc79a7", "#e69f00", "#56b4e9"};
 
 struct point {
   double x, y;

@@ -122,7 +122,7 @@ void counts_are_naive(dice& d, composed const& policy, double least_retained, bo
       CHECK(f.dropped_in_all == (dropped_in_all[t.index] += dropped));
       CHECK(static_cast<double>(f.mass_retained_in_all) == doctest::Approx(product[t.index]).epsilon(1e-5));
       least = std::min(least, static_cast<double>(f.mass_retained));
-      sum.add(f);
+      sum += kvmeld::figures_sum(f);
       ++item;
     });
     CHECK(least >= least_retained);

@@ -12,10 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "cache/refusal.hpp"
 #include "support/random_cache.hpp"
 
 namespace {
 
+using cache_test::refusal_of;
 using kvmeld::calibrate::allot;
 using kvmeld::calibrate::cost_curve;
 using support::dice;
@@ -62,15 +64,6 @@ double least_cost(std::vector<cost_curve> const& heads, int tenths) {
 }
 
 double sum(std::vector<double> const& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
-
-template <class Call> std::string refusal(Call call) {
-  try {
-    call();
-  } catch (kvmeld::invalid_argument const& problem) {
-    return problem.what();
-  }
-  return "none";
-}
 
 }  // namespace
 
@@ -194,22 +187,23 @@ TEST_CASE("every head is measured alone at every share below 1") {
 
 TEST_CASE("what cannot be allotted is refused by name") {
   std::vector<cost_curve> const good{{{0.5, 1.0}, {1.0, 0.0}}};
-  CHECK(refusal([&] { allot({}, 0.5); }) == "there is no cost curve; give one per head");
-  CHECK(refusal([&] {
+  CHECK(refusal_of([&] { allot({}, 0.5); }) == "there is no cost curve; give one per head");
+  CHECK(refusal_of([&] {
           allot({{{1.0}, {0.0}}}, 0.5);
         }) == "the cost curve of head 0 has 1 shares and 1 costs; two or more of each are needed");
-  CHECK(refusal([&] {
+  CHECK(refusal_of([&] {
           allot({good[0], {{0.5, 0.5, 1.0}, {1, 1, 0}}}, 0.5);
         }) == "share 1 of the cost curve of head 1 is 0.5; ascending shares above 0 and up to 1 are allowed");
-  CHECK(refusal([&] {
+  CHECK(refusal_of([&] {
           allot({{{0.5, 1.0}, {std::nan(""), 0.0}}}, 0.5);
         }) == "cost 0 of the cost curve of head 0 is nan; finite numbers are allowed");
-  CHECK(refusal([&] {
+  CHECK(refusal_of([&] {
           allot({{{0.5, 0.9}, {1.0, 0.0}}}, 0.5);
         }) == "the last share of the cost curve of head 0 is 0.9; it has to be 1");
-  CHECK(refusal([&] { allot(good, 0.5, 0.0); }) == "the floor is 0; shares above 0 and up to 1 are allowed");
-  CHECK(refusal([&] { allot(good, 0.04); }) == "the ratio is 0.04; allowed are the floor, 0.05, to 1");
-  CHECK(refusal([&] { allot(good, 1.5); }) == "the ratio is 1.5; allowed are the floor, 0.05, to 1");
+  CHECK(refusal_of([&] { allot(good, 0.5, 0.0); }) ==
+        "the floor is 0; shares above 0 and up to 1 are allowed");
+  CHECK(refusal_of([&] { allot(good, 0.04); }) == "the ratio is 0.04; allowed are the floor, 0.05, to 1");
+  CHECK(refusal_of([&] { allot(good, 1.5); }) == "the ratio is 1.5; allowed are the floor, 0.05, to 1");
 }
 
 TEST_CASE("a calibration is refused by a cache of another shape, and where it contradicts itself") {

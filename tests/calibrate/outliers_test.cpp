@@ -11,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "cache/refusal.hpp"
 #include "support/random_cache.hpp"
 
 namespace {
 
+using cache_test::refusal_of;
 using support::dice;
 
 double cosine(std::vector<float> const& a, std::vector<float> const& b) {
@@ -42,15 +44,6 @@ double unmatched(support::rows const& keys, std::size_t sinks, std::size_t recen
     }
   }
   return static_cast<double>(lonely) / static_cast<double>(sources);
-}
-
-template <class Call> std::string refusal(Call call) {
-  try {
-    call();
-  } catch (kvmeld::invalid_argument const& problem) {
-    return problem.what();
-  }
-  return "none";
 }
 
 }  // namespace
@@ -109,10 +102,11 @@ TEST_CASE("the largest shares are outliers, and the others pay for them") {
   CHECK(total == doctest::Approx(20.0));
   CHECK(outlier_shares(std::vector<bool>(3, true), 1.0) == std::vector<double>(3, 1.0));
 
-  CHECK(refusal([&] { outlier_heads(unmatched, 1.0); }) ==
+  CHECK(refusal_of([&] { outlier_heads(unmatched, 1.0); }) ==
         "the fraction of outlier heads is 1; allowed are 0 to below 1");
-  CHECK(refusal([&] { outlier_heads({}); }) == "there is no share of unmatched entries; give one per head");
-  CHECK(refusal([&] { outlier_shares(four, 0.04); }) ==
+  CHECK(refusal_of([&] { outlier_heads({}); }) ==
+        "there is no share of unmatched entries; give one per head");
+  CHECK(refusal_of([&] { outlier_shares(four, 0.04); }) ==
         "the ratio is 0.04 and 4 of 100 heads keep everything; ratios above their share and up to 1 are "
         "allowed");
 }

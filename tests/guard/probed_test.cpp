@@ -221,9 +221,13 @@ TEST_CASE("guards and calls that make no sense are refused") {
   check_text(construction(probed{1.0f}, sizes),
              {"limits.ignore_degree is true", "guarded", "allowed is false"});
 
-  auto cache = make_cache(memory, clustered(0));
+  sizes = {};
+  sizes.budgets_over = kvmeld::split::layer;
+  auto cache = make_cache(memory, clustered(0), sizes);
   cache.open(0, 32);
   auto const budget = kvmeld::budget::entries(10);
+  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget.over(kvmeld::split::layer)); },
+                      {"split::layer", "a guard may leave a track above its share", "split::head"});
   cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
                       {"guard::probed.probes.count is 0", "set_guard"});
   g = probed{1.0f};

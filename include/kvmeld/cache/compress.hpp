@@ -283,23 +283,20 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 template <class Executor, class Policy, class Keys, class Values>
 void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values> const& x,
            ledger_ref const& ledger, work_list work, workspace_ref const& ws) {
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
     if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     launch(link_phase{wave, wave.plan});
-    if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    if constexpr (guards) {
       detail::merge_guarded(launch, p.identify.guard, x, wave.plan);
     } else {
       detail::merge_keys(launch, x.keys, wave.plan);
     }
     if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
-    if constexpr (is_guarded<typename Policy::identify_type>::value) {
-      detail::finish(launch, x, false);
-      guard::close(launch, p.identify.guard, x);
-    } else {
-      detail::finish(launch, x, true);
-    }
+    detail::finish(launch, x, !guards);
+    if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});

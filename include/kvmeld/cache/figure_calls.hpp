@@ -77,7 +77,7 @@ public:
   figures_sum figures(std::uint32_t slot) const {
     figures_sum sum;
     if (!there("figures", slot, 0, 0)) return sum;
-    this->for_tracks(slot, [&](track t) { sum.add(figures_[t.index]); });
+    this->for_tracks(slot, [&](track t) { sum += figures_sum(figures_[t.index]); });
     return sum;
   }
 

@@ -46,8 +46,8 @@ template <class Launch, class Identify>
 void admit(Launch const& launch, Identify const& identify, wave_ref const& wave) {
   bool const repeats = traits_of_identifier(identify).repeats;
   bool pooled = false;
-  if constexpr (pools_edges<Identify>::value) pooled = wave.competes_by(split_measure::edges);
   if constexpr (pools_edges<Identify>::value) {
+    pooled = wave.competes_by(split_measure::edges);
     if (pooled) {
       launch(edges_phase<Identify>{{wave}, identify});
       launch(edge_quota_phase{{wave}});

@@ -64,20 +64,20 @@ struct stretch {
 /// taken for the lowest of those before it.
 inline void add_stretches(cost_curve const& c, std::size_t head, double floor, std::vector<stretch>& out) {
   std::vector<double> x, y;
-  double lowest = c.cost.front();
+  double from = 0.0,
+         before = std::max(0.0, c.cost.front());  // below the first share a head costs what it costs there
   for (std::size_t i = 0; i < c.share.size(); ++i) {
-    lowest = std::max(0.0, std::min(lowest, i + 1 == c.share.size() ? 0.0 : c.cost[i]));
+    double const lowest = std::max(0.0, std::min(before, i + 1 == c.share.size() ? 0.0 : c.cost[i]));
     if (c.share[i] > floor) {
-      if (x.empty()) {  // the floor lies between two points, or before the first
-        double const from = i == 0 ? c.share[0] : c.share[i - 1];
-        double const before = i == 0 ? lowest : std::max(lowest, c.cost[i - 1]);
-        double const t = i == 0 ? 1.0 : (floor - from) / (c.share[i] - from);
+      if (x.empty()) {
         x.push_back(floor);
-        y.push_back(i == 0 ? before : before + t * (lowest - before));
+        y.push_back(before + (floor - from) / (c.share[i] - from) * (lowest - before));
       }
       x.push_back(c.share[i]);
       y.push_back(lowest);
     }
+    from = c.share[i];
+    before = lowest;
   }
   for (std::size_t i = 0; i + 1 < x.size();) {
     std::size_t best = i + 1;
@@ -93,8 +93,8 @@ inline void add_stretches(cost_curve const& c, std::size_t head, double floor, s
 
 /// Shares per head whose mean is `ratio`, such that the sum of their costs is least if costs add up: every head gets `floor`,
 /// and what is left goes where the next bit of it saves most (marginal cost on the lower convex hull of each curve; ties to
-/// the lower head). What then saves nothing anywhere goes to the heads with least, up to one level. Throws or returns none as `report` does where
-/// the arguments are bad: curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
+/// the lower head). What then saves nothing anywhere goes to the heads with least, up to one level. Throws or returns none as
+/// `report` does where the arguments are bad: curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
 inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ratio, double floor = 0.05) {
   std::string problem = curves_problem(heads);
   if (problem.empty() && !(floor > 0.0 && floor <= 1.0)) {
@@ -153,7 +153,7 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
   return out;
 }
 
-/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for each listed sequence the
+/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for one sequence the
 /// entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are not to be compressed with it.
 inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
                                                std::vector<std::uint32_t> const& entries) {

@@ -34,6 +34,12 @@ struct model_shape {
 struct layer_thresholds {
   double ratio = 0;
   std::vector<std::vector<double>> theta;
+
+  double mean(std::size_t layer) const {
+    double sum = 0;
+    for (double x : theta[layer]) sum += x / static_cast<double>(theta[layer].size());
+    return sum;
+  }
 };
 
 /// What a method loses by a head: curves[layer * kv_heads + head], measured with all other heads whole.

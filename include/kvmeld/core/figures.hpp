@@ -47,19 +47,20 @@ struct figures_sum {
   float least_mass_retained = 1.0f;  ///< of the worst track
   double masses = 0.0, masses_in_all = 0.0;
 
-  void add(live_figures const& f) {
-    ++tracks;
-    tokens += f.tokens;
-    held += f.held;
-    merged += f.merged;
-    dropped += f.dropped;
-    merged_in_all += f.merged_in_all;
-    dropped_in_all += f.dropped_in_all;
-    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] += f.degrees[b];
-    if (f.largest_degree > largest_degree) largest_degree = f.largest_degree;
-    if (f.mass_retained < least_mass_retained) least_mass_retained = f.mass_retained;
-    masses += static_cast<double>(f.mass_retained);
-    masses_in_all += static_cast<double>(f.mass_retained_in_all);
+  figures_sum() = default;
+  explicit figures_sum(live_figures const& f)
+      : tracks(1),
+        tokens(f.tokens),
+        held(f.held),
+        merged(f.merged),
+        dropped(f.dropped),
+        merged_in_all(f.merged_in_all),
+        dropped_in_all(f.dropped_in_all),
+        largest_degree(f.largest_degree),
+        least_mass_retained(f.mass_retained),
+        masses(static_cast<double>(f.mass_retained)),
+        masses_in_all(static_cast<double>(f.mass_retained_in_all)) {
+    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] = f.degrees[b];
   }
   void operator+=(figures_sum const& other) {
     tracks += other.tracks;

@@ -176,18 +176,10 @@ private:
       if (team.lane() == 0) ranks[m.slots[i]].key = cost;
       team.sync();
     }
-    team.for_each(m.count, [&](std::uint32_t i) {
-      slot_t const s = m.slots[i];
-      std::uint32_t before = 0;
-      for (std::uint32_t j = 0; j < m.count; ++j) {
-        slot_t const other = m.slots[j];
-        before +=
-            ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
-      }
-      ranks[s].source = before;
-      ranks[m.slots[before]].target = s;
+    place_by_key(team, ranks, m, [&](slot_t s, std::uint32_t place) {
+      ranks[s].source = place;
+      ranks[m.slots[place]].target = s;
     });
-    team.sync();
   }
   KVMELD_HD auto nearest(tile const& t, slot_t p, member_list const& m, std::uint32_t count) const {
     candidate const* const ranks = this->wave.candidates + this->wave.at(t.item, 0);

@@ -213,17 +213,7 @@ private:
       });
       team.sync();
     }
-    team.for_each(m.count, [&](std::uint32_t i) {
-      slot_t const s = m.slots[i];
-      std::uint32_t before = 0;
-      for (std::uint32_t j = 0; j < m.count; ++j) {
-        slot_t const other = m.slots[j];
-        before +=
-            ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
-      }
-      ranks[s].source = before;
-    });
-    team.sync();
+    place_by_key(team, ranks, m, [&](slot_t s, std::uint32_t place) { ranks[s].source = place; });
   }
 };
 

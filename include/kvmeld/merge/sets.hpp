@@ -24,6 +24,22 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
 
+/// placed(slot, place) for every member: how many of the set come before it by ranks[slot].key, ties to the lower slot. Cooperative;
+/// barrier at the end.
+template <class Team, class Placed>
+KVMELD_HD void place_by_key(Team const& team, candidate const* ranks, member_list const& m, Placed placed) {
+  team.for_each(m.count, [&](std::uint32_t i) {
+    slot_t const s = m.slots[i];
+    std::uint32_t before = 0;
+    for (std::uint32_t j = 0; j < m.count; ++j) {
+      slot_t const other = m.slots[j];
+      before += ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
+    }
+    placed(s, before);
+  });
+  team.sync();
+}
+
 /// Spread sources of a track, ascending: they follow the sets.
 KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item) {
   track_state const& s = wave.state[item];
