@@ -1,22 +1,23 @@
 // Calls replayed by CUDA graphs leave what the host's calls leave.
-#include "twins.cuh"
+#include "device.cuh"
+#include "device/twins.hpp"
 
 namespace {
 
 // 1,000 steps with lists of any length, compressed whenever a sequence has grown.
 template <class Policy> void replays(Policy const& policy) {
-  using namespace cuda_test;
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
   {
-    twins<__nv_bfloat16, Policy> pair(policy, 23, stream);
+    cuda_test::cuda_device const on{stream};
+    device_test::twins<cuda_test::cuda_device, __nv_bfloat16, Policy> pair(on, policy, 23);
     auto& host = pair.host();
     auto& device = pair.device();
     pair.both([](auto& c) {
       for (std::uint32_t slot : {0u, 1u, 2u}) c.open(slot, 100 + 20 * slot, 0, slot);
     });
     kvmeld::call_graph<kvmeld::cuda_executor<>> step(device.executor()), shrink(device.executor());
-    noise n(5);
+    device_test::noise n(5);
     std::uint32_t compressions = 0;
     for (int i = 0; i < 1000; ++i) {
       std::vector<std::uint32_t> slots, counts, accepted;

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/types.hpp>
-#include <kvmeld/layout/strided.hpp>
+#include <kvmeld/layout/strided_view.hpp>
 
 #include <cstddef>
-#include <cstdint>
-#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -23,19 +20,7 @@ template <class Mdspan> auto from_mdspan(Mdspan const& m) {
   static_assert(
       Mdspan::is_always_strided(),
       "kvmeld::from_mdspan: the mapping is not always strided; describe the tensor with another layout");
-  auto const extent = [&](std::size_t from_the_right) {
-    return rank > from_the_right ? static_cast<std::uint32_t>(m.extent(rank - 1 - from_the_right)) : 1u;
-  };
-  auto const stride = [&](std::size_t from_the_right) {
-    return rank > from_the_right ? static_cast<std::int64_t>(m.stride(rank - 1 - from_the_right)) : 0;
-  };
-  shape s{};
-  s.layers = extent(4);
-  s.sequences = extent(3);
-  s.kv_heads = extent(2);
-  s.capacity = extent(1);
-  return strided<typename Mdspan::element_type>(
-      m.data_handle(), cache_strides{stride(4), stride(3), stride(2), stride(1), stride(0)}, s, extent(0));
+  return detail::strided_view<rank>(m.data_handle(), m);
 }
 
 }  // namespace KVMELD_ABI

@@ -1,7 +1,11 @@
-// The same sequence on a device and on the host's generic loops.
+// The same sequence on a device and on the host's generic loops. A `Device` says what a device is to a test:
+//   half, bfloat16            its 16-bit types
+//   executor_type             what executor(tuning) gives
+//   array<T>(n), (vector)     memory that it can reach, freed at the end: data(), put(vector), get()
+//   settled(executor)         waits for everything; false after an error
 #pragma once
 
-#include <kvmeld/cuda.cuh>
+#include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,33 +15,7 @@
 
 #include <doctest/doctest.h>
 
-namespace cuda_test {
-
-// Device memory with a host side; freed at the end.
-template <class T> class device_array {
-public:
-  explicit device_array(std::size_t n) : size_(n) {
-    REQUIRE(cudaMalloc(&data_, n * sizeof(T)) == cudaSuccess);
-  }
-  explicit device_array(std::vector<T> const& from) : device_array(from.size()) { put(from); }
-  device_array(device_array const&) = delete;
-  device_array& operator=(device_array const&) = delete;
-  ~device_array() { cudaFree(data_); }
-
-  T* data() const { return data_; }
-  void put(std::vector<T> const& from) {
-    REQUIRE(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
-  }
-  std::vector<T> get() const {
-    std::vector<T> out(size_);
-    REQUIRE(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
-    return out;
-  }
-
-private:
-  T* data_ = nullptr;
-  std::size_t size_;
-};
+namespace device_test {
 
 // Uniform numbers in [-1, 1), the same everywhere.
 class noise {
@@ -93,9 +71,11 @@ template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, 
 }
 
 // Every call goes to both caches. T is a 16-bit type, for which plans agree bit for bit.
-template <class T, class Policy> class twins {
+template <class Device, class T, class Policy> class twins {
 public:
-  twins(Policy const& policy, std::uint32_t seed, cudaStream_t stream = nullptr,
+  template <class U> using device_array = typename Device::template array<U>;
+
+  twins(Device const& device, Policy const& policy, std::uint32_t seed,
         kvmeld::tuning tuning = kvmeld::tuning::off)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
@@ -104,8 +84,8 @@ public:
         device_values_(values_),
         host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
               sizes()),
-        device_(kvmeld::cuda_executor<>(stream, {}, tuning), policy,
-                tensors(device_keys_.data(), device_values_.data()), sizes()) {}
+        device_(device.executor(tuning), policy, tensors(device_keys_.data(), device_values_.data()),
+                sizes()) {}
 
   template <class F> void both(F f) {
     f(host_);
@@ -128,8 +108,7 @@ public:
 
   // The ledgers' bytes, and rows within `units` of the last place of T.
   void check(std::uint32_t slot, int units = 0) {
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-    REQUIRE(device_.executor().error() == cudaSuccess);
+    settle();
     device_.report_lengths(slot);
     CHECK(device_.longest(slot) == host_.longest(slot));
     CHECK(device_.findings(slot) == host_.findings(slot));
@@ -145,10 +124,12 @@ public:
     check_attention_of<T>(slot);  // what the tuned form is for
   }
 
+  void settle() { REQUIRE(Device::settled(device_.executor())); }
+
 private:
   void check_figures(std::uint32_t slot) {
     both([&](auto& c) { c.request_figures({slot}); });
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    settle();
     CHECK(device_.figures_ready());
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
@@ -168,16 +149,16 @@ private:
     device_array<float> far_out(out), far_lse(lse);
     auto const attend = [&](auto& cache, Q const* from, float* to, float* sums,
                             kvmeld::span<float> memory = {}) {
-      kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
-                                kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
-                                kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
-                                kvmeld::rows_by_head(sums, 3, heads, 1),
-                                {memory.size() == 0 ? 1u : 3u, memory});
+      kvmeld::attention::extend(
+          cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{extent.layers - 1, slot, 3},
+          kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+          kvmeld::rows_by_token(to, 3, heads, extent.value_dim), kvmeld::rows_by_head(sums, 3, heads, 1),
+          {memory.size() == 0 ? 1u : 3u, memory});
     };
     if constexpr (decltype(host_)::shares) {
       auto const attend_shared = [&](auto& cache, Q const* from, float* to, float* sums) {
         kvmeld::attention::extend(
-            cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, slot, 3},
+            cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{extent.layers - 1, slot, 3},
             kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
             kvmeld::rows_by_token(to, 3, heads, extent.value_dim), kvmeld::rows_by_head(sums, 3, heads, 1));
       };
@@ -195,9 +176,9 @@ private:
       compare(out, lse, far_out, far_lse);
     }
   }
-  static void compare(std::vector<float> const& out, std::vector<float> const& lse,
-                      device_array<float> const& far_out, device_array<float> const& far_lse) {
-    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  void compare(std::vector<float> const& out, std::vector<float> const& lse,
+               device_array<float> const& far_out, device_array<float> const& far_lse) {
+    settle();
     std::vector<float> const got = far_out.get(), got_lse = far_lse.get();
     for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
     for (std::size_t i = 0; i < lse.size(); ++i) CHECK(got_lse[i] == doctest::Approx(lse[i]).epsilon(2e-5));
@@ -231,17 +212,17 @@ private:
   device_array<T> device_keys_, device_values_;
   using layout = kvmeld::strided<T>;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> host_;
-  kvmeld::merged_cache<kvmeld::cuda_executor<>, Policy, layout, layout> device_;
+  kvmeld::merged_cache<typename Device::executor_type, Policy, layout, layout> device_;
 };
 
 // Two compressions with tokens in between, a plan of its own, a fork and a cut.
 // Tuned forms may take another partner where two are equally good up to rounding; these rows have no such pairs.
-template <class T, class Policy>
-void same_life(char const* name, Policy const& policy, int units = 0,
+template <class T, class Device, class Policy>
+void same_life(Device const& device, char const* name, Policy const& policy, int units = 0,
                kvmeld::tuning tuning = kvmeld::tuning::off) {
   CAPTURE(std::string(name));
   CAPTURE(static_cast<int>(tuning));
-  twins<T, Policy> pair(policy, 17, nullptr, tuning);
+  twins<Device, T, Policy> pair(device, policy, 17, tuning);
   std::uint32_t const slots[] = {0, 1}, counts[] = {8, 5}, accepted[] = {8, 2};
   pair.both([](auto& c) {
     c.open(0, 300, 2, 7);
@@ -273,4 +254,4 @@ void same_life(char const* name, Policy const& policy, int units = 0,
   pair.check_attention(0);
 }
 
-}  // namespace cuda_test
+}  // namespace device_test

@@ -1,0 +1,58 @@
+// Memory of a Kokkos space as executors give it, and copies between it and the host.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace detail {
+
+template <class MemorySpace>
+using byte_view = Kokkos::View<unsigned char*, MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+/// deep_copy reads the bytes of a source and writes those of a destination, whatever this says of const.
+template <class MemorySpace> byte_view<MemorySpace> view_bytes(void const* p, std::size_t bytes) {
+  return byte_view<MemorySpace>(static_cast<unsigned char*>(const_cast<void*>(p)), bytes);
+}
+
+}  // namespace detail
+
+/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. What a kokkos_executor gives a cache for
+/// its ledger and workspace; freed before Kokkos::finalize.
+template <class MemorySpace> class kokkos_memory {
+public:
+  kokkos_memory() = default;
+  explicit kokkos_memory(std::size_t bytes) : bytes_(bytes) {
+    if (bytes != 0) data_ = Kokkos::kokkos_malloc<MemorySpace>("kvmeld", bytes);
+  }
+  kokkos_memory(kokkos_memory const& other) : kokkos_memory(other.bytes_) {
+    if (bytes_ == 0) return;
+    Kokkos::deep_copy(detail::view_bytes<MemorySpace>(data_, bytes_),
+                      detail::view_bytes<MemorySpace>(other.data_, bytes_));
+  }
+  kokkos_memory(kokkos_memory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  kokkos_memory& operator=(kokkos_memory other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~kokkos_memory() {
+    if (data_ != nullptr) Kokkos::kokkos_free<MemorySpace>(data_);
+  }
+
+  void* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,72 @@
+// A member of a Kokkos team as a lane: core/team.hpp on any execution space.
+#pragma once
+
+#include <kvmeld/backend/host/tuned/host_team.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/team.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Whether an execution space runs on this machine's cores, over its memory.
+template <class Space>
+struct runs_on_host
+    : std::bool_constant<
+          Kokkos::SpaceAccessibility<Space, Kokkos::HostSpace>::accessible &&
+          Kokkos::SpaceAccessibility<Kokkos::HostSpace, typename Space::memory_space>::accessible> {};
+
+namespace detail {
+
+template <class Op> struct kokkos_reducer;
+template <> struct kokkos_reducer<op_sum> { using type = Kokkos::Sum<std::uint32_t>; };
+template <> struct kokkos_reducer<op_max> { using type = Kokkos::Max<std::uint32_t>; };
+template <> struct kokkos_reducer<op_min> { using type = Kokkos::Min<std::uint32_t>; };
+
+}  // namespace detail
+
+/// `Member` is a TeamPolicy's member type. `Alone` is what a team of one lane is: it owns the scratch, and on hosts it brings
+/// the tuned kernels, which a team of several lanes is given none of. Every lane makes one for the same tile; collective
+/// calls are made by all lanes alike.
+template <class Member, class Alone> class kokkos_team : public Alone {
+public:
+  template <class... Scratch>
+  KOKKOS_INLINE_FUNCTION kokkos_team(Member const& member, Scratch... scratch)
+      : Alone(scratch...), member_(member) {}
+
+  KOKKOS_INLINE_FUNCTION std::uint32_t lane() const {
+    return static_cast<std::uint32_t>(member_.team_rank());
+  }
+  KOKKOS_INLINE_FUNCTION std::uint32_t lanes() const {
+    return static_cast<std::uint32_t>(member_.team_size());
+  }
+  KOKKOS_INLINE_FUNCTION void sync() const { member_.team_barrier(); }
+  template <class Op> KOKKOS_INLINE_FUNCTION std::uint32_t reduce(std::uint32_t x, Op) const {
+    member_.team_reduce(typename detail::kokkos_reducer<Op>::type(x));
+    return x;
+  }
+  KOKKOS_INLINE_FUNCTION scan_result scan(std::uint32_t x) const {
+    scan_result s{member_.team_scan(x), 0};
+    s.total = s.before + x;  // the last lane's is
+    member_.team_broadcast(s.total, member_.team_size() - 1);
+    return s;
+  }
+  // Neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.
+  template <class F> KOKKOS_INLINE_FUNCTION void for_each(std::uint32_t n, F f) const {
+    for (std::uint32_t i = lane(); i < n; i += lanes()) f(i);
+  }
+  KOKKOS_INLINE_FUNCTION std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
+    return Kokkos::atomic_fetch_add(where, x);
+  }
+
+private:
+  Member const& member_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,19 @@
+// Policies that compute nothing from rows: the host's bits.
+#pragma once
+
+#include "twins.hpp"
+
+namespace device_test {
+
+template <class Device> void evictions(Device const& device) {
+  using half = typename Device::half;
+  using bfloat16 = typename Device::bfloat16;
+  same_life<half>(device, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3));
+  same_life<bfloat16>(device, "h2o", kvmeld::preset::h2o::halves());
+  for (auto split : {kvmeld::split::layer, kvmeld::split::group}) {
+    shared_over const now(split);
+    same_life<bfloat16>(device, "h2o", kvmeld::preset::h2o::halves());
+  }
+}
+
+}  // namespace device_test

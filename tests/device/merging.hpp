@@ -1,0 +1,54 @@
+// Policies that merge: the host's plans; rows to the last bit but where exponentials weigh them.
+#pragma once
+
+#include "twins.hpp"
+
+namespace device_test {
+
+inline auto steep_chelsea() {
+  using kvmeld::quantity;
+  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
+                                                quantity::entries(6));
+}
+
+/// Chelsea and KVMerger, tuned and not.
+template <class Device> void merges(Device const& device) {
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    same_life<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 0, tuning);
+    same_life<typename Device::half>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
+  }
+}
+
+template <class Device> void shared_entries(Device const& device) {
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    same_life<typename Device::bfloat16>(device, "ems", kvmeld::preset::ems::shared(), 1, tuning);
+  }
+}
+
+/// Rows that lie anywhere, wide rows, heads with one plan.
+template <class Device> void merges_of_shapes(Device const& device) {
+  for (kvmeld::shape const& s : {crooked, wide}) {
+    made_for const now(s);
+    merges(device);
+  }
+  made_for const layers(crooked, kvmeld::plan_scope::layer);
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    same_life<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 0, tuning);
+  }
+}
+
+template <class Device> void merges_over_splits(Device const& device) {
+  for (auto split : {kvmeld::split::layer, kvmeld::split::group}) {
+    shared_over const now(split);
+    merges(device);
+  }
+}
+
+/// Merges that follow observed thresholds.
+template <class Device> void observed_merges(Device const& device) {
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    same_life<typename Device::bfloat16>(device, "d2o", kvmeld::preset::d2o::halves(), 1, tuning);
+  }
+}
+
+}  // namespace device_test
