@@ -97,7 +97,7 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
     if (merges[owner] != 0 || plan.what[plan.at(item, owner)] == fate::spread) {
       return name(owner) + "owns members; allowed are keep, share and drop, with entries sharing into it";
     }
-    living += plan.keeps_member(item, m) && plan.what[plan.at(item, owner)] != fate::drop ? 1 : 0;
+    living += plan.keeps_member(item, m) && plan.what[plan.at(item, owner)] != fate::drop ? 1u : 0u;
   }
   if (living > l.members.capacity && shared != 0) {
     return name(0) +

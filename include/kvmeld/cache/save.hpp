@@ -77,9 +77,10 @@ inline void write(ledger_ref const& l, std::uint32_t slot, std::string const& po
   header h = expected_header;
   byte_writer w(out + sizeof(header));
   write_body(w, l, slot, policy);
-  h.bytes = sizeof(header) + w.bytes();
+  std::size_t const bytes = sizeof(header) + w.bytes();
+  h.bytes = bytes;
   std::memcpy(out, &h, sizeof h);
-  h.checksum = checksum_of({out, static_cast<std::size_t>(h.bytes)});
+  h.checksum = checksum_of({out, bytes});
   std::memcpy(out, &h, sizeof h);
 }
 

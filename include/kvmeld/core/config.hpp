@@ -2,6 +2,7 @@
 // translation units of different configuration apart.
 #pragma once
 
+// The one place where the version is written: CMake and pkg-config read it here.
 #define KVMELD_VERSION_MAJOR 0
 #define KVMELD_VERSION_MINOR 1
 #define KVMELD_VERSION_PATCH 0
@@ -36,9 +37,11 @@
 #else
 #define KVMELD_ABI_THREADS serial
 #endif
-#define KVMELD_ABI_JOIN(a, b, c) v0_1_##a##_##b##_##c
-#define KVMELD_ABI_EXPAND(a, b, c) KVMELD_ABI_JOIN(a, b, c)
-#define KVMELD_ABI KVMELD_ABI_EXPAND(KVMELD_ABI_MATH, KVMELD_ABI_ERRORS, KVMELD_ABI_THREADS)
+#define KVMELD_ABI_JOIN(major, minor, a, b, c) v##major##_##minor##_##a##_##b##_##c
+#define KVMELD_ABI_EXPAND(major, minor, a, b, c) KVMELD_ABI_JOIN(major, minor, a, b, c)
+#define KVMELD_ABI                                                                                           \
+  KVMELD_ABI_EXPAND(KVMELD_VERSION_MAJOR, KVMELD_VERSION_MINOR, KVMELD_ABI_MATH, KVMELD_ABI_ERRORS,          \
+                    KVMELD_ABI_THREADS)
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {}

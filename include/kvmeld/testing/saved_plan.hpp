@@ -121,7 +121,7 @@ inline void dump_plan(ledger_ref const& l, plan_ref const& p, work_list work, st
     track const t = work.at(l.extent, item);
     std::uint32_t const n = p.old_length[item];
     std::uint32_t kept = 0;
-    for (slot_t s = 0; s < n; ++s) kept += p.what[p.at(item, s)] == fate::keep ? 1 : 0;
+    for (slot_t s = 0; s < n; ++s) kept += p.what[p.at(item, s)] == fate::keep ? 1u : 0u;
     std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
     out << words("track", t.layer, t.sequence, t.kv_head, "length", n, "kept", kept, "rounds",
                  l.word(t, track_word::last_rounds), "threshold", l.word(t, track_word::next_threshold),

@@ -35,10 +35,8 @@ KVMELD_SIMD void transpose(words* p) {
   }
 }
 
-KVMELD_SIMD void store_raw(any_word* to, words x) { store_words(reinterpret_cast<std::uint32_t*>(to), x); }
-KVMELD_SIMD void store_raw(any_half* to, words x) {
-  store_halves(reinterpret_cast<std::uint16_t*>(to), narrow(x));
-}
+KVMELD_SIMD void store_raw(any_word* to, words x) { store_words(to, x); }
+KVMELD_SIMD void store_raw(any_half* to, words x) { store_halves(to, narrow(x)); }
 
 /// Slots first .. first + width - 1 of `width` columns to rows of `width` channels.
 template <class Raw> KVMELD_SIMD void columns_to_rows(Raw const* columns, std::int64_t stride, Raw* rows) {

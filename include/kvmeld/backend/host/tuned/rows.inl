@@ -12,7 +12,7 @@ KVMELD_SIMD floats decode_one(half const* p) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = short __attribute__((vector_size(32)));
   bits const x = reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
-  return __builtin_ia32_vcvtph2ps512_mask(x, floats{}, static_cast<std::uint16_t>(0xffff), 4);
+  return __builtin_ia32_vcvtph2ps512_mask(x, floats{}, every_lane, 4);
 #elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
   using bits = short __attribute__((vector_size(16)));
   return __builtin_ia32_vcvtph2ps256(
@@ -250,12 +250,8 @@ KVMELD_SIMD void store_packed(any_half* to, words x, std::uint32_t lanes) {
   for (; lanes != 0; lanes &= lanes - 1) *to++ = static_cast<std::uint16_t>(word[__builtin_ctz(lanes)]);
 #endif
 }
-KVMELD_SIMD words words_at(any_word const* p) {
-  return load_words(reinterpret_cast<std::uint32_t const*>(p));
-}
-KVMELD_SIMD words words_at(any_half const* p) {
-  return widen(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
-}
+KVMELD_SIMD words words_at(any_word const* p) { return load_words(p); }
+KVMELD_SIMD words words_at(any_half const* p) { return widen(load_halves(p)); }
 
 /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`.
 template <class Element>
@@ -275,9 +271,9 @@ KVMELD_SIMD void pack_any(Element* to, Element const* from, std::uint64_t const*
 }
 KVMELD_ENTRY void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
                              std::uint32_t n) {
-  pack_any(reinterpret_cast<any_word*>(to), reinterpret_cast<any_word const*>(from), bits, n);
+  pack_any(to, from, bits, n);
 }
 KVMELD_ENTRY void pack_halves(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
                               std::uint32_t n) {
-  pack_any(reinterpret_cast<any_half*>(to), reinterpret_cast<any_half const*>(from), bits, n);
+  pack_any(to, from, bits, n);
 }

@@ -5,9 +5,8 @@
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words bar) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = int __attribute__((vector_size(64)));
-  std::uint32_t lanes = static_cast<std::uint16_t>(
-      __builtin_ia32_ucmpd512_mask(reinterpret_cast<bits>(x), reinterpret_cast<bits>(bar), strictly ? 6 : 5,
-                                   static_cast<std::uint16_t>(0xffff)));
+  std::uint32_t lanes = __builtin_ia32_ucmpd512_mask(reinterpret_cast<bits>(x), reinterpret_cast<bits>(bar),
+                                                     strictly ? 6 : 5, static_cast<std::uint16_t>(0xffff));
   asm("" : "+r"(lanes));  // g++ 12 may spill the mask in 16 bits and count 32
   return lanes;
 #else

@@ -78,7 +78,7 @@ KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, flo
 template <int rows, int vectors, class T>
 KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor, T const* v,
                            std::uint32_t tokens, std::size_t v_ld, float* total, std::size_t total_ld) {
-  floats sum[rows][vectors];
+  floats sum[unsigned{rows}][unsigned{vectors}];
 #pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
@@ -87,7 +87,7 @@ KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor
     }
   }
   for (std::uint32_t t = 0; t < tokens; ++t, v += v_ld) {
-    floats value[vectors];
+    floats value[unsigned{vectors}];
 #pragma GCC unroll 4
     for (int c = 0; c < vectors; ++c) value[c] = decode_one(v + c * width);
 #pragma GCC unroll 4

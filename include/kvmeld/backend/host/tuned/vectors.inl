@@ -6,6 +6,11 @@ using floats = float __attribute__((vector_size(4 * width)));
 using words = std::uint32_t __attribute__((vector_size(4 * width)));
 using integers = std::int32_t __attribute__((vector_size(4 * width)));
 using halves = std::uint16_t __attribute__((vector_size(2 * width)));
+#if KVMELD_SIMD_WIDTH == 16 && defined(__clang__)
+constexpr std::uint16_t every_lane = 0xffff;  // the compilers differ in the sign of some masks
+#elif KVMELD_SIMD_WIDTH == 16
+constexpr std::int16_t every_lane = -1;
+#endif
 using loose_floats __attribute__((aligned(4), may_alias)) = floats;  // lies anywhere
 using loose_words __attribute__((aligned(4), may_alias)) = words;
 using loose_halves __attribute__((aligned(2), may_alias)) = halves;
@@ -70,7 +75,7 @@ KVMELD_SIMD void store_some(float* p, floats v, std::uint32_t n) {
 /// a * b + c, rounded once where the instructions allow it.
 KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, static_cast<std::uint16_t>(0xffff), 4);
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, every_lane, 4);
 #elif defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
   return __builtin_ia32_vfmaddps256(a, b, c);
 #elif defined(KVMELD_TUNED_NEON)

@@ -1,0 +1,13 @@
+# kvmeld without CMake: a compiler, and what pkg-config says, as a shell would pass it on.
+include("${CMAKE_CURRENT_LIST_DIR}/steps.cmake")
+install_kvmeld()
+set(pkg_config "${CMAKE_COMMAND}" -E env "PKG_CONFIG_PATH=${prefix}/share/pkgconfig" "${PKG_CONFIG}")
+step(${pkg_config} --modversion kvmeld)
+string(STRIP "${output}" output)
+if(NOT output STREQUAL KVMELD_VERSION)
+  message(FATAL_ERROR "kvmeld.pc has version ${output}, the project ${KVMELD_VERSION}")
+endif()
+step(${pkg_config} --cflags --libs kvmeld)
+separate_arguments(flags UNIX_COMMAND "${output}")
+step("${COMPILER}" -std=c++17 ${flags} "${examples}/preset.cpp" -o "${WORK_DIR}/preset")
+step("${WORK_DIR}/preset")
