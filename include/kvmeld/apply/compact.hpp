@@ -300,7 +300,7 @@ private:
       return;
     }
     for (slot_t first = begin; first < n; first += at_once * team.lanes()) {
-      T held[at_once];
+      T held[at_once] = {};  // compilers do not see that only what was read is written
       for (std::uint32_t j = 0; j < at_once; ++j) {
         slot_t const s = first + j * team.lanes() + team.lane();
         if (s < n) held[j] = x[s];

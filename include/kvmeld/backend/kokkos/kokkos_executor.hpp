@@ -204,7 +204,7 @@ public:
     std::uint64_t const per_item = phase.tiles(extent);
     std::uint64_t const total = per_item * items;
     if (total == 0) return;
-    auto const league = static_cast<int>(min_of<std::uint64_t>(total, 1u << 30));
+    auto const league = static_cast<int>(min_of<std::uint64_t>(total, most_teams()));
     tiles work{phase, source, per_item, total, 0, 0, kernels_};
     std::uint32_t lanes = lanes_;
     for (;;) {
@@ -227,11 +227,16 @@ public:
   }
 
 private:
-  // Tiles of one launch differ in their work; on devices no block may want more registers than 256 lanes have.
-  using team_policy =
-      std::conditional_t<on_host, Kokkos::TeamPolicy<Space, Kokkos::Schedule<Kokkos::Dynamic>>,
-                         Kokkos::TeamPolicy<Space, Kokkos::LaunchBounds<256, 1>>>;
+  // On devices no block may want more registers than 256 lanes have.
+  using team_policy = std::conditional_t<on_host, Kokkos::TeamPolicy<Space>,
+                                         Kokkos::TeamPolicy<Space, Kokkos::LaunchBounds<256, 1>>>;
 
+  /// On hosts a thread's share of the teams is fixed: Kokkos' threads that take teams as they come meet at barriers that
+  /// spin, for seconds where other programs have the cores. Teams take every so many-th tile instead, which evens out what
+  /// tiles differ in.
+  std::uint64_t most_teams() const {
+    return on_host ? 4 * static_cast<std::uint64_t>(space_.concurrency()) : std::uint64_t{1} << 30;
+  }
   team_policy policy(int league, std::uint32_t lanes) const {
     return team_policy(space_, league, static_cast<int>(lanes));
   }

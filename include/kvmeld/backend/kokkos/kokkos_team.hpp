@@ -58,6 +58,9 @@ public:
   }
   // Neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.
   template <class F> KOKKOS_INLINE_FUNCTION void for_each(std::uint32_t n, F f) const {
+    if constexpr (std::is_same<Alone, host_team>::value) {
+      if (lanes() == 1) return Alone::for_each(n, f);  // steps of one make vectors
+    }
     for (std::uint32_t i = lane(); i < n; i += lanes()) f(i);
   }
   KOKKOS_INLINE_FUNCTION std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
