@@ -1,6 +1,7 @@
 // kvmeld on Kokkos: any cache, policy and attention on a kokkos_executor, and Kokkos::View as a layout. Needs Kokkos 3.4.
 #pragma once
 
+#include <kvmeld/backend/kokkos/element_types.hpp>
 #include <kvmeld/backend/kokkos/from_view.hpp>
 #include <kvmeld/backend/kokkos/kokkos_executor.hpp>
 #include <kvmeld/backend/kokkos/kokkos_memory.hpp>

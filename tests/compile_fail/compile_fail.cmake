@@ -1,4 +1,5 @@
-#   cmake -DCOMPILER=<c++> -DCOMPILER_ID=<GNU or Clang> -DSOURCE=<case> -DINCLUDE_DIR=<include> -P compile_fail.cmake
+#   cmake -DCOMPILER=<c++> -DCOMPILER_ID=<GNU or Clang> -DSOURCE=<case> -DINCLUDE_DIR=<include> [-DSYSTEM_DIRS=<folders>]
+#         -P compile_fail.cmake
 cmake_minimum_required(VERSION 3.25)
 
 file(READ "${SOURCE}" text)
@@ -17,6 +18,9 @@ else()
   set(no_quotes -fno-diagnostics-show-caret)
 endif()
 set(command "${COMPILER}" -std=c++17 -fsyntax-only ${no_quotes} "-I${INCLUDE_DIR}")
+foreach(folder IN LISTS SYSTEM_DIRS)
+  list(APPEND command -isystem "${folder}")
+endforeach()
 
 execute_process(COMMAND ${command} -DKVMELD_CONTROL "${SOURCE}" RESULT_VARIABLE result OUTPUT_VARIABLE output
                 ERROR_VARIABLE output)
