@@ -32,7 +32,7 @@ struct number_batch {
   static constexpr std::uint32_t most = 256;
   std::uint32_t numbers[most];
   std::uint32_t* to;
-  KOKKOS_INLINE_FUNCTION void operator()(int i) const { to[i] = numbers[i]; }
+  KOKKOS_INLINE_FUNCTION void operator()(std::uint32_t i) const { to[i] = numbers[i]; }
 };
 
 struct nothing {
@@ -256,7 +256,8 @@ private:
       std::size_t const n = min_of<std::size_t>(detail::number_batch::most, list.size() - i);
       for (std::size_t j = 0; j < n; ++j) batch.numbers[j] = list[i + j];
       batch.to = to + i;
-      Kokkos::parallel_for(Kokkos::RangePolicy<Space>(space_, 0, static_cast<int>(n)), batch);
+      using range = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::uint32_t>>;
+      Kokkos::parallel_for(range(space_, 0u, static_cast<std::uint32_t>(n)), batch);
     }
   }
 
