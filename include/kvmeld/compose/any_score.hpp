@@ -43,7 +43,7 @@ public:
   observation_need need() const {
     return of_.visit([](auto const& s) { return need_of_score(s); });
   }
-  KVMELD_HD channel_list channels() const {
+  channel_list channels() const {
     return of_.visit([](auto const& s) { return s.channels(); });
   }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {

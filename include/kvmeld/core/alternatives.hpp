@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -15,6 +16,11 @@ template <class T> struct alternative { T value{}; };
 
 /// Holds a value of each type, which are small, and the index of the one in use. Trivially copyable if they are.
 template <class... Ts> class alternatives : detail::alternative<Ts>... {
+  template <class T, class...> struct first { using type = T; };
+  // Named, not deduced: nvcc wants to see the body of a recursion whose result is `auto`.
+  template <class F>
+  using result = decltype(std::declval<F&>()(std::declval<typename first<Ts...>::type const&>()));
+
 public:
   static constexpr std::uint32_t count = sizeof...(Ts);
 
@@ -26,19 +32,25 @@ public:
   }
 
   KVMELD_HD std::uint32_t index() const { return index_; }
-  /// f(the value in use). All results have one type.
-  template <class F> KVMELD_HD auto visit(F f) const { return visit_from<F, Ts...>(f, 0); }
+  /// f(the value in use). All results have one type. On the host f may call functions of the host.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
+  template <class F> KVMELD_HD result<F> visit(F f) const { return visit_from<F, Ts...>(f, 0); }
   /// f(alternative) for each of them, default-constructed: to list what there is.
   template <class F> static void each(F f) { (f(Ts{}), ...); }
 
 private:
-  template <class T> static constexpr std::uint32_t index_of() {
+  template <class T> KVMELD_HD static constexpr std::uint32_t index_of() {
     std::uint32_t i = 0;
     std::uint32_t found = 0;
     ((found = std::is_same_v<T, Ts> ? i : found, ++i), ...);
     return found;
   }
-  template <class F, class First, class... Rest> KVMELD_HD auto visit_from(F& f, std::uint32_t i) const {
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
+  template <class F, class First, class... Rest> KVMELD_HD result<F> visit_from(F& f, std::uint32_t i) const {
     if constexpr (sizeof...(Rest) == 0) {
       return f(static_cast<detail::alternative<First> const&>(*this).value);
     } else {
