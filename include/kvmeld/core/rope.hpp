@@ -90,7 +90,7 @@ KVMELD_HD inline void rotate_row(rope_params const& r, position_t position, floa
   for (std::uint32_t i = 0; i < pairs; ++i) rotate_pair(r, row, i, pairs, rope_turns(r, i, dim), position);
 }
 
-/// Scratch of rotating one key, in bytes.
+/// Bytes of the table that rope_table takes from a team's scratch.
 KVMELD_HD inline std::size_t rope_scratch(rope_params const& r, std::uint32_t key_dim) {
   return r.active() ? scratch_size(r.pairs(key_dim) * sizeof(double)) : 0;
 }
