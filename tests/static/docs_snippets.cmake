@@ -1,5 +1,5 @@
-# Every block of C++ in pages is in the file that compiles them, comments and white space aside.
-#   cmake -DPAGES=<folder of pages, or a page> -DCOMPILED=<file> -P docs_snippets.cmake
+# Every block of C++ in pages is in a file that is compiled, comments and white space aside.
+#   cmake -DPAGES=<folder of pages, or a page> -DCOMPILED=<file|file|...> -P docs_snippets.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(bare text out)
@@ -17,8 +17,13 @@ function(read_code file out)
   set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 
-read_code("${COMPILED}" compiled)
-bare("${compiled}" compiled)
+string(REPLACE "|" ";" files "${COMPILED}")
+set(compiled)
+foreach(file IN LISTS files)
+  read_code("${file}" text)
+  bare("${text}" text)
+  string(APPEND compiled "${text}\n")
+endforeach()
 if(IS_DIRECTORY "${PAGES}")
   file(GLOB pages "${PAGES}/*.md")
 else()

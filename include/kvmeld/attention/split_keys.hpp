@@ -22,8 +22,8 @@ namespace attention {
 /// How many parts the keys of a track are shared out in, and memory of the executor for what each part leaves:
 /// split_floats() floats, written and read by the call's launches. One part needs none.
 struct split_keys {
-  std::uint32_t parts = 1;
-  span<float> memory;
+  std::uint32_t parts = 1;  ///< parts of a track's keys; 1: attention in one launch
+  span<float> memory;       ///< of split_floats() floats, in memory that launches can write
 };
 
 /// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each.

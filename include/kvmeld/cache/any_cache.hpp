@@ -34,6 +34,7 @@ inline namespace KVMELD_ABI {
 
 /// Rows to read, of any of the element types that an engine's queries come in.
 struct any_rows {
+  /// Rows of one of the three element types.
   std::variant<head_rows<float const>, head_rows<half const>, head_rows<bfloat16 const>> rows;
 
   template <class T>

@@ -18,16 +18,18 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// What lies in the block.
 struct cache_arrays {
-  ledger_ref ledger;           ///< at the beginning of the block
-  std::size_t word_bytes = 0;  ///< of it the words of tracks and sequences, which come first
-  std::size_t ledger_bytes = 0;
+  ledger_ref ledger;                 ///< at the beginning of the block
+  std::size_t word_bytes = 0;        ///< of it the words of tracks and sequences, which come first
+  std::size_t ledger_bytes = 0;      ///< bytes of the ledger
   std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
-  workspace_ref workspace{};
+  workspace_ref workspace{};         ///< the rest of the block
   live_figures* figures =
       nullptr;  ///< [tracks] what the last request wrote down; null without limits.figures
 };
 
+/// The ledger of a cache with these limits; sizes where the arena has no memory.
 inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const& channels) {
   ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members);
   l.first_layer = sizes.first_layer;
@@ -76,8 +78,8 @@ inline std::size_t cache_bytes(limits sizes, channel_list const& channels, std::
 
 /// The ledger where the host can read it: itself, or a copy in `memory`.
 struct readable_ledger {
-  std::vector<std::byte> memory;
-  ledger_ref ledger;
+  std::vector<std::byte> memory;  ///< the whole block, where the host may not look into the executor's
+  ledger_ref ledger;              ///< of the copy, or the cache's own
 };
 
 /// Waits where launches are not immediate.

@@ -14,10 +14,11 @@ inline namespace KVMELD_ABI {
 /// Trivially copyable; independent of the policy's type. Valid for the cache's life; `rebind` of the cache makes the
 /// K and V of earlier refs stale, not their lengths and degrees.
 template <class Keys, class Values> struct cache_ref {
-  Keys keys;
-  Values values;
-  ledger_ref ledger;
+  Keys keys;          ///< the engine's keys
+  Values values;      ///< the engine's values
+  ledger_ref ledger;  ///< lengths, degrees, positions and the rest, in memory of the executor
 
+  /// The track of a layer of the group, a sequence slot and a KV head.
   KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return make_track(ledger.extent, layer, sequence, kv_head);
   }
@@ -31,6 +32,7 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD float log_degree(track t, slot_t s) const { return ledger.log_degree(t, s); }
   /// Token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
+  /// Extents of the cache.
   KVMELD_HD shape const& extent() const { return ledger.extent; }
 };
 

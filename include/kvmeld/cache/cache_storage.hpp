@@ -32,11 +32,14 @@ inline namespace KVMELD_ABI {
 template <class Executor, class Policy, class Keys, class Values>
 class cache_storage : public ledger_readings {
 public:
+  /// Of the policy.
   using policy_type = Policy;
+  /// Whether entries have members with norms of their own (EMS).
   static constexpr bool shares = shares_entries<typename Policy::merge_type>::value;
   /// shared_ref for policies that share entries (EMS), else cache_ref.
   using ref_type = std::conditional_t<shares, shared_ref<Keys, Values>, cache_ref<Keys, Values>>;
 
+  /// As merged_cache.
   cache_storage(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
     require_layout<Keys>();
@@ -58,6 +61,7 @@ public:
     bind_memory();
     policy_name_ = name_of_policy(policy_);
   }
+  /// Deep in the ledger; K and V are the same.
   cache_storage(cache_storage const& other)
       : ledger_readings(other),
         executor_(other.executor_),
@@ -69,6 +73,7 @@ public:
         planned_(other.planned_) {
     if (construction_.ok()) bind_memory();
   }
+  /// Calls of the other are refused from then on.
   cache_storage(cache_storage&& other)
       : ledger_readings(std::move(other)),
         executor_(std::move(other.executor_)),
@@ -82,6 +87,7 @@ public:
     other.ledger_ = other.facts_ = {};
     other.construction_ = status("the cache was moved from; use the one it was moved to");
   }
+  /// As the copy or move that made `other`.
   cache_storage& operator=(cache_storage other) noexcept {
     executor_ = std::move(other.executor_);
     policy_ = other.policy_;
@@ -104,11 +110,15 @@ public:
     return {};
   }
 
+  /// The cache's own copy of the executor: calls and attention go to it.
   Executor& executor() { return executor_; }
+  /// As it was given; set_guard changes its guard.
   Policy const& policy() const { return policy_; }
+  /// As they were given, wave_tracks filled in.
   limits const& sizes() const { return sizes_; }
   /// Bytes of ledger and of workspace that construction allocated.
   std::size_t ledger_bytes() const { return arrays_.ledger_bytes; }
+  /// Bytes of the workspace: all that is not ledger.
   std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
 
 protected:

@@ -49,12 +49,14 @@ inline namespace KVMELD_ABI {
 /// One path sizes (arena without memory) and carves. `most_split`: tracks of the largest split of budgets that calls ask
 /// for, of which `wave_tracks` is a multiple (core/split.hpp).
 struct workspace_ref {
-  wave_ref wave;  ///< `wave.tracks` tells how many tracks fit
-  plan_ref plan;
+  wave_ref wave;              ///< `wave.tracks` tells how many tracks fit
+  plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
   figure_counts* figures;     ///< [tracks of the cache] null: nothing is counted
 };
 
+/// Sizes the workspace where the arena has no memory, else carves it. `members` per track, for policies that
+/// share entries.
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
                                      std::uint32_t most_split = 1) {

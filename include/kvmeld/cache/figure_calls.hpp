@@ -28,6 +28,7 @@ class figure_calls : public observing_calls<Executor, Policy, Keys, Values> {
   using base = observing_calls<Executor, Policy, Keys, Values>;
 
 public:
+  /// As merged_cache.
   figure_calls(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {
     if (this->construction_.ok() && sizes.figures) figures_.resize(sizes.extent.tracks());

@@ -27,6 +27,7 @@ public:
   /// Outcome of construction; needed where exceptions are off.
   status const& valid() const { return construction_; }
 
+  /// Entries of one track, pending ones and empty slots (limits.padded) included.
   std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
     if (!within("length", slot, layer, kv_head)) return 0;
     return facts_.length[make_track(ledger_.extent, layer, slot, kv_head).index];

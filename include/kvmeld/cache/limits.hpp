@@ -35,7 +35,7 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 
 /// Sizes fixed at construction. All memory of a cache follows from them.
 struct limits {
-  shape extent;
+  shape extent;  ///< layers, sequence slots, heads and capacity of the cache
   std::uint32_t wave_tracks =
       0;  ///< tracks compressed together; 0: two per worker of the executor. Whole scopes and splits
   bool whole_plan = false;                     ///< keep a plan of every track, as `plan` + `apply` need

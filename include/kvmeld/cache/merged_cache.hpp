@@ -66,6 +66,8 @@ class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
 public:
   using base::shares;
 
+  /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
+  /// sizes.
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {}
 
@@ -196,6 +198,7 @@ public:
     if (status s = save_problem(slot); !s.ok()) return s;
     return report(saved::save(readable().ledger, slot, policy_name_, out));
   }
+  /// The same as a vector; empty where nothing is open and exceptions are off.
   std::vector<std::byte> save(std::uint32_t slot) const {
     if (!save_problem(slot).ok()) return {};
     return saved::save(readable().ledger, slot, policy_name_);
@@ -231,7 +234,9 @@ public:
   /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
   /// (listed sequence, layer, head) with plan_scope::group or limits.budgets_over group. May be edited before `apply`.
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
+  /// The tracks of the plan made last, in its order.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
+  /// The plan made last in words, track by track; for executors whose memory the host can read.
   void print_plan(std::ostream& out) const {
     for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
       kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);

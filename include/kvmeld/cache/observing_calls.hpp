@@ -33,6 +33,7 @@ class observing_calls : public sequence_calls<Executor, Policy, Keys, Values> {
 public:
   using base::shares;
 
+  /// As merged_cache.
   observing_calls(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {}
 

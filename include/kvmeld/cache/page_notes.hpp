@@ -23,9 +23,9 @@ inline namespace KVMELD_ABI {
 /// What is known of every token of every page: the degree of the entry there (0: none) and its position. The engine owns the
 /// arrays, in memory that phases can read and write.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_notes {
-  page_places<Entry, Index> places;
-  float* degree = nullptr;
-  position_t* position = nullptr;
+  page_places<Entry, Index> places;  ///< where the notes of a page and token lie
+  float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
+  position_t* position = nullptr;    ///< token position of the entry there
 
   std::string problem(char const* call) const {
     if (degree == nullptr || position == nullptr)

@@ -21,21 +21,27 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// What a score gives: see is_score.
 struct score_traits {
-  bool needs_attention, scores_members;
+  bool needs_attention, scores_members;  ///< see the contract of scores
 };
+/// What a selector needs and gives: see is_selector.
 struct select_traits {
-  bool needs_score, makes_centers, pins_exactly;
+  bool needs_score, makes_centers, pins_exactly;  ///< see the contract of selectors
 };
+/// What an identifier needs and gives: see is_identifier and makes_spans.
 struct identify_traits {
+  /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       empties_field;
-  split_measure splits_by;
+  split_measure splits_by;  ///< by what tracks that share their budgets compete
 };
+/// What a merge function needs and gives: see is_merge_function and sums_degrees.
 struct merge_traits {
-  bool needs_score, drops, shares, spreads, needs_similarity;
+  bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
 };
 
+/// Whether a part is chosen at run time, and its traits() tells what holds.
 template <class Part, class = void> struct has_run_time_traits : std::false_type {};
 template <class Part>
 struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>().traits())>>
@@ -45,9 +51,11 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 template <class Score> constexpr score_traits static_score_traits() {
   return {Score::needs_attention, scores_members<Score>::value};
 }
+/// See static_score_traits.
 template <class Select> constexpr select_traits static_select_traits() {
   return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value};
 }
+/// See static_score_traits.
 template <class Identify> constexpr identify_traits static_identify_traits() {
   return {Identify::needs_score,
           Identify::makes_sets,
@@ -59,11 +67,13 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           empties_field<Identify>::value,
           splits_by<Identify>::value};
 }
+/// See static_score_traits.
 template <class Merge> constexpr merge_traits static_merge_traits() {
   return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,
           spreads_entries<Merge>::value, needs_similarity<Merge>::value};
 }
 
+/// Traits of a part as it is configured.
 template <class Score> score_traits traits_of_score(Score const& part) {
   if constexpr (has_run_time_traits<Score>::value) {
     return part.traits();
@@ -71,6 +81,7 @@ template <class Score> score_traits traits_of_score(Score const& part) {
     return static_score_traits<Score>();
   }
 }
+/// Traits of a part as it is configured.
 template <class Select> select_traits traits_of_selector(Select const& part) {
   if constexpr (has_run_time_traits<Select>::value) {
     return part.traits();
@@ -78,6 +89,7 @@ template <class Select> select_traits traits_of_selector(Select const& part) {
     return static_select_traits<Select>();
   }
 }
+/// Traits of a part as it is configured.
 template <class Identify> identify_traits traits_of_identifier(Identify const& part) {
   if constexpr (has_run_time_traits<Identify>::value) {
     return part.traits();
@@ -85,6 +97,7 @@ template <class Identify> identify_traits traits_of_identifier(Identify const& p
     return static_identify_traits<Identify>();
   }
 }
+/// Traits of a part as it is configured.
 template <class Merge> merge_traits traits_of_merge(Merge const& part) {
   if constexpr (has_run_time_traits<Merge>::value) {
     return part.traits();
@@ -221,6 +234,7 @@ template <class Identify, class = void> struct knows_rounds : std::false_type {}
 template <class Identify>
 struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().most_rounds(0u, 0u))>>
     : std::true_type {};
+/// See knows_rounds.
 template <class Identify>
 std::uint32_t most_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
   if (length <= limit) return 0;
@@ -235,6 +249,7 @@ template <class Identify>
 struct knows_rounds_of_splits<Identify,
                               std::void_t<decltype(std::declval<Identify const&>().most_rounds_of(0u, 0u))>>
     : std::true_type {};
+/// See knows_rounds_of_splits.
 template <class Identify>
 std::uint32_t most_rounds_of(Identify const& identify, std::uint32_t excess, std::uint32_t tracks) {
   if (excess == 0) return 0;

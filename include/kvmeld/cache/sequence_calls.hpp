@@ -37,6 +37,7 @@ class sequence_calls : public cache_storage<Executor, Policy, Keys, Values> {
   using base = cache_storage<Executor, Policy, Keys, Values>;
 
 public:
+  /// As merged_cache.
   sequence_calls(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : base(std::move(executor), policy, tensors, sizes) {}
 

@@ -20,8 +20,8 @@ namespace calibrate {
 /// What it costs to keep less of one head while all others are whole: `cost[i]` when it keeps `share[i]` of its entries, in
 /// any unit that is common to all heads. Shares ascend strictly and end with 1, whose cost counts as 0.
 struct cost_curve {
-  std::vector<double> share;
-  std::vector<double> cost;
+  std::vector<double> share;  ///< of its entries that the head keeps, 0 to 1
+  std::vector<double> cost;   ///< what that costs, a number per share
 };
 
 /// Why curves cannot be used; empty if they can.

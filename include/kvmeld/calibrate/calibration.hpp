@@ -19,9 +19,12 @@ namespace calibrate {
 
 /// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a deployment.
 struct model_shape {
+  /// Of the model; group: query heads per KV head.
   std::uint32_t layers = 0, kv_heads = 0, group = 0, key_dim = 0, value_dim = 0;
 
+  /// The numbers of a cache that holds all layers of the model.
   static model_shape of(shape const& s) { return {s.layers, s.kv_heads, s.group, s.key_dim, s.value_dim}; }
+  /// KV heads of the whole model.
   std::size_t heads() const { return std::size_t{layers} * kv_heads; }
   friend bool operator==(model_shape const& a, model_shape const& b) {
     return a.layers == b.layers && a.kv_heads == b.kv_heads && a.group == b.group && a.key_dim == b.key_dim &&
@@ -32,9 +35,10 @@ struct model_shape {
 /// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. That samples of one layer agree is what the
 /// paper calls persistent sparsity (KVMerger, section 3.2).
 struct layer_thresholds {
-  double ratio = 0;
-  std::vector<std::vector<double>> theta;
+  double ratio = 0;                        ///< entries kept, as a share of the tokens
+  std::vector<std::vector<double>> theta;  ///< theta[layer][sample]
 
+  /// Mean over the samples of a layer.
   double mean(std::size_t layer) const {
     double sum = 0;
     for (double x : theta[layer]) sum += x / static_cast<double>(theta[layer].size());
@@ -44,19 +48,22 @@ struct layer_thresholds {
 
 /// What a method loses by a head: curves[layer * kv_heads + head], measured with all other heads whole.
 struct sensitivity {
-  std::string method;
+  std::string method;  ///< of the preset, or any name that find() is to be asked for
+  /// [layer * kv_heads + head].
   std::vector<cost_curve> curves;
 };
 
+/// What was measured about a model. Parts that were not measured are empty.
 struct calibration {
-  std::string model;  ///< a name for people; what has to fit is `of`
-  model_shape of;
-  std::uint32_t tokens = 0;  ///< length of the samples
-  std::uint32_t samples = 0;
-  std::vector<double> unmatched;  ///< Chelsea's statistic per head; may be empty
-  std::vector<layer_thresholds> thresholds;
-  std::vector<sensitivity> methods;
+  std::string model;                         ///< a name for people; what has to fit is `of`
+  model_shape of;                            ///< what has to fit a cache
+  std::uint32_t tokens = 0;                  ///< length of the samples
+  std::uint32_t samples = 0;                 ///< texts that were looked at
+  std::vector<double> unmatched;             ///< Chelsea's statistic per head; may be empty
+  std::vector<layer_thresholds> thresholds;  ///< a set of thresholds per ratio, for KVMerger
+  std::vector<sensitivity> methods;          ///< cost curves per method
 
+  /// The curves of a method by its name, or null.
   sensitivity const* find(std::string const& method) const {
     for (sensitivity const& s : methods) {
       if (s.method == method) return &s;

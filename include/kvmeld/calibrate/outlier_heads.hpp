@@ -29,10 +29,10 @@ namespace calibrate {
 
 /// How Chelsea tells outlier heads: edges of at most this cosine do not count.
 struct outlier_rule {
-  float edge_threshold = 0.8f;
-  std::uint32_t chunk = 256;
-  quantity sinks = quantity::entries(16);
-  quantity recents = quantity::entries(64);
+  float edge_threshold = 0.8f;               ///< edges of at most this cosine do not count
+  std::uint32_t chunk = 256;                 ///< entries of a chunk, as in identify::chunked_bipartite
+  quantity sinks = quantity::entries(16);    ///< first entries that are left out
+  quantity recents = quantity::entries(64);  ///< last entries that are left out
 };
 
 /// Share of the A entries (every other one of the middle) whose most similar B entry of their chunk is no more similar than

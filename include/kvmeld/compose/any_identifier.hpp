@@ -43,7 +43,7 @@ public:
       identify::nearest_center<admit::threshold>, identify::nearest_center<admit::ema_threshold>,
       by_key<admit::threshold>, by_key<admit::ema_threshold>>;
   // At most; traits() tells.
-  static constexpr bool repeats = true;
+  static constexpr bool repeats = true;  ///< of the types; traits() tells what holds for the part
   static constexpr bool meets_budget = false;
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = true;
@@ -52,6 +52,7 @@ public:
   static constexpr bool needs_values = true;
 
   any_identifier() = default;
+  /// Holds a copy of the part.
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_identifier(T const& part) : of_(part) {}
 
@@ -92,6 +93,7 @@ public:
   }
 
   // For tracks that share their budgets: of the identifiers that can, as traits().splits_by tells.
+  /// Most edges of `n` entries of the live-slot list, for parts that pool edges; 0 for others.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
       if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
@@ -101,6 +103,7 @@ public:
       }
     });
   }
+  /// Merges that a track alone would make in this round, for parts that pool edges; 0 for others.
   KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
       if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
@@ -110,6 +113,7 @@ public:
       }
     });
   }
+  /// Bisections that a common threshold takes; 0 for parts without one.
   std::uint32_t bisections() const {
     return of_.visit([](auto const& i) -> std::uint32_t {
       if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
@@ -119,6 +123,7 @@ public:
       }
     });
   }
+  /// Sets that are left of a track at least, for parts with a common threshold; 0 for others.
   template <class Team>
   KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
@@ -129,6 +134,7 @@ public:
       }
     });
   }
+  /// Counts the sets of a tile for the thresholds asked for.
   template <class Team, class Keys, class Values>
   KVMELD_HD void count_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x, tile const& t,
                             std::uint32_t steps, bool first_pass) const {
@@ -137,6 +143,7 @@ public:
         i.count_sets(team, wave, x.keys, t, steps, first_pass);
     });
   }
+  /// Marks the sets of a track for its threshold.
   template <class Team, class Keys, class Values>
   KVMELD_HD std::uint32_t mark_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
                                     tile const& t) const {

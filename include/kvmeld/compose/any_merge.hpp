@@ -38,6 +38,7 @@ public:
   static constexpr bool spreads = true;
 
   any_merge() = default;
+  /// Holds a copy of the part.
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_merge(T const& part) : of_(part) {}
 
@@ -56,8 +57,8 @@ public:
 
   /// Of the cooperative alternatives; the one in use is filled.
   struct buffers {
-    merge::gaussian::buffers gaussian;
-    merge::collapsed::buffers collapsed;
+    merge::gaussian::buffers gaussian;    ///< of merge::gaussian
+    merge::collapsed::buffers collapsed;  ///< of merge::collapsed
   };
   template <class Team> KVMELD_HD buffers prepare(Team const& team, std::uint32_t key_channels) const {
     buffers b{};

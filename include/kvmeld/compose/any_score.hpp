@@ -31,6 +31,7 @@ public:
   static constexpr std::uint32_t most_channels = 4;
 
   any_score() = default;
+  /// Holds a copy of the part.
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_score(T const& part) : of_(part) {}
 
@@ -40,6 +41,7 @@ public:
   score_traits traits() const {
     return of_.visit([](auto const& s) { return traits_of_score(s); });
   }
+  /// What has to be observed for the part that is held.
   observation_need need() const {
     return of_.visit([](auto const& s) { return need_of_score(s); });
   }

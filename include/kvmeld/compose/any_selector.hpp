@@ -25,6 +25,7 @@ public:
   static constexpr bool needs_score = false;  ///< at least; traits() tells
 
   any_selector() = default;
+  /// Holds a copy of the part.
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_selector(T const& part) : of_(part) {}
 

@@ -9,18 +9,21 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// The bits of a float.
 KVMELD_HD inline std::uint32_t float_bits(float x) {
   std::uint32_t u;
   std::memcpy(&u, &x, sizeof u);
   return u;
 }
 
+/// The float with these bits.
 KVMELD_HD inline float bits_float(std::uint32_t u) {
   float x;
   std::memcpy(&x, &u, sizeof x);
   return x;
 }
 
+/// Bits that are set.
 KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__popc(x));

@@ -12,7 +12,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// floor(share * whole) in double with 1e-9 added, so that 0.45 * 20 is 9 on every machine (methods.md section 7).
+/// floor(share * whole) in double with 1e-9 added, so that 0.45 * 20 is 9 on every machine.
 KVMELD_HD inline std::uint32_t floor_share(double share, std::uint32_t whole) {
   return static_cast<std::uint32_t>(share * static_cast<double>(whole) + 1e-9);
 }
@@ -28,6 +28,7 @@ public:
   /// `n[track.index]` entries; the array is read when the plan is made.
   static budget per_track(std::uint32_t const* n) { return budget(kind::per_track, 0, 0.0, n); }
 
+  /// Entries that a track may keep once `seen` tokens came.
   KVMELD_HD std::uint32_t resolve(track t, std::uint32_t seen) const {
     if (kind_ == kind::entries) return entries_;
     if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
@@ -44,7 +45,9 @@ public:
     b.floor_ = floor;
     return b;
   }
+  /// Who shares; split::head: nobody.
   split among() const { return among_; }
+  /// Share of its own budget that every track keeps, 0 to 1.
   double floor() const { return floor_; }
 
   /// The same with its table where phases of `executor` can read it.
@@ -53,9 +56,13 @@ public:
     if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()}).data();
     return b;
   }
+  /// Whether made by ratio().
   bool is_ratio() const { return kind_ == kind::ratio; }
+  /// Whether made by per_track().
   bool is_per_track() const { return kind_ == kind::per_track; }
+  /// The ratio; 0 where there is none.
   double ratio_value() const { return ratio_; }
+  /// [tracks] the numbers of per_track(); null where there are none.
   std::uint32_t const* table() const { return per_track_; }
 
 private:
@@ -74,11 +81,13 @@ private:
 /// A count that a selector protects, relative to what it is applied to.
 class quantity {
 public:
+  /// A number of entries.
   KVMELD_HD static constexpr quantity entries(std::uint32_t n) {
     return {unit::entries, static_cast<double>(n)};
   }
   /// Of the entries held before compression.
   KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
+  /// Of the entries that the track may keep.
   KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
   /// `n` entries, or a share of the budget where that is less: for counts that suit long contexts.
   KVMELD_HD static constexpr quantity at_most(std::uint32_t n, double share_of_budget) {
@@ -87,6 +96,8 @@ public:
   /// What the quantities before this one leave of the budget.
   KVMELD_HD static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
 
+  /// Entries of a track of `length` that may keep `limit`, of which quantities before this one have taken
+  /// `taken`.
   KVMELD_HD std::uint32_t resolve(std::uint32_t length, std::uint32_t limit, std::uint32_t taken) const {
     switch (unit_) {
     case unit::entries: return static_cast<std::uint32_t>(value_);
@@ -96,7 +107,9 @@ public:
     }
     return limit > taken ? limit - taken : 0;
   }
+  /// Whether it is a share of something.
   constexpr bool is_share() const { return unit_ == unit::of_length || unit_ == unit::of_budget; }
+  /// The number of entries, or the share.
   constexpr double value() const { return value_; }
 
 private:
@@ -119,20 +132,22 @@ inline std::string share_problem(char const* name, quantity q) {
 
 /// When to compress while generating: at `limit` + `interval` entries, down to `limit` (Chelsea, section 4).
 struct trigger {
-  std::uint32_t limit;
-  std::uint32_t interval = 64;
+  std::uint32_t limit;          ///< entries that are left
+  std::uint32_t interval = 64;  ///< tokens between two compressions
 
+  /// Whether a track of this length is to be compressed.
   KVMELD_HD constexpr bool due(std::uint32_t length) const { return length >= limit + interval; }
 };
 
 /// Chelsea's share of the middle removed by round i: max(floor, initial - alpha * min(last, i)).
 /// `floor` is ours: the paper restricts r to exceed 0 without a figure.
 struct round_schedule {
-  double initial = 0.35;
-  double alpha = 0.1;
-  std::uint32_t last = 2;
-  double floor = 0.05;
+  double initial = 0.35;   ///< share of the first round
+  double alpha = 0.1;      ///< less in every later round
+  std::uint32_t last = 2;  ///< the round from which on the share stays
+  double floor = 0.05;     ///< least share
 
+  /// Share of round `round`, counted from 0.
   KVMELD_HD double share(std::uint32_t round) const {
     double const r = initial - alpha * static_cast<double>(min_of(last, round));
     return r > floor ? r : floor;

@@ -29,6 +29,7 @@ public:
   /// `places` is where phases read: `room` numbers, not read or written here.
   call_record(std::uint32_t* places, std::size_t room) : places_(places), room_(room) {}
 
+  /// Forgets what was recorded; calls from now on are.
   void begin_recording() {
     numbers_.clear();
     pieces_.clear();
@@ -36,6 +37,7 @@ public:
     launches_.clear();
     begin(true);
   }
+  /// The same calls again, with other lists.
   void begin_replay() { begin(false); }
 
   /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then belongs in
@@ -46,6 +48,7 @@ public:
       refuse("fewer calls than were recorded; make the same");
     return problem_;
   }
+  /// The lists of the calls made last, in the order of their places.
   index_list numbers() const { return {numbers_.data(), numbers_.size()}; }
 
   /// Where phases find the list, as long as it was recorded and filled up with idle_sequence.
@@ -151,21 +154,24 @@ private:
 /// While it lives, calls are made that will be launched together or not at all: without `launched`, also where a call
 /// throws, it takes them back.
 struct joint_launch {
+  /// Calls go to this record's owner.
   explicit joint_launch(call_record& r) : record(r) {}
   joint_launch(joint_launch const&) = delete;
   joint_launch& operator=(joint_launch const&) = delete;
   ~joint_launch() {
     if (!launched) record.take_back();
   }
-  call_record& record;
-  bool launched = false;
+  call_record& record;    ///< the record that is taken back
+  bool launched = false;  ///< set once the launches are on their way
 };
 
 /// Base of executors whose calls can be recorded. A copy of an executor is attached to nothing.
 class recordable_executor {
 public:
   recordable_executor() = default;
+  /// Attached to nothing.
   recordable_executor(recordable_executor const&) {}
+  /// Keeps its own attachment.
   recordable_executor& operator=(recordable_executor const&) { return *this; }
 
   void attach(call_record* record) { record_ = record; }

@@ -20,8 +20,8 @@ enum class channel_rule : std::uint8_t {
 /// One float per entry that moving, merging, resetting and serialising treat generically.
 struct channel {
   std::uint32_t tag;  ///< what it means, for readers of a ledger
-  channel_rule rule;
-  float initial;  ///< value of a new entry
+  channel_rule rule;  ///< how the channel merges
+  float initial;      ///< value of a new entry
 };
 
 /// Tags of the ready-made scores.
@@ -38,13 +38,15 @@ enum : std::uint32_t {
 };
 }  // namespace channel_tag
 
-constexpr std::uint32_t max_channels = 8;
+constexpr std::uint32_t max_channels = 8;  ///< channels that a policy may have
 
 /// The channels of a policy.
 struct channel_list {
+  /// The channels, `count` of them.
   channel at[max_channels] = {};
-  std::uint32_t count = 0;
+  std::uint32_t count = 0;  ///< channels in use
 
+  /// One more channel; at most max_channels.
   constexpr void add(channel c) { at[count++] = c; }
   /// Index of the channel with this tag; `count` if there is none.
   KVMELD_HD constexpr std::uint32_t find(std::uint32_t tag) const {

@@ -3,17 +3,22 @@
 #pragma once
 
 // The one place where the version is written: CMake and pkg-config read it here.
+/// Version, as semantic versioning has it: docs/stability.md.
 #define KVMELD_VERSION_MAJOR 0
+/// See KVMELD_VERSION_MAJOR.
 #define KVMELD_VERSION_MINOR 1
+/// See KVMELD_VERSION_MAJOR.
 #define KVMELD_VERSION_PATCH 0
 
 // A language cannot spell "callable from both sides" before the compiler knows the sides: this stays a macro.
+/// Before a function: callable from host and device, where the compiler knows both.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define KVMELD_HD __host__ __device__
 #else
 #define KVMELD_HD
 #endif
 
+/// 1: refusals throw kvmeld::invalid_argument; 0: they are returned as a kvmeld::status.
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define KVMELD_EXCEPTIONS 1
 #else

@@ -35,10 +35,12 @@ template <class Term> KVMELD_HD float ordered_sum(std::uint32_t n, Term term) {
   return sum_partials(p);
 }
 
+/// Sum of a[i] b[i] for i below n.
 KVMELD_HD inline float dot(float const* a, float const* b, std::uint32_t n) {
   return ordered_sum(n, [&](std::uint32_t c) { return a[c] * b[c]; });
 }
 
+/// Sum of (a[i] - b[i])^2 for i below n.
 KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uint32_t n) {
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
 }

@@ -11,24 +11,26 @@ inline namespace KVMELD_ABI {
 
 /// IEEE binary16 as bits. Conversion rounds to nearest even, overflows to infinity and keeps NaN.
 struct half {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< the number as stored
 };
 
 /// bfloat16 as bits. Conversion rounds to nearest even and keeps NaN.
 struct bfloat16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< the number as stored
 };
 
 /// Converts a storage type to and from float. Engines specialise it for their own types:
 /// `static float to_float(T)`, `static T from_float(float)`, `static constexpr float lowest` (most negative finite).
 template <class T> struct element_traits;
 
+/// Float, as it is.
 template <> struct element_traits<float> {
   static constexpr float lowest = -3.402823466e+38f;
   KVMELD_HD static float to_float(float x) { return x; }
   KVMELD_HD static float from_float(float x) { return x; }
 };
 
+/// Bfloat16: float without its last 16 bits.
 template <> struct element_traits<bfloat16> {
   static constexpr float lowest = -3.38953139e+38f;
   KVMELD_HD static float to_float(bfloat16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
@@ -39,6 +41,7 @@ template <> struct element_traits<bfloat16> {
   }
 };
 
+/// IEEE binary16.
 template <> struct element_traits<half> {
   static constexpr float lowest = -65504.0f;
 

@@ -27,9 +27,13 @@ class
     status {
 public:
   status() = default;
+  /// An outcome; empty text: nothing is wrong.
   explicit status(std::string text) : text_(std::move(text)) {}
+  /// Whether nothing is wrong.
   bool ok() const { return text_.empty(); }
+  /// As ok().
   explicit operator bool() const { return ok(); }
+  /// What is wrong: the argument, its value and what is allowed.
   std::string const& text() const { return text_; }
 
 private:

@@ -11,17 +11,17 @@ inline namespace KVMELD_ABI {
 /// One track at the moment of request_figures. Counts of compressions are those since the sequence was opened, adopted,
 /// forked or resumed.
 struct live_figures {
-  static constexpr std::uint32_t bins = 12;
+  static constexpr std::uint32_t bins = 12;  ///< bins of the histogram of degrees
 
   std::uint32_t tokens = 0;  ///< seen, of the sequence: those committed
   std::uint32_t held = 0;    ///< entries, pending ones included, empty slots (limits.padded) aside
   /// Entries that became part of others (merged, shared or spread), and those that went to the zero class, in the last
   /// compression or apply that the sequence was listed in, and in all of them.
   std::uint32_t merged = 0, dropped = 0;
-  std::uint32_t merged_in_all = 0, dropped_in_all = 0;
+  std::uint32_t merged_in_all = 0, dropped_in_all = 0;  ///< in all compressions
   /// Entries by degree: degrees[b] counts 2^b <= degree < 2^(b+1); the first also those below 1, the last all above.
   std::uint32_t degrees[bins] = {};
-  float largest_degree = 0.0f;
+  float largest_degree = 0.0f;  ///< most tokens that one entry stands for
   /// Attention mass retained: of the score that entries and members had gathered when the last compression began, the share
   /// of those that it kept, merged or spread. Summed as policies keep it, per track: accumulated attention, else that of the
   /// last window, else hits. 1 where nothing has been compressed, or the policy keeps no score. Numbers that are not finite
@@ -32,22 +32,25 @@ struct live_figures {
 
 /// What figures are made of between requests: one per track, in memory of the executor.
 struct figure_counts {
-  std::uint32_t merged, dropped, merged_in_all, dropped_in_all;
-  float mass_before;  ///< while a compression runs
-  float retained, retained_in_all;
+  std::uint32_t merged, dropped, merged_in_all, dropped_in_all;  ///< as live_figures has them
+  float mass_before;                                             ///< while a compression runs
+  float retained, retained_in_all;  ///< shares of the mass: as mass_retained and mass_retained_in_all
 };
 
 /// Several tracks together.
 struct figures_sum {
-  std::uint32_t tracks = 0;
+  std::uint32_t tracks = 0;            ///< tracks that were added up
   std::uint64_t tokens = 0, held = 0;  ///< summed over the tracks: held / tokens is the share of entries left
+  /// Sums of those of live_figures.
   std::uint64_t merged = 0, dropped = 0, merged_in_all = 0, dropped_in_all = 0;
+  /// Sums, bin by bin.
   std::uint64_t degrees[live_figures::bins] = {};
-  float largest_degree = 0.0f;
-  float least_mass_retained = 1.0f;  ///< of the worst track
-  double masses = 0.0, masses_in_all = 0.0;
+  float largest_degree = 0.0f;               ///< of all tracks
+  float least_mass_retained = 1.0f;          ///< of the worst track
+  double masses = 0.0, masses_in_all = 0.0;  ///< sums of the shares; see mass_retained()
 
   figures_sum() = default;
+  /// One track.
   explicit figures_sum(live_figures const& f)
       : tracks(1),
         tokens(f.tokens),
@@ -62,6 +65,7 @@ struct figures_sum {
         masses_in_all(static_cast<double>(f.mass_retained_in_all)) {
     for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] = f.degrees[b];
   }
+  /// These tracks and those.
   void operator+=(figures_sum const& other) {
     tracks += other.tracks;
     tokens += other.tokens;
@@ -78,6 +82,7 @@ struct figures_sum {
   }
   /// Means over the tracks: every track saw the same queries.
   double mass_retained() const { return tracks == 0 ? 1.0 : masses / tracks; }
+  /// Mean over the tracks of live_figures::mass_retained_in_all.
   double mass_retained_in_all() const { return tracks == 0 ? 1.0 : masses_in_all / tracks; }
 };
 

@@ -12,12 +12,12 @@ inline namespace KVMELD_ABI {
 
 /// OCP E4M3 as bits: no infinities, up to 448. Conversion rounds to nearest even, saturates and keeps NaN.
 struct fp8_e4m3 {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< sign, four bits of exponent, three of mantissa
 };
 
 /// OCP E5M2 as bits, up to 57344. Conversion rounds to nearest even, saturates (infinities too) and keeps NaN.
 struct fp8_e5m2 {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< sign, five bits of exponent, two of mantissa
 };
 
 namespace detail {
@@ -69,11 +69,13 @@ using e5m2_code = fp8_code<2, 15, 0x7b, 0x7f>;
 
 }  // namespace detail
 
+/// Saturates at 448.
 template <> struct element_traits<fp8_e4m3> {
   static constexpr float lowest = -448.0f;
   KVMELD_HD static float to_float(fp8_e4m3 x) { return detail::e4m3_code::decode(x.bits); }
   KVMELD_HD static fp8_e4m3 from_float(float x) { return {detail::e4m3_code::encode(x)}; }
 };
+/// Saturates at 57344.
 template <> struct element_traits<fp8_e5m2> {
   static constexpr float lowest = -57344.0f;
   KVMELD_HD static float to_float(fp8_e5m2 x) { return detail::e5m2_code::decode(x.bits); }

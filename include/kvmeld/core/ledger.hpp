@@ -65,12 +65,12 @@ KVMELD_HD inline float log_of_degree(float degree) {
 /// Trivially copyable view of the ledger's arrays; independent of any policy's type.
 /// Per-entry arrays are [tracks][capacity] and valid below length; per-sequence arrays are [sequences].
 struct ledger_ref {
-  shape extent;
+  shape extent;                     ///< extents of the cache
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
-  channel_list channels;
-  bool ignore_degree = false;  ///< every entry counts as one token where attention is concerned
-  bool padded = false;         ///< slots of degree 0 fill up the shorter tracks of a sequence
+  channel_list channels;            ///< what policies keep per entry
+  bool ignore_degree = false;       ///< every entry counts as one token where attention is concerned
+  bool padded = false;              ///< slots of degree 0 fill up the shorter tracks of a sequence
 
   std::uint32_t* length =
       nullptr;  ///< [tracks] slots in use: entries held, pending ones included, and empty slots
@@ -87,18 +87,23 @@ struct ledger_ref {
   float* degree = nullptr;         ///< tokens the entry stands for
   position_t* position = nullptr;  ///< token position its key is rotated for
   std::uint8_t* flags = nullptr;   ///< bits of `entry_flag`
+  /// Of channels.count channels, [tracks][capacity] each.
   float* channel_data[max_channels] = {};
-  member_ref members;
+  member_ref members;  ///< tokens that live in shared entries
 
+  /// Index into arrays of entries.
   KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
+  /// Index into arrays of members.
   KVMELD_HD std::size_t member_at(track t, std::uint32_t m) const {
     return std::size_t{t.index} * members.capacity + m;
   }
+  /// A word of track_word.
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
   }
   /// Entries of a track, pending ones included.
   KVMELD_HD std::uint32_t held(track t) const { return length[t.index] - word(t, track_word::empty); }
+  /// A word of sequence_word.
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
@@ -118,6 +123,7 @@ struct ledger_ref {
   KVMELD_HD bool is_direction(track t, slot_t s) const {
     return members.capacity != 0 && members.own_norm[at(t, s)] > 0.0f;
   }
+  /// False where the row has NaN or infinity: it never merges and is never a target.
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
 

@@ -24,22 +24,26 @@ KVMELD_HD inline bool is_usable_lse(float x) { return is_finite(x) && x > elemen
 /// logarithms are natural. Inside kvmeld they always are: base 2 is one multiplication, rounded to float, where they are
 /// read or written.
 template <class T> struct log_sums {
-  head_rows<T> rows;  ///< data null: not given, or not wanted
-  lse_base base = lse_base::natural;
+  head_rows<T> rows;                  ///< data null: not given, or not wanted
+  lse_base base = lse_base::natural;  ///< of the logarithm
 
   log_sums() = default;
+  /// Rows in the base that is stated.
   template <class U, class = std::enable_if_t<std::is_convertible_v<U*, T*>>>
   KVMELD_HD log_sums(head_rows<U> r, lse_base b = lse_base::natural)
       : rows{r.data, r.sequence_stride, r.head_stride, r.row_stride}, base(b) {}
+  /// The same, read only.
   template <class U, class = std::enable_if_t<std::is_convertible_v<U*, T*>>>
   KVMELD_HD log_sums(log_sums<U> const& other) : log_sums(other.rows, other.base) {}
 
+  /// Whether there are any.
   KVMELD_HD bool given() const { return rows.data != nullptr; }
   /// The natural logarithm; what is not usable stays as it is.
   KVMELD_HD float read(std::uint32_t sequence, std::uint32_t head, std::uint32_t query) const {
     float const x = *rows.row(sequence, head, query);
     return base == lse_base::two && is_usable_lse(x) ? x * 0.693147180559945f : x;
   }
+  /// Writes a natural logarithm in the rows' base.
   KVMELD_HD void write(std::uint32_t sequence, std::uint32_t head, std::uint32_t query, float natural) const {
     *rows.row(sequence, head, query) =
         base == lse_base::two && is_usable_lse(natural) ? natural * 1.44269504088896f : natural;

@@ -14,7 +14,9 @@ enum class matrix_format : std::uint8_t { none, f16, bf16 };
 
 /// Engines specialise it for their own 16-bit types; what says nothing is converted to float first.
 template <class T> inline constexpr matrix_format matrix_format_of = matrix_format::none;
+/// Multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<half> = matrix_format::f16;
+/// Multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<bfloat16> = matrix_format::bf16;
 
 }  // namespace KVMELD_ABI

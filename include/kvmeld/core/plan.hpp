@@ -14,7 +14,7 @@ inline namespace KVMELD_ABI {
 /// An edge that an identifier proposes: `source` may become part of `target`.
 struct candidate {
   std::uint32_t key;      ///< order_key of the similarity; 0 = none
-  slot_t source, target;  ///< slots of the track
+  slot_t source, target;  ///< slots of the track  ///< slots of the track
 };
 
 /// Arrays [tracks of a wave][capacity]. With x' the rows after the plan, over old slots:
@@ -24,12 +24,12 @@ struct candidate {
 /// degrees likewise with degree_weight: d'_p = sum degree_weight_i d_i; spread adds degree_weight_i d_i to each target.
 /// Kept entries then move to new_slot, in ascending order.
 struct plan_ref {
-  fate* what = nullptr;
-  slot_t* target = nullptr;  ///< own slot when kept
-  slot_t* span = nullptr;    ///< slots a spread reaches; 0 otherwise
-  float* key_weight = nullptr;
-  float* value_weight = nullptr;
-  float* degree_weight = nullptr;
+  fate* what = nullptr;                 ///< fate of each entry
+  slot_t* target = nullptr;             ///< own slot when kept
+  slot_t* span = nullptr;               ///< slots a spread reaches; 0 otherwise
+  float* key_weight = nullptr;          ///< of an entry in its pivot's key
+  float* value_weight = nullptr;        ///< of an entry in its pivot's value, or its targets'
+  float* degree_weight = nullptr;       ///< of an entry's degree in its pivot's, or its targets'
   slot_t* new_slot = nullptr;           ///< of kept entries, valid after `renumber`
   std::uint32_t* old_length = nullptr;  ///< [tracks of a wave] the length the plan was made for
   std::uint32_t* new_length = nullptr;  ///< [tracks of a wave]
@@ -38,12 +38,14 @@ struct plan_ref {
       nullptr;  ///< [tracks of a wave][member_stride] 0: the member goes; null: the policy shares nothing
   std::uint32_t member_stride = 0;  ///< members per track
 
+  /// Index into the arrays.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
   /// True if what is spread from slot `source` reaches slot p.
   KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
     std::size_t const e = at(item, source);
     return p >= target[e] && p - target[e] < span[e];
   }
+  /// Whether a member of a shared entry stays.
   KVMELD_HD bool keeps_member(std::uint32_t item, std::uint32_t m) const {
     return member_kept == nullptr || member_kept[std::size_t{item} * member_stride + m] != 0;
   }

@@ -12,27 +12,35 @@ inline namespace KVMELD_ABI {
 
 /// Plain aggregate, passed by value; thresholds and sizes are members of its parts.
 template <class Score, class Select, class Identify, class Merge> struct policy {
+  /// Of the score.
   using score_type = Score;
+  /// Of the selector.
   using select_type = Select;
+  /// Of the identifier.
   using identify_type = Identify;
+  /// Of the merge function.
   using merge_type = Merge;
 
-  Score score;
-  Select select;
-  Identify identify;
-  Merge merge;
+  Score score;        ///< how important is an entry?
+  Select select;      ///< which role does it get?
+  Identify identify;  ///< which entries become one?
+  Merge merge;        ///< with which coefficients?
 };
+/// Policy{score, select, identify, merge} needs no template arguments.
 template <class Score, class Select, class Identify, class Merge>
 policy(Score, Select, Identify, Merge) -> policy<Score, Select, Identify, Merge>;
 
+/// Whether a part says what is wrong with it.
 template <class Part, class = void> struct has_problem : std::false_type {};
 template <class Part>
 struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
 
+/// Whether a part has a name at compile time.
 template <class Part, class = void> struct has_name : std::false_type {};
 template <class Part>
 struct has_name<Part, std::enable_if_t<std::is_convertible_v<decltype(Part::name), char const*>>>
     : std::true_type {};
+/// Whether a part has a name at run time.
 template <class Part, class = void> struct has_run_time_name : std::false_type {};
 template <class Part>
 struct has_run_time_name<Part, std::void_t<decltype(std::declval<Part const&>().name())>> : std::true_type {};
@@ -46,6 +54,7 @@ template <class Part> constexpr char const* name_of(Part const&) {
   }
 }
 
+/// Whether an identifier has an admission.
 template <class Part, class = void> struct has_admission : std::false_type {};
 template <class Part>
 struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};

@@ -20,7 +20,7 @@ struct probe_rows {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
 
-  static constexpr std::uint32_t none = 0xffffffffu;
+  static constexpr std::uint32_t none = 0xffffffffu;  ///< what index_of says of a query that is no probe
 
   /// Probes among `queries` queries.
   KVMELD_HD std::uint32_t count(std::uint32_t queries) const {

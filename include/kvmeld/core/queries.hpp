@@ -21,9 +21,10 @@ inline namespace KVMELD_ABI {
 /// Rows per (sequence of a call, query head, query), channels contiguous; strides in elements. Also used for
 /// log-sum-exps, which have one element per row.
 template <class T> struct head_rows {
-  T* data = nullptr;
-  std::int64_t sequence_stride = 0, head_stride = 0, row_stride = 0;
+  T* data = nullptr;                                                  ///< first element
+  std::int64_t sequence_stride = 0, head_stride = 0, row_stride = 0;  ///< in elements
 
+  /// First element of a row; `sequence` counts the listed sequences of a call.
   KVMELD_HD T* row(std::uint32_t sequence, std::uint32_t head, std::uint32_t query) const {
     return data + std::int64_t{sequence} * sequence_stride + std::int64_t{head} * head_stride +
            std::int64_t{query} * row_stride;
@@ -57,10 +58,15 @@ public:
     for (std::uint32_t n : queries) most_ = max_of(most_, n);
   }
 
+  /// Layer of the group.
   KVMELD_HD std::uint32_t layer() const { return layer_; }
+  /// Listed sequences.
   KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
+  /// Slot of the i-th listed sequence.
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
+  /// Queries of the i-th listed sequence.
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
+  /// The most queries of a sequence.
   KVMELD_HD std::uint32_t most_queries() const { return most_; }
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
@@ -86,25 +92,32 @@ private:
 
 /// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
 struct batch_source {
-  shape extent;
-  query_batch batch;
+  shape extent;       ///< extents of the cache
+  query_batch batch;  ///< whose queries
 
+  /// Tracks of the batch.
   std::uint32_t items() const { return batch.size() * extent.kv_heads; }
+  /// Listed sequence of an item.
   KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
+  /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const {
     return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
+  /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) == idle_sequence; }
 };
 
 /// The query rows that one tile works on. Row r is query first + stride * (r / group) of query head
 /// kv_head * group + r % group.
 struct block_of_rows {
+  /// Listed sequence, its queries, the first query, query heads per KV head, the KV head.
   std::uint32_t member, queries, first, group, kv_head;
-  std::uint32_t rows;  ///< 0: the tile has nothing to do
-  std::uint32_t stride = 1;
+  std::uint32_t rows;        ///< 0: the tile has nothing to do
+  std::uint32_t stride = 1;  ///< queries from one row of a head to its next
 
+  /// Query of row `r`.
   KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + stride * (r / group); }
+  /// Query head of row `r`.
   KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
 };
 
@@ -153,9 +166,11 @@ struct attention_params {
   float const* sink = nullptr;
   rope_params rope;  ///< for keys that lie in the cache unrotated
 
+  /// The scale, or 1 / sqrt(key_dim).
   KVMELD_HD float scale_for(std::uint32_t key_dim) const {
     return scale != 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(key_dim));
   }
+  /// The logit of a scaled product q.k and a log degree.
   KVMELD_HD float logit(float scaled_product, float log_degree) const {
     float const capped = softcap > 0.0f ? softcap * std::tanh(scaled_product / softcap) : scaled_product;
     // What is empty stays hidden whatever degrees count for.

@@ -10,9 +10,11 @@ inline namespace KVMELD_ABI {
 
 /// Four words of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
 struct random_block {
+  /// Four numbers of 32 bits.
   std::uint32_t word[4];
 };
 
+/// Ten rounds of the counter under a key: the published function.
 KVMELD_HD inline random_block philox4x32(random_block counter, std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     std::uint64_t const a = std::uint64_t{0xD2511F53u} * counter.word[0];
@@ -27,9 +29,10 @@ KVMELD_HD inline random_block philox4x32(random_block counter, std::uint32_t key
 
 /// What a draw belongs to. Global numbers, so that tensor-parallel ranks and batch slots agree.
 struct random_key {
-  std::uint64_t seed;
+  std::uint64_t seed;  ///< of the whole run
+  /// Global layer, the engine's name of the sequence, global KV head.
   std::uint32_t layer, sequence_id, kv_head;
-  std::uint32_t position;
+  std::uint32_t position;  ///< token position
 };
 
 /// Uniform in [0, 1), a multiple of 2^-24.

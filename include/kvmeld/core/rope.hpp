@@ -24,14 +24,15 @@ enum class rope_positions : std::uint8_t { stored, slot };
 /// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p turns by
 /// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the engine.
 struct rope_params {
-  rope_pairing pairing = rope_pairing::none;  ///< none: keys are used as they lie
-  rope_positions positions = rope_positions::stored;
-  std::uint32_t rotary_dim = 0;  ///< channels from the first on that are rotated; 0: all
-  double base = 10000.0;         ///< theta
-  double factor = 1.0;           ///< linear scaling: positions are divided by it
+  rope_pairing pairing = rope_pairing::none;          ///< none: keys are used as they lie
+  rope_positions positions = rope_positions::stored;  ///< what a key is rotated for
+  std::uint32_t rotary_dim = 0;                       ///< channels from the first on that are rotated; 0: all
+  double base = 10000.0;                              ///< theta
+  double factor = 1.0;                                ///< linear scaling: positions are divided by it
   float const* frequencies =
       nullptr;  ///< [rotary_dim / 2] radians per position instead of base and factor, or null
 
+  /// Whether keys are rotated when they are read.
   KVMELD_HD bool active() const { return pairing != rope_pairing::none; }
   /// Pairs that are rotated in a key of `key_dim` channels.
   KVMELD_HD std::uint32_t pairs(std::uint32_t key_dim) const {
@@ -89,6 +90,7 @@ KVMELD_HD inline void rotate_row(rope_params const& r, position_t position, floa
   for (std::uint32_t i = 0; i < pairs; ++i) rotate_pair(r, row, i, pairs, rope_turns(r, i, dim), position);
 }
 
+/// Bytes of the table that rope_table takes from a team's scratch.
 KVMELD_HD inline std::size_t rope_scratch(rope_params const& r, std::uint32_t key_dim) {
   return r.active() ? scratch_size(r.pairs(key_dim) * sizeof(double)) : 0;
 }

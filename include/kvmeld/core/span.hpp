@@ -12,11 +12,14 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// A pointer and a count; does not own.
 template <class T> class span {
 public:
+  /// As std::span has it.
   using value_type = std::remove_cv_t<T>;
 
   constexpr span() = default;
+  /// `size` elements from `data` on.
   KVMELD_HD constexpr span(T* data, std::size_t size) : data_(data), size_(size) {}
   /// Any contiguous container with data() and size().
   template <class Container,
@@ -29,11 +32,17 @@ public:
     size_ = list.size();
   }
 
+  /// The first element.
   KVMELD_HD constexpr T* data() const { return data_; }
+  /// Elements.
   KVMELD_HD constexpr std::size_t size() const { return size_; }
+  /// Whether there are none.
   KVMELD_HD constexpr bool empty() const { return size_ == 0; }
+  /// Unchecked.
   KVMELD_HD constexpr T& operator[](std::size_t i) const { return data_[i]; }
+  /// The first element.
   KVMELD_HD constexpr T* begin() const { return data_; }
+  /// Behind the last element.
   KVMELD_HD constexpr T* end() const { return data_ + size_; }
 
 private:

@@ -45,6 +45,7 @@ struct share_state {
   std::uint32_t total;        ///< (leader) entries that are to stay in all tracks
   std::uint32_t budget;  ///< (leader) the sum of their own budgets, or of their entries where those are fewer
 
+  /// `count` within least and most.
   KVMELD_HD std::uint32_t clamped(std::uint32_t count) const { return max_of(least, min_of(most, count)); }
 };
 

@@ -16,17 +16,22 @@ inline namespace KVMELD_ABI {
 
 /// Exclusive prefix and total of one value per lane, in lane order.
 struct scan_result {
-  std::uint32_t before, total;
+  std::uint32_t before, total;  ///< sum over the lanes before this one; sum over all lanes
 };
 
 /// Operations `reduce` accepts: exactly associative, so that the lane count never changes a result.
 struct op_sum {
+  /// A + b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a + b; }
 };
+/// The larger number.
 struct op_max {
+  /// The larger of a and b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a < b ? b : a; }
 };
+/// The smaller number.
 struct op_min {
+  /// The smaller of a and b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return b < a ? b : a; }
 };
 
@@ -36,6 +41,7 @@ KVMELD_HD constexpr std::size_t scratch_size(std::size_t bytes) { return (bytes 
 /// One lane: every cooperative operation is the identity.
 class serial_team {
 public:
+  /// A lane with `bytes` bytes of scratch.
   KVMELD_HD serial_team(void* scratch, std::size_t bytes)
       : next_(static_cast<std::byte*>(scratch)), end_(next_ + bytes) {}
 
@@ -69,9 +75,11 @@ private:
 
 /// The part [begin, end) of n things in index order that a lane owns: for stable scans.
 struct lane_range {
+  /// [begin, end).
   std::uint32_t begin, end;
 };
 
+/// The part of n things that this lane of the team owns.
 template <class Team> KVMELD_HD lane_range contiguous_range(Team const& team, std::uint32_t n) {
   std::uint64_t const lanes = team.lanes();
   std::uint64_t const lane = team.lane();
@@ -80,6 +88,7 @@ template <class Team> KVMELD_HD lane_range contiguous_range(Team const& team, st
 
 /// Teams made of warps (core/warps.hpp): 32 lanes that move together.
 constexpr std::uint32_t warp_size = 32;
+/// Whether the lanes of a team move in warps.
 template <class Team, class = void> struct has_warps : std::false_type {};
 template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
 
@@ -135,7 +144,7 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   return s.total;
 }
 
-// nvcc compiles no kernels of the host (instruction_set.hpp), and would ask for their device form.
+/// nvcc compiles no kernels of the host (instruction_set.hpp), and would ask for their device form.
 #if defined(__CUDACC__)
 constexpr bool compiles_host_kernels = false;
 #else
@@ -151,7 +160,9 @@ struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernel
 /// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
 /// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does what
 /// executor.run would.
-template <class Backend, class Phase, class = void> struct tuned { static constexpr bool value = false; };
+template <class Backend, class Phase, class = void> struct tuned {
+  static constexpr bool value = false;  ///< true: there is a tuned form
+};
 
 /// Optional declaration of a phase, or of the part of a policy that it runs, false where it says nothing: `light`, a few
 /// operations per entry of a track and no rows. Waking other threads for such a launch over few entries costs more than

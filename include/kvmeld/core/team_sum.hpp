@@ -10,6 +10,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// Partial sums, one per index modulo their number, whatever the lanes.
 constexpr std::uint32_t team_partials = 256;
 
 /// Scratch of team_sum.

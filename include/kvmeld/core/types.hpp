@@ -28,17 +28,21 @@ struct shape {
   std::uint32_t value_dim = 0;  ///< channels of a value
   std::uint32_t capacity = 0;   ///< slots per track
 
+  /// Tracks of the whole cache.
   KVMELD_HD constexpr std::uint32_t tracks() const { return layers * sequences * kv_heads; }
+  /// Slots of the whole cache.
   KVMELD_HD constexpr std::size_t slots() const { return std::size_t{tracks()} * capacity; }
+  /// Query heads of a layer.
   KVMELD_HD constexpr std::uint32_t query_heads() const { return kv_heads * group; }
 };
 
 /// One (layer, sequence, KV head): an independent row of entries.
 struct track {
-  std::uint32_t index;  ///< (layer * sequences + sequence) * kv_heads + kv_head
-  std::uint32_t layer, sequence, kv_head;
+  std::uint32_t index;                     ///< (layer * sequences + sequence) * kv_heads + kv_head
+  std::uint32_t layer, sequence, kv_head;  ///< of the group; slot of the cache; of this rank
 };
 
+/// The track with its index.
 KVMELD_HD constexpr track make_track(shape const& s, std::uint32_t layer, std::uint32_t sequence,
                                      std::uint32_t kv_head) {
   return {(layer * s.sequences + sequence) * s.kv_heads + kv_head, layer, sequence, kv_head};
@@ -46,7 +50,7 @@ KVMELD_HD constexpr track make_track(shape const& s, std::uint32_t layer, std::u
 
 /// The unit of work of a phase: a piece of one track.
 struct tile {
-  track where;
+  track where;          ///< which track
   std::uint32_t item;   ///< number of the track within the wave: addresses plan and scratch arrays
   std::uint32_t index;  ///< number of the piece within the track
 };
@@ -68,9 +72,12 @@ enum class role : std::uint8_t {
   irrelevant,  ///< dropped
 };
 
+/// A / b, rounded up.
 KVMELD_HD constexpr std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return a / b + (a % b != 0); }
 
+/// The smaller one.
 template <class T> KVMELD_HD constexpr T min_of(T a, T b) { return b < a ? b : a; }
+/// The larger one.
 template <class T> KVMELD_HD constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
 }  // namespace KVMELD_ABI

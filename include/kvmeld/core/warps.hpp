@@ -28,10 +28,12 @@ struct warps {};
 
 /// A tuned phase that one launch of `Form{phase}` replaces, where its scratch is shared memory.
 template <class Phase, class Form> struct tuned_by_form {
-  static constexpr bool value = true;
+  static constexpr bool value = true;  ///< there is a tuned form
+  /// Whether the form takes the phase and its scratch fits.
   template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
     return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.most_scratch();
   }
+  /// One launch of the form.
   template <class Executor, class Source>
   static void enqueue(Executor& executor, Phase const& p, shape const& extent, std::uint32_t items,
                       Source const& source) {
@@ -42,14 +44,17 @@ template <class Phase, class Form> struct tuned_by_form {
 /// Whose part of a 16 x 8 result a lane holds: c[0], c[1] are row `group`, columns 2 * pair and 2 * pair + 1; c[2], c[3]
 /// the same columns of row `group` + 8.
 struct warp_place {
-  std::uint32_t lane, group, pair;
+  std::uint32_t lane, group, pair;  ///< lane in its warp; row of the result; pair of columns
 };
 
+/// Where this lane is in its warp.
 template <class Team> KVMELD_HD warp_place place_in_warp(Team const& team) {
   std::uint32_t const lane = team.lane() % warp_size;
   return {lane, lane / 4, lane % 4};
 }
+/// Number of this lane's warp in its team.
 template <class Team> KVMELD_HD std::uint32_t warp_of(Team const& team) { return team.lane() / warp_size; }
+/// Warps of the team.
 template <class Team> KVMELD_HD std::uint32_t warps_of(Team const& team) { return team.lanes() / warp_size; }
 
 /// op over the four lanes that hold a row of a result, on all of them: pairs first, so that the order is fixed for

@@ -37,35 +37,42 @@ struct track_state {
 
 /// Which tracks a call is about: every layer and head of the listed sequences.
 struct work_list {
+  /// [sequence_count] slots, in memory that phases can read.
   std::uint32_t const* sequences = nullptr;
-  std::uint32_t sequence_count = 0;
-  bool by_sequence = false;  ///< order (sequence, layer, head) instead of (layer, sequence, head)
+  std::uint32_t sequence_count = 0;  ///< listed sequences
+  bool by_sequence = false;          ///< order (sequence, layer, head) instead of (layer, sequence, head)
 
+  /// Tracks that are listed.
   KVMELD_HD std::uint32_t tracks(shape const& s) const { return s.layers * sequence_count * s.kv_heads; }
+  /// The n-th track.
   KVMELD_HD track at(shape const& s, std::uint32_t n) const {
     std::uint32_t const rest = n / s.kv_heads;
     return make_track(s, by_sequence ? rest % s.layers : rest / sequence_count, sequence_of(s, n),
                       n % s.kv_heads);
   }
+  /// Slot of the n-th track's sequence.
   KVMELD_HD std::uint32_t sequence_of(shape const& s, std::uint32_t n) const {
     std::uint32_t const rest = n / s.kv_heads;
     return sequences[by_sequence ? rest / s.layers : rest % sequence_count];
   }
+  /// Whether the n-th track fills up a recorded list.
   KVMELD_HD bool idle(shape const& s, std::uint32_t n) const { return sequence_of(s, n) == idle_sequence; }
 };
 
 /// Numbers the tracks of a work list for launches outside a wave.
 struct track_source {
-  shape extent;
-  work_list work;
+  shape extent;    ///< extents of the cache
+  work_list work;  ///< which tracks
+  /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(extent, item); }
+  /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(extent, item); }
 };
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
 struct wave_ref {
-  ledger_ref ledger;
-  work_list work;
+  ledger_ref ledger;                            ///< of the cache
+  work_list work;                               ///< of the whole call; this wave's part begins at `first`
   std::uint32_t first = 0;                      ///< first track of the work list in this wave
   std::uint32_t tracks = 0;                     ///< tracks in this wave
   std::uint32_t scope = 1;                      ///< neighbouring tracks that share one plan
@@ -73,9 +80,12 @@ struct wave_ref {
   split_measure measure = split_measure::none;  ///< by what they compete
 
   track_state* state = nullptr;  ///< [tracks]
+  /// [tracks][capacity].
   role* roles = nullptr;
+  /// [tracks][capacity] importance.
   float* score = nullptr;
   slot_t* field = nullptr;  ///< live-slot list: mergeable entries that are still there, ascending
+  /// [tracks][capacity] what the identifier proposed.
   candidate* candidates = nullptr;
   plan_ref step;  ///< what this round does
   plan_ref plan;  ///< all rounds composed, in terms of the entries before the call
@@ -91,15 +101,21 @@ struct wave_ref {
 
   /// First track of the split that this one is in.
   KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
+  /// Whether budgets are shared, and tracks compete by this.
   KVMELD_HD bool competes_by(split_measure m) const { return split > 1 && measure == m; }
+  /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
     return counts + std::size_t{item} * split_counts;
   }
+  /// Index into arrays of members.
   KVMELD_HD std::size_t member_at(std::uint32_t item, std::uint32_t m) const {
     return std::size_t{item} * ledger.members.capacity + m;
   }
+  /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
+  /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
+  /// Index into arrays of entries.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
     return std::size_t{item} * ledger.extent.capacity + s;
   }

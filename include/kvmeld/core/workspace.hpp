@@ -15,6 +15,7 @@ public:
   static constexpr std::size_t alignment = 64;  ///< a cache line; also what 16-byte device accesses need
 
   arena() = default;
+  /// Carves `bytes` bytes, 64-byte aligned.
   arena(void* memory, std::size_t bytes) : base_(static_cast<std::byte*>(memory)), capacity_(bytes) {}
 
   /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed().
@@ -29,7 +30,9 @@ public:
     return reinterpret_cast<T*>(base_ + begin);
   }
 
+  /// Whether it only counts.
   bool sizing() const { return base_ == nullptr; }
+  /// Whether more was asked for than there is.
   bool overflowed() const { return overflowed_; }
   /// Bytes taken so far; the size to allocate, at `alignment`, after a sizing run.
   std::size_t bytes() const { return used_; }

@@ -23,7 +23,7 @@ struct certificate {
   float value_spread;  ///< mean of ||v_t - v||^2
   float value_bias;    ///< ||mean v_t - v||
 };
-constexpr std::uint32_t certificate_channels = 5;
+constexpr std::uint32_t certificate_channels = 5;  ///< channels that certificates take
 
 /// Every derived quantity is multiplied by this: it covers the rounding of sums of up to 8192 floats in any order (n 2^-24
 /// relative), of square roots and of the polynomial below.
@@ -45,16 +45,19 @@ constexpr channel_list with_certificates(channel_list list) {
 
 /// Reads and writes certificates of a track; their channels are neighbours.
 struct certificate_rows {
-  ledger_ref const& ledger;
-  track where;
-  std::uint32_t first;  ///< channel
+  ledger_ref const& ledger;  ///< of the cache
+  track where;               ///< whose certificates
+  std::uint32_t first;       ///< channel
 
+  /// The certificates of one track.
   KVMELD_HD certificate_rows(ledger_ref const& l, track t)
       : ledger(l), where(t), first(l.channels.find(channel_tag::certificates)) {}
 
+  /// What is known of an entry.
   KVMELD_HD certificate at(slot_t s) const {
     return {value(0, s), value(1, s), value(2, s), value(3, s), value(4, s)};
   }
+  /// Writes what is known of an entry.
   KVMELD_HD void write(slot_t s, certificate const& c) const {
     value(0, s) = c.key_reach;
     value(1, s) = c.key_spread;
@@ -62,6 +65,7 @@ struct certificate_rows {
     value(3, s) = c.value_spread;
     value(4, s) = c.value_bias;
   }
+  /// Whether the entry stands for several tokens.
   KVMELD_HD bool merged(slot_t s) const { return value(0, s) > 0.0f; }
 
 private:

@@ -21,7 +21,7 @@ namespace guard {
 /// measured when they are first met, enter the bound; `value_norm` extends it to values that come later. The derivation, and
 /// what is not covered (windows, keys rotated at attention time, eviction), is in docs/guarded.md.
 struct certified {
-  float epsilon;
+  float epsilon;     ///< largest change of an output, in the unit of the values
   float query_norm;  ///< of queries as attention takes them, rotated or not
   float value_norm =
       0.0f;              ///< bound on the norms of values to come; the largest seen counts if it is greater
@@ -32,6 +32,7 @@ struct certified {
 
   static constexpr char const* name = "certified";
 
+  /// The bound for keys of so many channels.
   KVMELD_HD attention_bound bound(std::uint32_t key_dim) const {
     float const s = scale != 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(key_dim));
     return {s * query_norm * rounding_up, softcap > 0.0f ? 1.0f / softcap : 0.0f};

@@ -27,9 +27,11 @@ template <class Q> struct probe_set {
   std::uint32_t count = 0;                                    ///< probes per query head; 0: none given yet
   float* room = nullptr;                                      ///< probe_room(shape, count) floats
 
+  /// A probe's query.
   KVMELD_HD Q const* query_row(track t, std::uint32_t head, std::uint32_t i) const {
     return query.row(t.sequence, head, i) + std::int64_t{t.layer} * query_layer_stride;
   }
+  /// Its log-sum-exp, natural.
   KVMELD_HD float lse_of(track t, std::uint32_t head, std::uint32_t i) const {
     return lse.row(t.sequence, head, i)[std::int64_t{t.layer} * lse_layer_stride];
   }
@@ -46,8 +48,8 @@ inline std::size_t probe_room(shape const& s, std::uint32_t count) {
 /// they alone would change, cheapest first, ties to the lower slot. Nothing is promised for other queries, nor from one
 /// compression to the next: give the cache new probes before each (merged_cache::set_guard). See docs/guarded.md.
 template <class Q> struct probed {
-  float epsilon;
-  probe_set<Q> probes{};
+  float epsilon;          ///< largest change of a probe's output, in the unit of the values
+  probe_set<Q> probes{};  ///< the queries
   /// How logits are made of probes. causal: probe i of count does not see the count - 1 - i last entries. Neither a window
   /// nor a rotation; a sink is in the log-sum-exps.
   attention_params params{};

@@ -28,8 +28,8 @@ namespace identify {
 /// The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are stars around B entries,
 /// which stay in their slots. A lone entry of a tail chunk has no edge.
 template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
-  std::uint32_t chunk = 256;
-  Admit admission{};
+  std::uint32_t chunk = 256;  ///< entries of a chunk, neighbours in the live-slot list
+  Admit admission{};          ///< how many of the edges merge
 
   static constexpr char const* name = "chunked_bipartite";
   static constexpr bool repeats = Admit::repeats;
@@ -39,12 +39,13 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr bool needs_keys = true;
   static constexpr bool gives_similarity = true;
   static constexpr split_measure splits_by = Admit::meets_budget ? split_measure::edges : split_measure::none;
-  static constexpr std::uint32_t tile_rows = 64;
+  static constexpr std::uint32_t tile_rows = 64;  ///< odd entries of a tile
 
   /// A entries of a chunk of `n` entries.
   KVMELD_HD static constexpr std::uint32_t sources(std::uint32_t n) { return n / 2 + n % 2; }
   /// A chunk longer than a track is one chunk.
   KVMELD_HD std::uint32_t chunk_in(shape const& s) const { return min_of(chunk, max_of(s.capacity, 2u)); }
+  /// Tiles of one chunk.
   KVMELD_HD static constexpr std::uint32_t tiles_per_chunk(std::uint32_t c) {
     return ceil_div(sources(c), tile_rows);
   }

@@ -29,6 +29,7 @@ enum class anchor_rule : std::uint8_t {
 KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
   return lanes == 1 ? scan_thresholds + 2 : lanes;
 }
+/// Scratch of a scan over rows of `dim` channels, in bytes.
 KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {
   return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float));
 }

@@ -41,10 +41,10 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
       std::is_same_v<Admit, kvmeld::admit::exact_budget> || std::is_same_v<Admit, kvmeld::admit::threshold>,
       "kvmeld: consecutive_threshold is a scan with one threshold: its admission is admit::threshold or "
       "admit::exact_budget");
-  anchor_rule anchor = anchor_rule::fixed;
-  pivot_rule pivot = pivot_rule::highest_score;
-  bool break_at_gap = false;  ///< true: a protected entry in between ends a set
-  Admit admission{};
+  anchor_rule anchor = anchor_rule::fixed;       ///< what an entry is compared with
+  pivot_rule pivot = pivot_rule::highest_score;  ///< where results are stored
+  bool break_at_gap = false;                     ///< true: a protected entry in between ends a set
+  Admit admission{};                             ///< the threshold, or the budget that it is found for
 
   static constexpr char const* name = "consecutive_threshold";
   static constexpr bool repeats = false;
@@ -52,6 +52,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
+  /// Whether the threshold is found for the budget.
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
   static constexpr split_measure splits_by = to_budget ? split_measure::theta : split_measure::none;
 

@@ -20,9 +20,11 @@ namespace identify {
 /// track that cannot reach its budget so stays above it (finding::budget_unreached). Identifiers that list edges
 /// (chunked_bipartite) have candidates struck out beforehand that cannot pass, so that others get their places.
 template <class Identify, class Guard> struct guarded : Identify {
+  /// Without its guard.
   using unguarded_type = Identify;
+  /// What its merges have to pass.
   using guard_type = Guard;
-  Guard guard;
+  Guard guard;  ///< its numbers and its probes
 
   static constexpr bool repeats = true;
   static constexpr bool meets_budget = false;  // that is for the guard to say, and so for the data
@@ -42,6 +44,7 @@ template <class Identify, class Guard> struct guarded : Identify {
 
 }  // namespace identify
 
+/// Whether an identifier's merges have to pass a guard.
 template <class Identify, class = void> struct is_guarded : std::false_type {};
 template <class Identify>
 struct is_guarded<Identify, std::void_t<typename Identify::guard_type>> : std::true_type {};

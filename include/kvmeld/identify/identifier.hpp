@@ -23,7 +23,8 @@ inline namespace KVMELD_ABI {
 ///   `propose(team, wave, keys, tile)`                writes candidates; may read keys, never the step
 ///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
 ///                                                    what it removes to state.merged
-/// and declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
+///
+/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
 /// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`.
 template <class Identify, class = void> struct is_identifier : std::false_type {};
 
@@ -38,32 +39,32 @@ struct is_identifier<
                                                                std::declval<wave_ref const&>(), 0u, 0u))>>
     : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
-/// Optional declarations of an identifier, false where it says nothing:
-/// `makes_spans`   sources go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and,
-///                 as value weight, how much of the source goes over (0 to 1)
-/// `needs_centers` merges into role::center, so the selector has to make some
-/// `gives_similarity`  the key weight of a source is its similarity until it is weighed
-/// `needs_values`  `propose` is given kv{keys, values} in place of the keys
-/// `splits_by`  by what tracks that share their budgets compete (split_measure): edges (pooled_edges.hpp), theta
-///                 (common_threshold.hpp); by score without saying so where the field is emptied
-/// `empties_field` every mergeable entry goes, whatever the data: only pinned entries and centres stay
+/// Optional declaration of an identifier, as those below, false where it says nothing: `makes_spans`, sources go to spans of
+/// slots (fate::spread) instead of sets; `admit` also writes the step's span and, as value weight, how much of the source
+/// goes over (0 to 1).
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
+/// `needs_centers`: merges into role::center, so the selector has to make some.
 template <class Identify, class = void> struct needs_centers : std::false_type {};
 template <class Identify>
 struct needs_centers<Identify, std::enable_if_t<Identify::needs_centers>> : std::true_type {};
+/// `gives_similarity`: the key weight of a source is its similarity until it is weighed.
 template <class Identify, class = void> struct gives_similarity : std::false_type {};
 template <class Identify>
 struct gives_similarity<Identify, std::enable_if_t<Identify::gives_similarity>> : std::true_type {};
+/// `needs_values`: `propose` is given kv{keys, values} in place of the keys.
 template <class Identify, class = void> struct needs_values : std::false_type {};
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
 
+/// `empties_field`: every mergeable entry goes, whatever the data: only pinned entries and centres stay.
 template <class Identify, class = void> struct empties_field : std::false_type {};
 template <class Identify>
 struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
 
+/// `splits_by`: by what tracks that share their budgets compete (split_measure): edges (pooled_edges.hpp), theta
+/// (common_threshold.hpp); by score without saying so where the field is emptied.
 template <class Identify, class = void>
 struct splits_by : std::integral_constant<split_measure, split_measure::none> {};
 template <class Identify>

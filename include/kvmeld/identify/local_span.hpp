@@ -34,9 +34,9 @@ enum class mask_mode : std::uint8_t {
 /// has such rows, its longest run without any is the window (the earlier of equal ones); without a run all entries
 /// drop. No target is frozen or lies in a slot that a layout refuses to write: those are never recents.
 struct local_span {
-  static constexpr std::uint32_t whole_window = 0xffffffffu;
+  static constexpr std::uint32_t whole_window = 0xffffffffu;  ///< for `targets`: as many as there are
 
-  mask_mode mode = mask_mode::expected;
+  mask_mode mode = mask_mode::expected;  ///< how rates become masks
   std::uint32_t targets = whole_window;  ///< m: local tokens that receive, at most the window
   std::uint64_t seed = 0;                ///< of the draws
   /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code does.

@@ -34,7 +34,7 @@ enum class resemblance : std::uint8_t {
 /// NaN or infinity, are dropped, so that the budget is met exactly. Wants a selector that makes centres.
 template <class Admit = kvmeld::admit::threshold, resemblance By = resemblance::keys_and_values>
 struct nearest_center {
-  Admit admission{};
+  Admit admission{};  ///< how much alike an entry and its centre have to be
 
   static constexpr char const* name = By == resemblance::keys ? "nearest_key" : "nearest_center";
   static constexpr bool repeats = false;
@@ -46,7 +46,7 @@ struct nearest_center {
   static constexpr bool needs_centers = true;
   static constexpr bool empties_field = true;
   static constexpr bool gives_similarity = true;
-  static constexpr std::uint32_t tile_rows = 64;
+  static constexpr std::uint32_t tile_rows = 64;  ///< entries of a tile
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
   std::size_t scratch_bytes(shape const& s, int) const {

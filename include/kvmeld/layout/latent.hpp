@@ -25,10 +25,11 @@ template <class Keys> class latent {
 public:
   using element_type = typename Keys::element_type;
   static constexpr bool always_writable = is_always_writable<Keys>::value;
-  static constexpr bool reads_keys = true;
+  static constexpr bool reads_keys = true;  ///< rows are the keys'
   static constexpr int channel_run = Keys::channel_run;
   static constexpr int token_run = 1;
 
+  /// Channels `first` to first + channels - 1 of the keys.
   latent(Keys keys, std::uint32_t channels, std::uint32_t first = 0)
       : keys_(keys), channels_(channels), first_(first) {}
 
@@ -51,7 +52,9 @@ public:
     }
     return layout_problem("latent: keys", keys_, keys_.channels(), s);
   }
+  /// Whose channels these are.
   Keys const& keys() const { return keys_; }
+  /// First channel of the keys.
   std::uint32_t first() const { return first_; }
 
 private:

@@ -18,16 +18,17 @@ inline namespace KVMELD_ABI {
 
 /// A run of entries with constant strides, in elements. `base` is channel 0 of the located slot.
 template <class T> struct segment {
-  T* base;
-  std::int64_t token_stride, channel_stride;
-  std::uint32_t remaining;  ///< slots from the located one on for which the strides hold
+  T* base;                                    ///< channel 0 of the located slot
+  std::int64_t token_stride, channel_stride;  ///< in elements
+  std::uint32_t remaining;                    ///< slots from the located one on for which the strides hold
 };
 
 /// K and V of a group of layers. Layouts are trivially copyable views; the engine owns the memory.
 template <class Keys, class Values> struct kv {
-  Keys keys;
-  Values values;
+  Keys keys;      ///< layout of the keys
+  Values values;  ///< layout of the values
 };
+/// Kv{keys, values} needs no template arguments.
 template <class Keys, class Values> kv(Keys, Values) -> kv<Keys, Values>;
 
 /// Gives a layout that only knows `locate` the operations on rows and tiles. Derived provides
@@ -159,6 +160,8 @@ template <class Layout, class = void> struct is_always_writable : std::false_typ
 template <class Layout>
 struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
 
+/// Whether a type is a layout. It is trivially copyable and answers what require_layout() names; K and V may
+/// have different ones.
 template <class Layout, class = void> struct is_layout : std::false_type {};
 
 template <class Layout>

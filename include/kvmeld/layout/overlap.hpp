@@ -22,12 +22,14 @@ inline namespace KVMELD_ABI {
 /// The bytes of a tensor as far as numbers on the host tell: an element at base + sum of stride_i * x_i, 0 <= x_i < count_i,
 /// for every choice of x. Of pages it is what one page holds.
 struct byte_lattice {
+  /// A direction in which elements lie: `count` of them, `stride` bytes apart.
   struct direction {
-    std::int64_t stride, count;
+    std::int64_t stride, count;  ///< bytes between neighbours; how many
   };
-  bool known = false;  ///< false: the layout does not show it; nothing is checked then
-  std::uintptr_t base = 0;
+  bool known = false;        ///< false: the layout does not show it; nothing is checked then
+  std::uintptr_t base = 0;   ///< address of the first element
   std::int64_t element = 0;  ///< bytes
+  /// `count` of them are in use.
   std::array<direction, 6> directions{};
   std::size_t count = 0;                ///< directions in use
   std::array<std::int64_t, 7> pages{};  ///< how pages are found; lattices are comparable where this is equal

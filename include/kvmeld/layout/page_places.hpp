@@ -16,10 +16,12 @@ inline namespace KVMELD_ABI {
 /// page. `table` is the one that K or V are found by, in memory that phases can read. Whatever an engine does to a page (copies
 /// it, swaps it out, sends it elsewhere) it does to these elements.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_places {
-  page_table<Entry, Index> table;
-  std::uint32_t page_size = 0;
+  page_table<Entry, Index> table;  ///< which pages a track has
+  std::uint32_t page_size = 0;     ///< tokens of a page
+  /// Elements of the array from one to the next.
   std::int64_t page_stride = 0, layer_stride = 0, head_stride = 0;
 
+  /// Index of a token's element.
   KVMELD_HD std::int64_t at(track where, slot_t slot) const {
     std::uint32_t const page = slot / page_size;
     return static_cast<std::int64_t>(table.at(where, page)) * page_stride +

@@ -20,10 +20,12 @@ inline namespace KVMELD_ABI {
 /// head * head_stride; its i-th entry is entries[row + i], or with `first` (CSR) entries[first[row] + i]. All of it lies in
 /// memory that phases can read. `sequence` is the cache's slot, not a place in a batch.
 template <class Entry, class Index = std::int32_t> struct page_table {
-  Entry const* entries = nullptr;
-  std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;
+  Entry const* entries = nullptr;                                       ///< page numbers or pointers
+  std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;  ///< in rows
+  /// CSR: where rows begin in `entries`; null: rows lie at their number.
   Index const* first = nullptr;
 
+  /// The row of a track.
   KVMELD_HD std::int64_t row(track where) const {
     return std::int64_t{where.sequence} * sequence_stride + std::int64_t{where.layer} * layer_stride +
            std::int64_t{where.kv_head} * head_stride;
@@ -32,6 +34,7 @@ template <class Entry, class Index = std::int32_t> struct page_table {
   KVMELD_HD std::int64_t begin(std::int64_t row) const {
     return first == nullptr ? row : static_cast<std::int64_t>(first[row]);
   }
+  /// The i-th page of a track.
   KVMELD_HD Entry at(track where, std::uint32_t i) const {
     return entries[begin(row(where)) + std::int64_t{i}];
   }
@@ -51,7 +54,7 @@ page_table<Entry, Index> table_csr(Index const* first, Entry const* entries,
 
 /// Element strides within a pool. `page` is not used where every block has a pointer.
 struct page_strides {
-  std::int64_t page = 0, layer = 0, head = 0, token = 0, channel = 1;
+  std::int64_t page = 0, layer = 0, head = 0, token = 0, channel = 1;  ///< in elements, from one to the next
 };
 
 /// Dense strides for an order of the letters P(age) L(ayer) H(ead) T(oken of the page) C(hannel), outermost first, of a
@@ -73,11 +76,12 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
 /// builds (without NDEBUG) stop at an entry that is none of them, also on devices.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
   using element_type = T;
-  T* pool;
-  page_table<Entry, Index> table;
-  std::uint8_t const* shared;  ///< [page number]
-  std::uint32_t count;         ///< of pages; 0: not told
+  T* pool;                         ///< page 0
+  page_table<Entry, Index> table;  ///< which pages a track has
+  std::uint8_t const* shared;      ///< [page number]
+  std::uint32_t count;             ///< of pages; 0: not told
 
+  /// Pages of `pages` in the pool that begins at `first_page`.
   pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr,
              std::uint32_t number_of_pages = 0)
       : pool(first_page), table(pages), shared(shared_pages), count(number_of_pages) {}
@@ -101,8 +105,8 @@ template <class T, class Entry = std::int32_t, class Index = std::int32_t> struc
 /// Pages by pointer, each to a block of bytes; `offset` bytes into it K or V begin.
 template <class T, class Index = std::int32_t> struct pointed_pages {
   using element_type = T;
-  page_table<void*, Index> table;
-  std::size_t offset = 0;
+  page_table<void*, Index> table;  ///< which blocks a track has
+  std::size_t offset = 0;          ///< bytes into a block
 
   KVMELD_HD T* base(track where, std::uint32_t i, page_strides const&) const {
     void* const block = table.at(where, i);
@@ -123,6 +127,7 @@ public:
   static constexpr int channel_run = 0;
   static constexpr int token_run = 1;
 
+  /// Rows of `channels` channels in pages of `page_size` tokens.
   paged(Pages pages, std::uint32_t page_size, page_strides strides, shape const& s, std::uint32_t channels)
       : pages_(pages), strides_(strides), page_size_(page_size), capacity_(s.capacity), channels_(channels) {}
 
@@ -157,6 +162,7 @@ public:
   std::uint32_t page_size() const { return page_size_; }
   std::uint32_t capacity() const { return capacity_; }
   page_strides const& strides() const { return strides_; }
+  /// Tables and pool.
   Pages const& pages() const { return pages_; }
   /// Pages that so many slots take.
   KVMELD_HD std::uint32_t pages_of(std::uint32_t slots) const { return ceil_div(slots, page_size_); }

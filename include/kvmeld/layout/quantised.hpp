@@ -66,10 +66,13 @@ KVMELD_HD inline std::int8_t int8_code(float x) {
 /// (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can write.
 template <class Codes> class scaled : public detail::coded_rows<Codes> {
 public:
+  /// What all stored codes have in common.
   using base = detail::coded_rows<Codes>;
   using typename base::element_type;
+  /// Of the codes.
   using traits = element_traits<element_type>;
 
+  /// `scale` above 0.
   scaled(Codes codes, float scale, std::uint32_t* saturated = nullptr)
       : base{codes}, scale_(scale), inverse_(1.0f / scale), saturated_(saturated) {}
 
@@ -107,11 +110,14 @@ private:
 /// whole: the largest magnitude becomes 127.
 template <class Codes, class Scales> class int8_rows : public detail::coded_rows<Codes> {
 public:
+  /// What all stored codes have in common.
   using base = detail::coded_rows<Codes>;
   static_assert(std::is_same_v<typename Codes::element_type, std::int8_t>,
                 "kvmeld::int8_rows: codes are std::int8_t");
+  /// Of the scales.
   using scale_traits = element_traits<typename Scales::element_type>;
 
+  /// Codes and their scales, both over the same shape.
   int8_rows(Codes codes, Scales scales) : base{codes}, scales_(scales) {}
 
   template <class Team>
@@ -159,11 +165,13 @@ private:
 /// its channels to a block, side by side. Rows must not share blocks: channels in multiples of 32.
 template <class Bytes> class q8_0_rows : public detail::coded_rows<Bytes> {
 public:
+  /// What all stored codes have in common.
   using base = detail::coded_rows<Bytes>;
   static_assert(std::is_same_v<typename Bytes::element_type, std::uint8_t>,
                 "kvmeld::q8_0_rows: Bytes are std::uint8_t");
-  static constexpr std::uint32_t block_channels = 32, block_bytes = 34;
+  static constexpr std::uint32_t block_channels = 32, block_bytes = 34;  ///< numbers and bytes of a block
 
+  /// The rows of blocks.
   explicit q8_0_rows(Bytes bytes) : base{bytes} {}
 
   template <class Team>

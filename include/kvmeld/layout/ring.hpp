@@ -55,7 +55,9 @@ public:
     return layout_problem("ring: rows", rows_, rows_.channels(), s);
   }
   std::uint32_t capacity() const { return capacity_; }
+  /// Slots that stay at the beginning.
   std::uint32_t sinks() const { return sinks_; }
+  /// The rows that are used in turn.
   Rows const& rows() const { return rows_; }
 
 private:

@@ -14,6 +14,7 @@ inline namespace KVMELD_ABI {
 
 /// Element strides of a cache tensor, 64-bit. 0 for an extent of one.
 struct cache_strides {
+  /// In elements, from one to the next.
   std::int64_t layer = 0, sequence = 0, head = 0, slot = 0, channel = 1;
 };
 
@@ -25,9 +26,9 @@ template <class T> KVMELD_HD T* strided_address(T* base, cache_strides const& st
 
 /// A letter of a dense order: how many there are, and where its stride goes.
 struct dense_letter {
-  char letter;
-  std::uint32_t count;
-  std::int64_t* stride;
+  char letter;           ///< of the order
+  std::uint32_t count;   ///< extent of the axis
+  std::int64_t* stride;  ///< where its stride goes
 };
 
 /// Strides of a dense order, outermost letter first; left alone if it is no permutation of the letters.
@@ -68,6 +69,7 @@ public:
   static constexpr int channel_run = 0;  ///< the whole row
   static constexpr int token_run = 1;
 
+  /// Rows of `channels` channels from `base` on.
   strided(T* base, cache_strides strides, shape const& s, std::uint32_t channels)
       : base_(base), strides_(strides), channels_(channels), capacity_(s.capacity) {}
   /// Dense tensor in the given order, see dense_strides.

@@ -32,6 +32,7 @@ public:
   static constexpr int channel_run = 1;  ///< `width`, which only the run knows
   static constexpr int token_run = 1;
 
+  /// Groups of `width` channels.
   tiled(Groups groups, std::uint32_t width) : groups_(groups), width_(width) {}
 
   template <class Team>
@@ -97,6 +98,7 @@ public:
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
       copy_group(out + std::size_t{g} * width_, group(s, g));
   }
+  /// See gather_row.
   void scatter_row(track where, slot_t slot, element_type const* row) const {
     segment<element_type> const s = groups_.locate(where, slot);
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
@@ -108,7 +110,9 @@ public:
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
       team.prefetch(group(s, g), width_ * sizeof(element_type));
   }
+  /// Channels of a group.
   KVMELD_HD std::uint32_t width() const { return width_; }
+  /// What locates groups.
   KVMELD_HD Groups const& groups() const { return groups_; }
 
   /// Channel c of a row that the groups' segment locates.

@@ -19,6 +19,7 @@ public:
   static constexpr int channel_run = 1;
   static constexpr int token_run = 0;  ///< the whole track
 
+  /// Rows of `channels` channels from `base` on.
   transposed(T* base, cache_strides strides, shape const& s, std::uint32_t channels)
       : base_(base), strides_(strides), channels_(channels), capacity_(s.capacity) {}
   /// Dense tensor in the given order, which ends in T; see dense_strides.

@@ -29,6 +29,7 @@ template <bool Shared> struct directions {
   static constexpr bool shares = Shared;
   constexpr bool carries_degree() const { return !Shared; }
 
+  /// Scratch of a tile.
   struct buffers {
     float* rows;   ///< one row per lane
     float* total;  ///< [0] sum of weights, [1] weighted mean of norms
@@ -93,7 +94,9 @@ template <bool Shared> struct directions {
   }
 };
 
+/// EMS as printed: members keep their norms.
 using shared = directions<true>;
+/// Our reading for any kernel: one ordinary entry.
 using collapsed = directions<false>;
 
 }  // namespace merge

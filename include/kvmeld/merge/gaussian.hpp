@@ -17,7 +17,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// The bandwidth of the Gaussian kernel, where the paper's versions disagree (methods.md section 1).
+/// The bandwidth of the Gaussian kernel, where the paper's versions disagree (docs/formulas.md).
 enum class bandwidth : std::uint8_t {
   mean_l2,  ///< sum of distances to the remaining members / (#S - 1): scale-free; a pair weighs 0.62 to 0.38
   eq7_000,  ///< sum of squared distances / (sqrt 2 #S): as printed in the first version
@@ -28,9 +28,9 @@ enum class bandwidth : std::uint8_t {
 /// keys) gives equal weights, as do distances whose squares are too small or too large for float. Degrees add unless
 /// `degrees` is off.
 struct gaussian {
-  bandwidth sigma = bandwidth::mean_l2;
-  float fixed_sigma = 5.0f;  ///< for bandwidth::fixed
-  bool degrees = true;       ///< results stand for all members; off: as printed, degree stays the pivot's
+  bandwidth sigma = bandwidth::mean_l2;  ///< how sigma is found
+  float fixed_sigma = 5.0f;              ///< for bandwidth::fixed
+  bool degrees = true;  ///< results stand for all members; off: as printed, degree stays the pivot's
   bool scale_values_by_set_size = false;  ///< v* times #S (second version); contradicts `degrees`
 
   static constexpr char const* name = "gaussian";
@@ -39,6 +39,7 @@ struct gaussian {
   static constexpr bool sums_degrees = true;
   constexpr bool carries_degree() const { return degrees; }
 
+  /// Scratch of a tile.
   struct buffers {
     float* pivot;     ///< the pivot's row
     float* rows;      ///< one row per lane

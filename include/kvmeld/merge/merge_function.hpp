@@ -21,6 +21,7 @@ inline namespace KVMELD_ABI {
 ///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
 ///   `weigh_spans(team, wave, tile, sources)`            `spreads`: called once per track by the whole team, with the
 ///                                                       spread sources, whose value weights hold the identifier's masks
+///
 /// It declares `needs_score`, `carries_degree()` (results have degree > 1) and `scratch_bytes(shape, lanes)`.
 template <class Merge, class = void> struct is_merge_function : std::false_type {};
 
@@ -30,18 +31,18 @@ struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), declty
                                             decltype(std::declval<Merge const&>().scratch_bytes(shape{}, 1))>>
     : std::bool_constant<std::is_trivially_copyable_v<Merge>> {};
 
-/// Optional declarations of a merge function, false where it says nothing:
-/// `shares`   merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref
-/// `spreads`  weighs spans (fate::spread) instead of sets; wants an identifier that makes spans
-/// `needs_similarity`  weighs by how alike sources are; wants an identifier that gives similarities
-/// `sums_degrees`  where it carries degrees, results have the sum of their members' degrees (guarded merging)
+/// Optional declaration of a merge function, as those below, false where it says nothing: `sums_degrees`, where it carries
+/// degrees, results have the sum of their members' degrees (guarded merging).
 template <class Merge, class = void> struct sums_degrees : std::false_type {};
 template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_degrees>> : std::true_type {};
+/// `needs_similarity`: weighs by how alike sources are; wants an identifier that gives similarities.
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
+/// `shares`: merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref.
 template <class Merge, class = void> struct shares_entries : std::false_type {};
 template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
+/// `spreads`: weighs spans (fate::spread) instead of sets; wants an identifier that makes spans.
 template <class Merge, class = void> struct spreads_entries : std::false_type {};
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 

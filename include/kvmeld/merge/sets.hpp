@@ -14,10 +14,11 @@ inline namespace KVMELD_ABI {
 
 /// Members of one pivot, the pivot among them, ascending. Empty when nothing merges into the slot.
 struct member_list {
-  slot_t const* slots;
-  std::uint32_t count;
+  slot_t const* slots;  ///< ascending
+  std::uint32_t count;  ///< members, the pivot among them
 };
 
+/// The set of a pivot in this step.
 KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item, slot_t pivot) {
   slot_t const* const ends = wave.set_end + wave.at(item, 0);
   slot_t const begin = pivot == 0 ? 0 : ends[pivot - 1];

@@ -16,7 +16,7 @@ namespace merge {
 /// w_i = exp(u_i) / sum exp(u) with u_i the similarity of member i and the pivot, and u = 1 for the pivot itself; keys
 /// and values alike (D2O section 3.3). Degrees add unless `degrees` is off (as printed).
 struct similarity_weighted {
-  bool degrees = true;
+  bool degrees = true;  ///< results stand for all members; off: the degree stays the pivot's
 
   static constexpr char const* name = "similarity_weighted";
   static constexpr bool needs_score = false;

@@ -30,9 +30,12 @@ namespace preset {
 /// costs about as much, and 16 is where the rest of a step outweighs it.
 namespace cam {
 
+/// CaM over any selector and score.
 template <class Score, class Select>
 using type_over = policy<Score, Select, identify::local_span, merge::additive>;
+/// Over StreamingLLM.
 using type = type_over<score::global, select::sinks_and_recents>;
+/// Over H2O.
 using type_over_h2o = type_over<score::global, select::top>;
 
 /// Over any selector that pins a local window (recents) and whose score is accumulated attention, over all of the

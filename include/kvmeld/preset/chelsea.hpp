@@ -19,6 +19,7 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace chelsea {
 
+/// Chelsea's parts.
 using type = policy<score::none, select::sinks_and_recents, identify::chunked_bipartite<admit::top_share>,
                     merge::degree_weighted>;
 
@@ -43,6 +44,7 @@ policy<score::none, select::sinks_and_recents,
 guarded(Guard guard, type const& as = with_schedule({0.45, 0.05, 3, 0.05})) {
   return {{}, as.select, {as.identify, guard}, as.merge};
 }
+/// Chelsea whose merges change no output of queries up to query_norm by more than epsilon (docs/guarded.md).
 inline auto guarded(float epsilon, float query_norm) {
   return guarded(guard::certified{epsilon, query_norm});
 }

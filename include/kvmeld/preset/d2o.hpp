@@ -15,6 +15,7 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace d2o {
 
+/// D2O's parts.
 using type = policy<score::global, select::bands,
                     identify::nearest_center<admit::ema_threshold, identify::resemblance::keys>,
                     merge::similarity_weighted>;

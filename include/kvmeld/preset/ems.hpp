@@ -17,9 +17,12 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace ems {
 
+/// EMS's parts, with members or without.
 template <class Merge>
 using form = policy<score::global_local, select::bands, identify::nearest_center<admit::threshold>, Merge>;
+/// As printed.
 using shared_type = form<merge::shared>;
+/// For any kernel.
 using collapsed_type = form<merge::collapsed>;
 
 namespace detail {

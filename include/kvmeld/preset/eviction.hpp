@@ -22,7 +22,9 @@ namespace preset {
 /// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): the first `sinks`
 /// entries and the most recent ones.
 namespace streaming_llm {
+/// StreamingLLM's parts.
 using type = policy<score::none, select::sinks_and_recents, identify::zero_class, merge::drop>;
+/// `sinks` first entries, and the most recent ones for the rest of the budget.
 inline type with_sinks(std::uint32_t sinks = 4) {
   return {{}, {quantity::entries(sinks), quantity::rest_of_budget()}, {}, {}};
 }
@@ -30,7 +32,9 @@ inline type with_sinks(std::uint32_t sinks = 4) {
 
 /// H2O (Zhang et al., "Heavy-Hitter Oracle", 2023): half the budget recent, half by accumulated attention.
 namespace h2o {
+/// H2O's parts.
 using type = policy<score::global, select::top, identify::zero_class, merge::drop>;
+/// Half of the budget each.
 inline type halves() {
   return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }
@@ -39,7 +43,9 @@ inline type halves() {
 /// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): the last `window` entries and
 /// those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
 namespace snapkv {
+/// SnapKV's parts.
 using type = policy<score::local, select::top, identify::zero_class, merge::drop>;
+/// `window` last entries, and the best of the rest by what the window's queries look at.
 inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
   return {
       {window, pool}, {quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()}, {}, {}};
@@ -49,7 +55,9 @@ inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
 /// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, by how often among the
 /// last `window` queries an entry received more than the mean attention.
 namespace scissorhands {
+/// Scissorhands' parts.
 using type = policy<score::above_mean, select::top, identify::zero_class, merge::drop>;
+/// Half of the budget each.
 inline type halves(std::uint32_t window = 400) {
   return {{window}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }

@@ -16,6 +16,7 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace keepkv {
 
+/// The parts.
 using type = policy<score::global, select::top, identify::chunked_bipartite<admit::exact_budget>,
                     merge::mass_preserving>;
 

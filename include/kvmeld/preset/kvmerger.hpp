@@ -18,8 +18,10 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace kvmerger {
 
+/// To a budget.
 using type =
     policy<score::global, select::top, identify::consecutive_threshold<admit::exact_budget>, merge::gaussian>;
+/// By a given threshold, as printed.
 using paper_type =
     policy<score::global, select::top, identify::consecutive_threshold<admit::threshold>, merge::gaussian>;
 
@@ -48,6 +50,7 @@ policy<score::global, select::top,
 guarded(Guard guard, type const& as = for_budget()) {
   return {as.score, as.select, {as.identify, guard}, as.merge};
 }
+/// KVMerger whose merges have to pass a certificate (docs/guarded.md).
 inline auto guarded(float epsilon, float query_norm) {
   return guarded(guard::certified{epsilon, query_norm});
 }

@@ -15,6 +15,7 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace recommended {
 
+/// The parts.
 using type =
     policy<score::local, select::top, identify::chunked_bipartite<admit::top_share>, merge::degree_weighted>;
 

@@ -17,7 +17,7 @@ namespace score {
 /// mean is over entries, not over tokens. Shorter blocks (decode) make the window window to 2 window - 1 rows long, as
 /// in score::local. When entries merge their counts add.
 struct above_mean {
-  std::uint32_t window = 400;
+  std::uint32_t window = 400;  ///< queries that count
 
   static constexpr char const* name = "above_mean";
   static constexpr bool light = true;
@@ -29,6 +29,7 @@ struct above_mean {
     return c;
   }
 
+  /// Queries of a call that count.
   std::uint32_t observed_rows() const { return window; }
   KVMELD_HD static float contribution(std::uint32_t, float p, std::uint32_t visible) {
     return p * static_cast<float>(visible) > 1.0f ? 1.0f : 0.0f;

@@ -21,12 +21,13 @@ namespace score {
 /// pooling over those before the window. After whole prompts mean(s_Loc) / mean(s_Glo) is window / queries exactly,
 /// since every row of attention sums to 1.
 struct global_local {
-  std::uint32_t window = 32;
-  kvmeld::pooling pooling{};
+  std::uint32_t window = 32;  ///< queries of the window
+  kvmeld::pooling pooling{};  ///< of the scores, along the slots
 
   static constexpr char const* name = "global_local";
   static constexpr bool light = true;
   static constexpr bool needs_attention = true;
+  /// Channels: over all queries, over the last window, over the current one.
   static constexpr std::uint32_t accumulated = 0, past = 1, current = 2;
   static constexpr channel_list channels() {
     channel_list c;

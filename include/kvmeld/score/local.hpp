@@ -18,14 +18,15 @@ namespace score {
 /// entries before the window. A block of at least `window` rows replaces the window exactly; shorter blocks (decode)
 /// fill a second half that becomes the past when it is full, so that the effective window is window to 2 window - 1.
 struct local {
-  std::uint32_t window = 32;
-  kvmeld::pooling pooling{};
+  std::uint32_t window = 32;  ///< queries that count
+  kvmeld::pooling pooling{};  ///< of the scores, along the slots
 
   static constexpr char const* name = "local";
   static constexpr bool light = true;
   static constexpr bool needs_attention = true;
+  /// The last queries before a compression.
   static constexpr observation observes = observation::prefill_window;
-  static constexpr std::uint32_t past = 0, current = 1;
+  static constexpr std::uint32_t past = 0, current = 1;  ///< channels: the last window, the current one
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::window_past, channel_rule::sum, 0.0f});
@@ -33,6 +34,7 @@ struct local {
     return c;
   }
 
+  /// Queries of a call that count.
   std::uint32_t observed_rows() const { return window; }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
     if (rows >= window) {  // the block alone is the window

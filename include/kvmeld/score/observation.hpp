@@ -10,6 +10,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// When a policy has to be shown attention.
 enum class observation : std::uint8_t {
   none,            ///< nothing: calls of observe do nothing
   prefill_window,  ///< the last rows before a compression, in one call; earlier ones change nothing
@@ -19,8 +20,8 @@ enum class observation : std::uint8_t {
 /// A score's answer. `rows`: so many of the last queries count; 0: all do. Of prompts fewer need not be shown, so that
 /// `last_queries(rows)` is enough.
 struct observation_need {
-  observation when = observation::none;
-  std::uint32_t rows = 0;
+  observation when = observation::none;  ///< when to show it
+  std::uint32_t rows = 0;                ///< of the last queries; 0: all
 };
 
 /// A score says otherwise by `static constexpr observation observes`, and how many rows by `observed_rows()`; a score chosen
@@ -28,10 +29,12 @@ struct observation_need {
 template <class Score, class = void> struct says_what_it_observes : std::false_type {};
 template <class Score>
 struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
+/// `observed_rows()`: how many rows of an observation count.
 template <class Score, class = void> struct says_observed_rows : std::false_type {};
 template <class Score>
 struct says_observed_rows<Score, std::void_t<decltype(std::declval<Score const&>().observed_rows())>>
     : std::true_type {};
+/// `need()`: a score that is chosen at run time says both.
 template <class Score, class = void> struct needs_at_run_time : std::false_type {};
 template <class Score>
 struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
@@ -45,9 +48,11 @@ template <class Score> constexpr observation observation_of_score() {
     return Score::needs_attention ? observation::every_step : observation::none;
   }
 }
+/// When a policy wants to be shown attention, by its type.
 template <class Policy>
 constexpr observation observation_of = observation_of_score<typename Policy::score_type>();
 
+/// When this score wants to be shown attention, and how much of it.
 template <class Score> observation_need need_of_score(Score const& score) {
   if constexpr (needs_at_run_time<Score>::value) {
     return score.need();
@@ -57,6 +62,7 @@ template <class Score> observation_need need_of_score(Score const& score) {
     return {observation_of_score<Score>(), 0};
   }
 }
+/// When this policy wants to be shown attention, and how much of it.
 template <class Policy> observation_need need_of(Policy const& policy) { return need_of_score(policy.score); }
 
 }  // namespace KVMELD_ABI

@@ -10,6 +10,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// What neighbours do to a score.
 enum class pooling_mode : std::uint8_t {
   mean,         ///< over the neighbours that exist: divides by the valid count
   max,          ///< the strongest neighbour
@@ -18,8 +19,8 @@ enum class pooling_mode : std::uint8_t {
 
 /// Centred window of `kernel` slots; kernel 1 leaves scores as they are.
 struct pooling {
-  std::uint32_t kernel = 7;
-  pooling_mode mode = pooling_mode::mean;
+  std::uint32_t kernel = 7;                ///< slots of the window, centred; 1: no pooling
+  pooling_mode mode = pooling_mode::mean;  ///< what is taken of the window
 
   /// Pooled value at `s` of value(0 .. n - 1). NaN counts as lowest under max.
   template <class Value> KVMELD_HD float at(std::uint32_t s, std::uint32_t n, Value value) const {

@@ -20,8 +20,8 @@ inline namespace KVMELD_ABI {
 /// What one observation does to a channel: new = (base < 0 ? 0 : old value of channel `base`) + what rows
 /// from `first_row` on give the entry: their attention, unless the score says otherwise.
 struct channel_update {
-  std::int32_t base;
-  std::uint32_t first_row;
+  std::int32_t base;        ///< channel that is added to; below 0: none
+  std::uint32_t first_row;  ///< first row of the block that counts
 };
 
 /// A score declares channels and answers, for a block of `rows` query rows observed together:
@@ -30,7 +30,8 @@ struct channel_update {
 ///   `contribution(channel, p, visible)`                   optional: what an entry's probability p in a row that sees
 ///                                                         `visible` entries adds to a channel, instead of p itself
 ///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
-/// and may say when it wants to be shown attention (score/observation.hpp).
+///
+/// It may say when it wants to be shown attention (score/observation.hpp).
 template <class Score, class = void> struct is_score : std::false_type {};
 
 template <class Score>
@@ -43,6 +44,7 @@ struct is_score<
                                                                       track{}, 0u, std::declval<float*>()))>>
     : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
 
+/// Whether a score's channels are known at run time only.
 template <class Score, class = void> struct has_most_channels : std::false_type {};
 template <class Score>
 struct has_most_channels<Score, std::void_t<decltype(Score::most_channels)>> : std::true_type {};
@@ -56,6 +58,7 @@ template <class Score> constexpr std::uint32_t channel_bound() {
   }
 }
 
+/// Whether a score counts something else than attention.
 template <class Score, class = void> struct has_contribution : std::false_type {};
 template <class Score>
 struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>

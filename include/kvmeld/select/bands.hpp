@@ -21,10 +21,10 @@ namespace select {
 /// entries: a token goes by its own score, whether it still has a slot or not. Ties go to entries, then to the lower
 /// slot or member.
 struct bands {
-  quantity sinks = quantity::entries(0);
-  quantity window = quantity::entries(32);
-  quantity protect = quantity::entries(0);
-  double magnification = 4.0;  ///< gamma = (N_budget + N_tbm) / N_budget
+  quantity sinks = quantity::entries(0);    ///< first entries that are pinned
+  quantity window = quantity::entries(32);  ///< last entries that are pinned
+  quantity protect = quantity::entries(0);  ///< best entries by score that are pinned, not centres
+  double magnification = 4.0;               ///< gamma = (N_budget + N_tbm) / N_budget
 
   static constexpr char const* name = "bands";
   static constexpr bool needs_score = true;

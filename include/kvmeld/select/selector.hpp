@@ -20,8 +20,9 @@ inline namespace KVMELD_ABI {
 
 /// How many entries a selector pins: the first, the last, and the best in between. `centers` more stay as targets.
 struct pins {
-  std::uint32_t sinks, recents, heavy;
-  std::uint32_t centers = 0;
+  std::uint32_t sinks, recents, heavy;  ///< first, last and best entries
+  std::uint32_t centers = 0;            ///< targets that stay beside them
+  /// Pinned entries.
   KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
 };
 

@@ -14,8 +14,8 @@ namespace select {
 
 /// Pins `sinks` first and `recents` last entries; the middle is mergeable. Needs no score.
 struct sinks_and_recents {
-  quantity sinks = quantity::entries(16);
-  quantity recents = quantity::entries(64);
+  quantity sinks = quantity::entries(16);    ///< first entries
+  quantity recents = quantity::entries(64);  ///< last entries
 
   static constexpr char const* name = "sinks_and_recents";
   static constexpr bool light = true;

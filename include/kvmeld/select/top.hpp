@@ -17,9 +17,9 @@ namespace select {
 /// Pins `sinks` first, `recents` last and, of the rest, the `heavy` entries with the highest score (ties to the lower
 /// slot); everything else is mergeable.
 struct top {
-  quantity sinks = quantity::entries(0);
-  quantity recents = quantity::of_budget(0.5);
-  quantity heavy = quantity::rest_of_budget();
+  quantity sinks = quantity::entries(0);        ///< first entries
+  quantity recents = quantity::of_budget(0.5);  ///< last entries
+  quantity heavy = quantity::rest_of_budget();  ///< best entries of the others, by score
 
   static constexpr char const* name = "top";
   static constexpr bool light = true;

@@ -25,14 +25,16 @@ struct layout_options {
   /// The bytes the layout may touch; null: not checked. Looked at where a layout has `locate`, before anything is
   /// written.
   void const* memory = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< of `memory`
 };
 
+/// Whether a layout has addresses.
 template <class Layout, class = void> struct has_locate : std::false_type {};
 template <class Layout>
 struct has_locate<Layout, std::void_t<decltype(std::declval<Layout const&>().locate(track{}, slot_t{}))>>
     : std::true_type {};
 
+/// Whether an element type converts to float and back.
 template <class T, class = void> struct has_element_traits : std::false_type {};
 template <class T>
 struct has_element_traits<T, std::void_t<decltype(element_traits<T>::from_float(0.0f))>> : std::true_type {};

@@ -33,30 +33,31 @@ inline char const* fate_name(fate f) {
 
 /// What becomes of one entry, or of `count` entries in a row that just stay. Weights are bits of floats.
 struct saved_entry {
-  slot_t slot;
-  std::uint32_t count;
-  fate what;
-  slot_t target, span;
-  std::uint32_t key_weight, value_weight, degree_weight;
+  slot_t slot;                                            ///< first slot of the run
+  std::uint32_t count;                                    ///< entries of the run
+  fate what;                                              ///< of all of them
+  slot_t target, span;                                    ///< as plan_ref has them
+  std::uint32_t key_weight, value_weight, degree_weight;  ///< bits of the floats
 };
 
+/// The plan of one track.
 struct saved_track {
-  std::uint32_t layer, sequence, kv_head;
-  std::uint32_t length;                  ///< entries the plan was made for
-  std::uint32_t kept;                    ///< entries it leaves
-  std::uint32_t rounds;                  ///< what planning noted for the round counter
-  std::uint32_t threshold;               ///< and for the next adaptive threshold
-  std::uint32_t findings;                ///< bits of `finding` that planning left
-  std::uint32_t members;                 ///< members the plan was made for
-  std::vector<std::uint32_t> forgotten;  ///< those of them that go, ascending
-  std::vector<saved_entry> entries;
+  std::uint32_t layer, sequence, kv_head;  ///< which track
+  std::uint32_t length;                    ///< entries the plan was made for
+  std::uint32_t kept;                      ///< entries it leaves
+  std::uint32_t rounds;                    ///< what planning noted for the round counter
+  std::uint32_t threshold;                 ///< and for the next adaptive threshold
+  std::uint32_t findings;                  ///< bits of `finding` that planning left
+  std::uint32_t members;                   ///< members the plan was made for
+  std::vector<std::uint32_t> forgotten;    ///< those of them that go, ascending
+  std::vector<saved_entry> entries;        ///< runs of entries
 };
 
 /// The plan of some sequences of a cache; tracks in the order (layer, listed sequence, head).
 struct saved_plan {
-  std::uint32_t layers = 0, kv_heads = 0;
-  std::vector<std::uint32_t> sequences;
-  std::vector<saved_track> tracks;
+  std::uint32_t layers = 0, kv_heads = 0;  ///< extents that the plan was made for
+  std::vector<std::uint32_t> sequences;    ///< listed sequences
+  std::vector<saved_track> tracks;         ///< one per track of the listed sequences
 };
 
 /// What one entry of a plan says; `count` 1.

@@ -25,10 +25,12 @@ namespace testing {
 /// A running hash of 32-bit words (FNV-1a, 64 bits, a word at a time).
 class digest {
 public:
+  /// One word more.
   void add(std::uint32_t word) {
     hash_ = (hash_ ^ word) * 0x100000001b3u;
     hash_ ^= hash_ >> 29;
   }
+  /// The digest so far.
   std::uint64_t value() const { return hash_; }
 
 private:
@@ -46,6 +48,7 @@ template <class Layout> std::uint64_t row_digest(Layout const& layout, track t, 
   return d.value();
 }
 
+/// Whether every channel of a row is 0.
 template <class Layout> bool is_zero_row(Layout const& layout, track t, slot_t s) {
   std::vector<float> row(layout.channels());
   std::vector<std::byte> scratch(4096);
@@ -62,6 +65,7 @@ template <class Layout> bool is_zero_row(Layout const& layout, track t, slot_t s
 /// Host only; reads every row of K and V, whether it is in use or not.
 class watch {
 public:
+  /// Remembers the cache as it is.
   template <class Cache> explicit watch(Cache const& cache) : now_(look(cache)) {}
 
   /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences

@@ -18,8 +18,10 @@ inline namespace KVMELD_ABI {
 /// lanes alike.
 template <int Size> class block_team {
 public:
-  static constexpr int block_size = Size;
+  static constexpr int block_size = Size;  ///< threads of the block
+  /// CUB's reduction over the block.
   using reduction = cub::BlockReduce<std::uint32_t, block_size>;
+  /// CUB's exclusive prefix sum over the block.
   using prefix_sum = cub::BlockScan<std::uint32_t, block_size>;
 
   /// Shared memory of the collective calls.
@@ -28,7 +30,7 @@ public:
       typename reduction::TempStorage reduce;
       typename prefix_sum::TempStorage scan;
     };
-    std::uint32_t result;
+    std::uint32_t result;  ///< what all lanes read after a reduction
   };
 
   /// `scratch` is the block's own, in shared or global memory, 64-byte aligned.
@@ -59,7 +61,7 @@ public:
   }
 
   // core/warps.hpp
-  static constexpr bool has_warps = true;
+  static constexpr bool has_warps = true;  ///< lanes move in warps of 32
   __device__ std::uint32_t ballot(bool yes) const { return __ballot_sync(0xffffffffu, yes); }
   __device__ std::uint32_t shuffle(std::uint32_t x, std::uint32_t from) const {
     return __shfl_sync(0xffffffffu, x, static_cast<int>(from));

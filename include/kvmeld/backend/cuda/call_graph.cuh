@@ -32,6 +32,7 @@ inline namespace KVMELD_ABI {
 /// nothing. Where `record` or `replay` is refused, or a call throws, caches know what they knew before.
 template <class Executor> class call_graph {
 public:
+  /// `numbers`: room for the lists of all calls that are recorded together, in memory of the device.
   explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 17)
       : executor_(executor),
         callers_{&executor},

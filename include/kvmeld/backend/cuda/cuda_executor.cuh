@@ -78,7 +78,9 @@ __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
 class cuda_transfer {
 public:
   cuda_transfer() = default;
+  /// A copy under way goes along.
   cuda_transfer(cuda_transfer&& other) noexcept { *this = std::move(other); }
+  /// What this one held is given back by `other`.
   cuda_transfer& operator=(cuda_transfer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -127,7 +129,7 @@ public:
   using memory = device_memory<Resource>;
   using transfer = cuda_transfer;
   static constexpr bool immediate = false;
-  static constexpr std::uint32_t staged_numbers = 1u << 16;
+  static constexpr std::uint32_t staged_numbers = 1u << 16;  ///< numbers of the staging area, a ring
 
   /// With tuning off every phase is the generic one, whose plans are the host's generic ones.
   explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
@@ -141,8 +143,11 @@ public:
     most_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
     if (error_ == cudaSuccess) staging_ = allocate(staged_numbers * sizeof(std::uint32_t));
   }
+  /// Same stream, resource and tuning; staging and scratch of its own.
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
+  /// Everything goes along.
   cuda_executor(cuda_executor&&) = default;
+  /// What this one held is given back by `other`.
   cuda_executor& operator=(cuda_executor other) noexcept {
     std::swap(stream_, other.stream_);
     std::swap(resource_, other.resource_);
@@ -158,12 +163,15 @@ public:
     return *this;
   }
 
+  /// The stream that launches and copies are enqueued on.
   cudaStream_t stream() const { return stream_; }
+  /// The first error of the runtime, or cudaSuccess; kept from then on.
   cudaError_t error() const { return error_; }
   /// Keeps the first error.
   void note(cudaError_t e) const {
     if (error_ == cudaSuccess) error_ = e;
   }
+  /// Launches enqueued so far; none while a record replays.
   std::size_t launches() const { return launches_; }
   /// Tracks of a default wave: as many as multiprocessors.
   std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }

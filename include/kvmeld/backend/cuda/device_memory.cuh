@@ -21,6 +21,7 @@ struct async_resource {
     void* p = nullptr;
     return cudaMallocAsync(&p, bytes, stream) == cudaSuccess ? p : nullptr;
   }
+  /// In order with the stream.
   void deallocate(void* p, std::size_t, cudaStream_t stream) const { cudaFreeAsync(p, stream); }
 };
 
@@ -29,6 +30,7 @@ struct async_resource {
 /// (4 * cuda_executor::staged_numbers bytes) and what is reserved for scratch. Copies share it.
 class workspace_resource {
 public:
+  /// `used` counts the bytes taken; the engine's, 0 at first, and outlives all copies.
   workspace_resource(void* memory, std::size_t bytes, std::size_t* used)
       : memory_(static_cast<std::byte*>(memory)), bytes_(bytes), used_(used) {}
   void* allocate(std::size_t bytes, cudaStream_t) const {
@@ -37,6 +39,7 @@ public:
     *used_ = begin + bytes;
     return memory_ + begin;
   }
+  /// Nothing: the caller's memory stays the caller's.
   void deallocate(void*, std::size_t, cudaStream_t) const {}
 
 private:
@@ -50,6 +53,7 @@ private:
 template <class Resource> class device_memory {
 public:
   device_memory() = default;
+  /// Of `bytes` bytes, allocated in order with the stream.
   device_memory(Resource resource, std::size_t bytes, cudaStream_t stream)
       : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
     if (bytes_ == 0) return;
@@ -60,14 +64,17 @@ public:
     throw std::bad_alloc();
 #endif
   }
+  /// A deep copy, on the same stream.
   device_memory(device_memory const& other) : device_memory(other.resource_, other.bytes_, other.stream_) {
     if (data_ != nullptr) cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice, stream_);
   }
+  /// The memory goes along.
   device_memory(device_memory&& other) noexcept
       : resource_(std::move(other.resource_)),
         stream_(other.stream_),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
+  /// What this one held is given back by `other`.
   device_memory& operator=(device_memory other) noexcept {
     std::swap(resource_, other.resource_);
     std::swap(stream_, other.stream_);

@@ -29,14 +29,18 @@ inline namespace KVMELD_ABI {
 class host_memory {
 public:
   host_memory() = default;
+  /// Uninitialised, aligned to arena::alignment.
   explicit host_memory(std::size_t bytes) : bytes_(bytes) {
     if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment});
   }
+  /// A deep copy.
   host_memory(host_memory const& other) : host_memory(other.bytes_) {
     if (bytes_ != 0) std::memcpy(data_, other.data_, bytes_);
   }
+  /// The memory goes along.
   host_memory(host_memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  /// Frees what this one held.
   host_memory& operator=(host_memory other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -70,12 +74,15 @@ public:
         kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
         instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
 
+  /// The same threads, tuning and kernels; scratch of its own.
   host_executor(host_executor const& other)
       : threads_(other.threads_),
         tuning_(other.tuning_),
         kernels_(other.kernels_),
         instructions_(other.instructions_) {}
+  /// Scratch goes along.
   host_executor(host_executor&&) = default;
+  /// Scratch goes along; that of this one is freed.
   host_executor& operator=(host_executor other) noexcept {
     threads_ = other.threads_;
     tuning_ = other.tuning_;

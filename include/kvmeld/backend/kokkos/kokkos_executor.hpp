@@ -80,11 +80,13 @@ template <class Space, class Phase, class Source> struct kokkos_tiles {
 /// Bytes of a device in host memory, some time after begin(). Kokkos has nothing to ask how far a space is: done() waits.
 template <class Space> class kokkos_transfer {
 public:
+  /// Enqueues the copy. Allocates where it is larger than any before.
   template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
     if (bytes > host_.size()) host_ = kokkos_memory<Kokkos::HostSpace>(bytes);
     Kokkos::deep_copy(executor.space(), detail::view_bytes<Kokkos::HostSpace>(host_.data(), bytes),
                       detail::view_bytes<typename Space::memory_space>(from, bytes));
   }
+  /// Waits, and returns true.
   template <class Executor> bool done(Executor& executor) const {
     executor.space().fence();
     return true;
@@ -109,11 +111,12 @@ class kokkos_executor {
                 "kvmeld: the host cannot read this execution space's memory at any time");
 
 public:
+  /// Where phases run.
   using execution_space = Space;
   using memory = kokkos_memory<typename Space::memory_space>;
   using transfer = kokkos_transfer<Space>;
   static constexpr bool immediate = Immediate;
-  static constexpr std::uint32_t staged_numbers = 1u << 16;
+  static constexpr std::uint32_t staged_numbers = 1u << 16;  ///< numbers of the staging area, on devices
 
   /// `team_size` 0: one lane on a host, 256 or as many as fit on a device. Refuses what the space cannot run.
   explicit kokkos_executor(Space space = {}, std::uint32_t team_size = 0, tuning t = tuning::on,
@@ -135,6 +138,7 @@ public:
     return static_cast<std::uint32_t>(
         team_policy(1, 1).team_size_max(detail::nothing{}, Kokkos::ParallelForTag()));
   }
+  /// The instance that launches and copies are enqueued on.
   Space const& space() const { return space_; }
   tuning tuning_mode() const { return tuning_; }
   int lanes() const { return static_cast<int>(lanes_); }

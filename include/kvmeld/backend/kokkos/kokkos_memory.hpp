@@ -27,16 +27,20 @@ template <class MemorySpace> byte_view<MemorySpace> view_bytes(void const* p, st
 template <class MemorySpace> class kokkos_memory {
 public:
   kokkos_memory() = default;
+  /// `bytes` bytes of the space.
   explicit kokkos_memory(std::size_t bytes) : bytes_(bytes) {
     if (bytes != 0) data_ = Kokkos::kokkos_malloc<MemorySpace>("kvmeld", bytes);
   }
+  /// A deep copy.
   kokkos_memory(kokkos_memory const& other) : kokkos_memory(other.bytes_) {
     if (bytes_ == 0) return;
     Kokkos::deep_copy(detail::view_bytes<MemorySpace>(data_, bytes_),
                       detail::view_bytes<MemorySpace>(other.data_, bytes_));
   }
+  /// The memory goes along.
   kokkos_memory(kokkos_memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  /// Frees what this one held.
   kokkos_memory& operator=(kokkos_memory other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

@@ -35,6 +35,7 @@ template <> struct kokkos_reducer<op_min> { using type = Kokkos::Min<std::uint32
 /// calls are made by all lanes alike.
 template <class Member, class Alone> class kokkos_team : public Alone {
 public:
+  /// A lane of `member`'s team; `scratch` is what `Alone` is made of.
   template <class... Scratch>
   KOKKOS_INLINE_FUNCTION kokkos_team(Member const& member, Scratch... scratch)
       : Alone(scratch...), member_(member) {}
@@ -56,7 +57,7 @@ public:
     member_.team_broadcast(s.total, member_.team_size() - 1);
     return s;
   }
-  // Neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.
+  /// f(i) for all i below n, shared out: neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.
   template <class F> KOKKOS_INLINE_FUNCTION void for_each(std::uint32_t n, F f) const {
     if constexpr (std::is_same<Alone, host_team>::value) {
       if (lanes() == 1) return Alone::for_each(n, f);  // steps of one make vectors

@@ -19,8 +19,8 @@ inline namespace KVMELD_ABI {
 
 /// What an admission allows in one round: at most `quota` candidates, each with an order key of at least `least_key`.
 struct admission {
-  std::uint32_t quota;
-  std::uint32_t least_key;
+  std::uint32_t quota;      ///< most candidates that merge
+  std::uint32_t least_key;  ///< order key that a candidate needs at least
 };
 
 /// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the live-slot list

@@ -21,7 +21,7 @@ namespace admit {
 /// highest similarity of this compression's candidates; tau_0 is the mean similarity of the first compression's
 /// (D2O, Wan et al. 2024, section 3.3). Looked at in plan, remembered when the plan is applied.
 struct ema_threshold {
-  float beta = 0.7f;
+  float beta = 0.7f;  ///< weight of this compression's highest similarity, 0 to 1
 
   static constexpr char const* name = "ema_threshold";
   static constexpr bool repeats = false;

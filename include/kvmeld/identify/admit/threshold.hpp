@@ -16,12 +16,13 @@ namespace admit {
 /// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if `inclusive`, of at
 /// least theta (EMS Eq. 5). How many that are depends on the data: the budget only says whether to compress at all.
 struct threshold {
-  float theta = 0.75f;
-  bool inclusive = false;
+  float theta = 0.75f;     ///< least similarity
+  bool inclusive = false;  ///< true: theta itself passes
   /// [layers], instead of theta in `consecutive_threshold` (calibrate/thresholds.hpp finds them); null: theta everywhere. Memory
   /// that the executor's phases read, unchanged as long as the policy is used.
   float const* per_layer = nullptr;
 
+  /// Theta of a layer of the group.
   KVMELD_HD float theta_in(std::uint32_t layer) const {
     return per_layer != nullptr ? per_layer[layer] : theta;
   }

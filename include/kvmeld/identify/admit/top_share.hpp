@@ -16,7 +16,7 @@ namespace admit {
 /// The best floor(r_i * middle) candidates of all chunks, at least one, and in the last round exactly what exceeds
 /// the budget.
 struct top_share {
-  round_schedule schedule{};
+  round_schedule schedule{};  ///< share of each round
 
   static constexpr char const* name = "top_share";
   static constexpr bool repeats = true;

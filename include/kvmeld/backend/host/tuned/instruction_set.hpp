@@ -56,6 +56,7 @@ inline instruction_set best_instruction_set() {
   return instruction_set::generic;
 }
 
+/// Its name in reports.
 constexpr char const* name_of(instruction_set s) {
   constexpr char const* names[] = {"generic", "SSE2", "AVX2", "AVX-512", "NEON"};
   return names[static_cast<std::uint8_t>(s)];
