@@ -37,3 +37,7 @@ TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one
 TEST_CASE("merges of tracks that share their budgets are the host's") {
   on_all_devices([](auto const& d) { device_test::merges_over_splits(d); });
 }
+
+TEST_CASE("certified merges on Kokkos are the host's") {
+  on_all_devices([](auto const& d) { device_test::guarded_merges(d); });
+}
