@@ -79,11 +79,19 @@ def slugs(text):
     return out
 
 
-def markdown_problems(source):
-    """What is wrong in the Markdown that the repository tracks, and how many links there are."""
+def repository_files(source):
+    """What Git tracks or would track; of a copy without Git all but build/."""
+    if not (source / ".git").exists():
+        names = [p.relative_to(source).as_posix() for p in source.rglob("*") if p.is_file()]
+        return [n for n in names if not n.startswith("build/")]
     listed = subprocess.run(["git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True, text=True).stdout
-    names = [n for n in listed.split("\0") if n]
+    return [n for n in listed.split("\0") if n]
+
+
+def markdown_problems(source):
+    """What is wrong in the repository's Markdown, and how many links there are."""
+    names = repository_files(source)
     known = {(source / n).resolve() for n in names}
     known |= {folder for file in known for folder in file.parents}
     problems, count = [], 0

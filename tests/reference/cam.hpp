@@ -1,5 +1,5 @@
 // CaM: an evicted entry's value is spread evenly over m local targets (paper 004, Eq. 9, 14, 15;
-// methods.md section 4: exactly m targets, all evictions at once from the original values).
+// exactly m targets, all evictions at once from the original values).
 //
 // The lossless case, Theorem 3.2 / Eq. 10: with M = 1 and mean(A of the targets) = A_i the paper's
 // perturbation (avg(A) - A_i) V_i is 0. It leaves the softmax as it was; an engine's softmax no longer
@@ -12,7 +12,7 @@ namespace reference {
 
 enum class cam_variant { paper, mass_corrected };
 
-// What mass_corrected means where degrees are not 1 (methods.md writes it for degree 1 only, where
+// What mass_corrected means where degrees are not 1 (the paper has degree 1 only, where
 // the two agree). With r = sum of M / m over the evictions:
 // proportional: V = (V_k + sum M V_i / m) / (1 + r), degree n_k (1 + r): exact iff mean(A of targets) = A_i;
 // conserved: a true centroid of n_k and M n_i / m tokens: exact iff mean(A_k / n_k of targets) = A_i / n_i.

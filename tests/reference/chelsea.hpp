@@ -1,5 +1,5 @@
 // Chelsea: rounds of chunked soft matching (paper 001, sections 5.1 to 5.3, appendix C for the
-// schedule; methods.md section 2 for what the paper leaves open).
+// schedule; what the paper leaves open is as in the library).
 #pragma once
 
 #include "track.hpp"
@@ -90,7 +90,7 @@ inline std::vector<edge> best_edges(track_state const& track, std::vector<edge> 
 }
 
 // Rounds until the budget is met, or no edge can be drawn (reached = false). Where sinks + recents
-// leave no room in the budget, nothing is done and reached is false: methods.md says "fail clearly".
+// leave no room in the budget, nothing is done and reached is false.
 // Keys are rounded by `store` after each round; values once, from the original values.
 inline chelsea_outcome chelsea(track_state const& original, chelsea_options const& options,
                                store_function const& store = store_exactly) {

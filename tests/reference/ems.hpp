@@ -1,5 +1,5 @@
-// EMS, evict then merge: one compression (paper 002, section 4.2 and appendix A; methods.md section 3 for
-// what the paper leaves open).
+// EMS, evict then merge: one compression (paper 002, section 4.2 and appendix A;
+// what the paper leaves open is as in the library).
 #pragma once
 
 #include "ems_score.hpp"

@@ -1,4 +1,4 @@
-// Which entries do the eviction baselines keep (methods.md section 5)? The rest goes to the zero class.
+// Which entries do the eviction baselines keep? The rest goes to the zero class.
 #pragma once
 
 #include "scores.hpp"

@@ -1,6 +1,6 @@
 // KVMerger: consecutive similar keys form a set, a set becomes one entry at its pivot's place with
-// Gaussian weights. "000" and "003" are the two versions of the paper; methods.md section 1 resolves
-// what they contradict each other in.
+// Gaussian weights. "000" and "003" are the two versions of the paper;
+// where they contradict each other the code says which it follows.
 #pragma once
 
 #include "track.hpp"
@@ -70,7 +70,7 @@ inline set_result sets_for_theta(track_state const& track, kvmerger_options cons
   return result;
 }
 
-// The fallback to a budget (methods.md section 1, "theta fixes no exact size"): removes `count`
+// The fallback to a budget (theta fixes no exact size): removes `count`
 // boundaries between neighbouring sets, those whose two anchors (the sets' newest entries) are most
 // similar; ties: the older boundary. All boundaries are judged from the sets as given.
 // With break_at_gap, a boundary at which slots are missing stays.

@@ -1,4 +1,4 @@
-// Applies a sparse linear plan, the form that all methods share (methods.md section 6): per entry a
+// Applies a sparse linear plan, the form that all methods share: per entry a
 // fate, a target or a span, and three coefficients. Everything is read from the track as it was.
 #pragma once
 

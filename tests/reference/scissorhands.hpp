@@ -1,4 +1,4 @@
-// Scissorhands (methods.md section 5): H2O's halves, with the score counted as the number of recent rows in which an
+// Scissorhands : H2O's halves, with the score counted as the number of recent rows in which an
 // entry received more than the mean attention. The mean over the entries that a row sees is 1 / their number.
 #pragma once
 

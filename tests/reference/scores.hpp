@@ -38,7 +38,7 @@ inline std::vector<double> last_window_sums(std::vector<matrix> const& queries, 
   return sums;
 }
 
-// The accumulated score (methods.md section 1, step 1; H2O): all queries given.
+// The accumulated score (KVMerger, H2O): all queries given.
 inline std::vector<double> column_sums(std::vector<matrix> const& queries, matrix const& keys,
                                        std::vector<double> const& degree,
                                        std::vector<std::vector<double>> const& lse,

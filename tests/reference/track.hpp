@@ -56,7 +56,7 @@ inline track_state fresh_track(matrix keys, matrix values) {
   return track;
 }
 
-// methods.md section 7: counts from fractions are floored in double with 1e-9 added.
+// Counts from fractions are floored in double with 1e-9 added.
 inline std::size_t floor_count(double ratio, std::size_t n) {
   return static_cast<std::size_t>(std::floor(ratio * static_cast<double>(n) + 1e-9));
 }
@@ -69,7 +69,7 @@ inline double dot(row const& a, row const& b) {
 
 inline double norm(row const& a) { return std::sqrt(dot(a, a)); }
 
-// methods.md section 7: a zero row has cosine 0 with everything.
+// A zero row has cosine 0 with everything.
 inline double cosine(row const& a, row const& b) {
   double const length = norm(a) * norm(b);
   return length > 0 ? dot(a, b) / length : 0.0;
