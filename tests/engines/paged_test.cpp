@@ -1,5 +1,6 @@
 // The paged engine: answers that do not depend on what else happens, and pages that are counted right.
 #include "kjv.hpp"
+#include "support/sanitizer.hpp"
 
 #include <engines/paged/host_engine.hpp>
 #include <engines/paged/soak.hpp>
@@ -161,11 +162,8 @@ TEST_CASE("shared beginnings are read once, are never written, and outlive who r
 }
 
 TEST_CASE("random requests on random engines: no page leaks, none is used twice") {
-#if defined(__SANITIZE_ADDRESS__)
-  std::uint64_t const requests = 800;  // the program kvmeld_paged --soak runs more
-#else
-  std::uint64_t const requests = 1500;
-#endif
+  std::uint64_t const requests =
+      support::under_address_sanitizer ? 800 : 1500;  // kvmeld_paged --soak runs more
   soak_result const r = soak(requests, 7, 40, 8);
   CHECK(r.problem == "");
   CHECK(r.requests == requests);

@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include "cross_case.hpp"
+#include "support/sanitizer.hpp"
 
 namespace {
 
@@ -25,11 +26,7 @@ std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
 // Cases of every pair. KVMELD_CROSS_CASES asks for another number; sanitizers take fifteen times as long over each and get
 // fewer.
 std::uint64_t cases_wanted() {
-#if defined(__SANITIZE_ADDRESS__)
-  return from_environment("KVMELD_CROSS_CASES", 50);
-#else
-  return from_environment("KVMELD_CROSS_CASES", 1000);
-#endif
+  return from_environment("KVMELD_CROSS_CASES", support::under_address_sanitizer ? 50 : 1000);
 }
 
 class tally {

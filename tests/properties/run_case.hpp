@@ -11,17 +11,12 @@
 
 #include "invariants.hpp"
 #include "member_invariants.hpp"
+#include "support/sanitizer.hpp"
 
 namespace properties {
 
-// Random cases of a test; fewer under AddressSanitizer, which takes ten times as long over each.
-constexpr int cases(int n) {
-#if defined(__SANITIZE_ADDRESS__)
-  return n / 4;
-#else
-  return n;
-#endif
-}
+// Random cases of a test.
+constexpr int cases(int n) { return support::under_address_sanitizer ? n / 4 : n; }
 
 // Degrees, positions and scores as earlier rounds may have left them.
 template <class Cache> void age(dice& d, Cache const& cache, std::uint32_t q, std::uint32_t n) {

@@ -1,0 +1,21 @@
+#pragma once
+
+// g++ and clang++ say in different words that AddressSanitizer is on.
+#if defined(__has_feature)
+#define KVMELD_TEST_HAS_FEATURE(name) __has_feature(name)
+#else
+#define KVMELD_TEST_HAS_FEATURE(name) 0
+#endif
+
+namespace support {
+
+/// Everything takes ten times as long then: tests of random cases take fewer.
+#if defined(__SANITIZE_ADDRESS__) || KVMELD_TEST_HAS_FEATURE(address_sanitizer)
+constexpr bool under_address_sanitizer = true;
+#else
+constexpr bool under_address_sanitizer = false;
+#endif
+
+}  // namespace support
+
+#undef KVMELD_TEST_HAS_FEATURE
