@@ -6,4 +6,6 @@
 #include <kvmeld/backend/kokkos/kokkos_executor.hpp>
 #include <kvmeld/backend/kokkos/kokkos_memory.hpp>
 #include <kvmeld/backend/kokkos/kokkos_team.hpp>
+#include <kvmeld/backend/kokkos/kokkos_tiles.hpp>
+#include <kvmeld/backend/kokkos/kokkos_transfer.hpp>
 #include <kvmeld/kvmeld.hpp>

@@ -2,6 +2,7 @@
 #include "device.hpp"
 
 #include "cache/refusal.hpp"
+#include "device/merging.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +20,7 @@ using waiting = kokkos_test::kokkos_device<space, false>;
 // Every collective call on every lane: what it gives goes to out[tile][lane].
 struct asks_the_team {
   std::uint32_t* sums;
-  std::uint32_t *least, *most, *before, *totals, *shared, *counts;
+  std::uint32_t *least, *most, *before, *totals, *shared, *counts, *wrong;
   std::uint32_t lanes;
 
   std::uint32_t tiles(kvmeld::shape const& s) const { return s.capacity; }
@@ -44,6 +45,13 @@ struct asks_the_team {
     kvmeld::scan_result const s = team.scan(x);
     before[at] = s.before;
     totals[at] = s.total;
+    wrong[at] = 0;  // nothing has to lie between two calls
+    for (std::uint32_t i = 0; i < 200; ++i) {
+      kvmeld::scan_result const next = team.scan(x + i);
+      wrong[at] +=
+          next.before == s.before + i * team.lane() && next.total == s.total + i * team.lanes() ? 0u : 1u;
+      wrong[at] += team.reduce(x + i, kvmeld::op_max()) == most[at] + i ? 0u : 1u;
+    }
   }
 };
 
@@ -64,14 +72,15 @@ TEST_CASE("collective calls of a Kokkos team are those of plain loops over its l
     kvmeld::shape s{};
     s.capacity = tiles;
     device::array<std::uint32_t> sums(tiles * lanes), least(tiles * lanes), most(tiles * lanes),
-        before(tiles * lanes), totals(tiles * lanes), shared(tiles * lanes), counts(tiles * lanes);
+        before(tiles * lanes), totals(tiles * lanes), shared(tiles * lanes), counts(tiles * lanes),
+        wrong(tiles * lanes);
     executor.run(asks_the_team{sums.data(), least.data(), most.data(), before.data(), totals.data(),
-                               shared.data(), counts.data(), lanes},
+                               shared.data(), counts.data(), wrong.data(), lanes},
                  s, 1, all_tracks{});
     CHECK(device::settled(executor));
     auto const got_sums = sums.get(), got_least = least.get(), got_most = most.get(),
                got_before = before.get(), got_totals = totals.get(), got_shared = shared.get(),
-               got_counts = counts.get();
+               got_counts = counts.get(), got_wrong = wrong.get();
     for (std::uint32_t n = 0; n < tiles; ++n) {
       std::uint32_t sum = 0;
       for (std::uint32_t i = 0; i < lanes; ++i) sum += 3 * i + n + 1;
@@ -80,6 +89,7 @@ TEST_CASE("collective calls of a Kokkos team are those of plain loops over its l
         std::size_t const at = n * lanes + i;
         CHECK(got_sums[at] == sum);
         CHECK(got_counts[at] == sum);
+        CHECK(got_wrong[at] == 0);
         CHECK(got_totals[at] == sum);
         CHECK(got_least[at] == n + 1);
         CHECK(got_most[at] == 3 * (lanes - 1) + n + 1);
@@ -97,6 +107,16 @@ TEST_CASE("a team larger than the space has is refused") {
   CHECK(text == kvmeld::message("kokkos_executor: team_size is ", most + 1, "; allowed on ", space::name(),
                                 " are 0 to ", most));
 }
+
+#if KOKKOS_VERSION >= 40000
+TEST_CASE("an instance with a part of the threads is asked for its own largest team") {
+  auto const parts = Kokkos::Experimental::partition_space(space(), 1, 1);
+  std::uint32_t const most = device::executor_type::most_lanes(parts[0]);
+  CHECK(most >= 1);
+  CHECK(device::executor_type(parts[0], most).lanes() == static_cast<int>(most));
+  CHECK_FALSE(cache_test::refusal_of([&] { device::executor_type(parts[0], most + 1); }).empty());
+}
+#endif
 
 TEST_CASE_TEMPLATE("memory of a space is filled, copied and read in order", Device, device, waiting) {
   auto executor = Device{}.executor(kvmeld::tuning::on);
@@ -140,21 +160,28 @@ TEST_CASE_TEMPLATE("memory of a space is filled, copied and read in order", Devi
   executor.clear(nullptr, 0);
 }
 
-TEST_CASE("staged lists stay valid while 65,536 more numbers are staged, and longer ones find room") {
+TEST_CASE("staged lists stay as they were while others are staged, and longer ones find room") {
   auto executor = waiting{}.executor(kvmeld::tuning::on);
   auto const read = [&](kvmeld::index_list list) {
     std::vector<std::uint32_t> out(list.size());
     executor.download(out.data(), list.data(), out.size() * sizeof(std::uint32_t));
     return out;
   };
-  std::vector<std::uint32_t> a(1000, 4), b(60000, 5), c(100000, 6);
-  auto const first = executor.stage(a), second = executor.stage(b);
-  CHECK(read(first) == a);
-  CHECK(read(second) == b);
-  CHECK(read(executor.stage(a)) == a);
-  CHECK(read(executor.stage(a)) == a);  // around the end
-  CHECK(read(executor.stage(b)) == b);
-  CHECK(read(executor.stage(c)) == c);
+  std::vector<std::uint32_t> a(1000, 4), b(20000, 5), c(100000, 6);
+  for (int i = 0; i < 10; ++i) {  // around the end of the ring, several times
+    auto const first = executor.stage(a), second = executor.stage(b), third = executor.stage(a);
+    CHECK(read(first) == a);
+    CHECK(read(second) == b);
+    CHECK(read(third) == a);
+  }
+  auto const early = executor.stage(a), longest = executor.stage(c), late = executor.stage(b);
+  CHECK(read(early) == a);
+  CHECK(read(longest) == c);
+  CHECK(read(late) == b);
+  auto copy = executor;
+  auto const of_the_copy = copy.stage(b);
+  CHECK(read(late) == b);
+  CHECK(read(of_the_copy) == b);
   auto host = device{}.executor(kvmeld::tuning::on);
   if (device::executor_type::immediate) CHECK(host.stage(a).data() == a.data());
 }
@@ -163,6 +190,9 @@ TEST_CASE("room asked for beforehand changes nothing; workers and records are wh
   auto executor = device{}.executor(kvmeld::tuning::on);
   executor.reserve(0);
   executor.reserve(1 << 20);
+  auto const most = static_cast<std::size_t>(Kokkos::TeamPolicy<space>::scratch_size_max(1));
+  CHECK(cache_test::refusal_of([&] { executor.reserve(most); }).find("bytes of scratch; allowed on") !=
+        std::string::npos);
   CHECK(executor.workers() >= 1);
   CHECK_FALSE(executor.records());
   CHECK_FALSE(executor.remembers(nullptr, nullptr));
@@ -173,13 +203,16 @@ TEST_CASE("room asked for beforehand changes nothing; workers and records are wh
 TEST_CASE("a report that was asked for arrives") {
   using layout = kvmeld::strided<float>;
   kvmeld::shape const s{1, 1, 1, 1, 4, 4, 32};
-  waiting::array<float> const k(s.slots() * 4), v(s.slots() * 4);
-  kvmeld::merged_cache cache{
-      waiting{}.executor(kvmeld::tuning::on), kvmeld::preset::streaming_llm::with_sinks(2),
-      kvmeld::kv{layout(k.data(), "LSTHC", s, 4), layout(v.data(), "LSTHC", s, 4)}, kvmeld::limits{s}};
+  waiting::array<float> const k(std::vector<float>(s.slots() * 4, 1.0f)),
+      v(std::vector<float>(s.slots() * 4, 1.0f));
+  kvmeld::merged_cache cache{waiting{}.executor(kvmeld::tuning::on), device_test::steep_chelsea(),
+                             kvmeld::kv{layout(k.data(), "LSTHC", s, 4), layout(v.data(), "LSTHC", s, 4)},
+                             kvmeld::limits{s}};
   cache.open(0, 30);
-  cache.compress({0}, kvmeld::budget::entries(10));
+  cache.compress({0}, kvmeld::budget::entries(20));
+  CHECK(cache.length_bound(0) == 30);  // what is left depends on the rows
   cache.request_report();
   CHECK(cache.poll_report());
-  CHECK(cache.longest(0) == 10);
+  CHECK(cache.length_bound(0) == 20);
+  CHECK_FALSE(cache.poll_report());
 }

@@ -8,6 +8,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/core/staging_ring.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/warps.hpp>
@@ -141,7 +142,8 @@ public:
     processors_ = static_cast<std::uint32_t>(processors);
     // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
     most_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
-    if (error_ == cudaSuccess) staging_ = allocate(staged_numbers * sizeof(std::uint32_t));
+    if (error_ == cudaSuccess)
+      staging_ = staging_ring<memory>(allocate(staged_numbers * sizeof(std::uint32_t)));
   }
   /// Same stream, resource and tuning; staging and scratch of its own.
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
@@ -157,7 +159,6 @@ public:
     std::swap(retired_, other.retired_);
     std::swap(processors_, other.processors_);
     std::swap(most_shared_, other.most_shared_);
-    std::swap(next_, other.next_);
     std::swap(launches_, other.launches_);
     std::swap(error_, other.error_);
     return *this;
@@ -194,18 +195,11 @@ public:
     note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
     note(cudaStreamSynchronize(stream_));
   }
-  /// A device copy, valid until staged_numbers more numbers have been staged. Longer lists get more room, once.
+  /// A device copy, valid until a third of staged_numbers more have been staged. Longer lists get more room, once.
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
-    if (list.size() > staging_.size() / sizeof(std::uint32_t)) {
-      retire(staging_);
-      staging_ = allocate(2 * list.size() * sizeof(std::uint32_t));
-      next_ = 0;
-    }
-    if (next_ + list.size() > staging_.size() / sizeof(std::uint32_t)) next_ = 0;
-    std::uint32_t* const to = static_cast<std::uint32_t*>(staging_.data()) + next_;
+    std::uint32_t* const to = staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
     write(to, list);
-    next_ += static_cast<std::uint32_t>(list.size());
     return {to, list.size()};
   }
 
@@ -289,11 +283,10 @@ private:
   Resource resource_;
   tuning tuning_;
   std::vector<memory> retired_;
-  memory staging_;
+  staging_ring<memory> staging_;
   memory scratch_;
   std::uint32_t processors_ = 1;
   std::size_t most_shared_ = 0;
-  std::uint32_t next_ = 0;
   mutable std::size_t launches_ = 0;
   mutable cudaError_t error_ = cudaSuccess;
 };

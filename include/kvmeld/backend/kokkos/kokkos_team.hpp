@@ -52,9 +52,11 @@ public:
     return x;
   }
   KOKKOS_INLINE_FUNCTION scan_result scan(std::uint32_t x) const {
+    if (lanes() == 1) return {0, x};
     scan_result s{member_.team_scan(x), 0};
     s.total = s.before + x;  // the last lane's is
     member_.team_broadcast(s.total, member_.team_size() - 1);
+    sync();  // on Kokkos' Threads the next call would write where lanes still read
     return s;
   }
   /// f(i) for all i below n, shared out: neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.

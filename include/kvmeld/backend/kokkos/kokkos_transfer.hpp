@@ -1,0 +1,55 @@
+// A copy from a Kokkos space to the host on its way.
+#pragma once
+
+#include <kvmeld/backend/kokkos/kokkos_memory.hpp>
+#include <kvmeld/core/config.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Bytes of a device in host memory, some time after begin(). Kokkos has nothing to ask how far a space is: done() waits. Moves
+/// only.
+template <class Space> class kokkos_transfer {
+public:
+  kokkos_transfer() = default;
+  kokkos_transfer(kokkos_transfer&& other) noexcept { *this = std::move(other); }
+  kokkos_transfer& operator=(kokkos_transfer&& other) noexcept {
+    std::swap(host_, other.host_);
+    std::swap(under_way_, other.under_way_);
+    return *this;
+  }
+  ~kokkos_transfer() { finish(); }
+
+  /// Enqueues the copy. Waits for one under way, and allocates where it is larger than any before.
+  template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
+    finish();
+    if (bytes > host_.size()) host_ = kokkos_memory<Kokkos::HostSpace>(bytes);
+    Kokkos::deep_copy(executor.space(), detail::view_bytes<Kokkos::HostSpace>(host_.data(), bytes),
+                      detail::view_bytes<typename Space::memory_space>(from, bytes));
+    under_way_ = executor.space();
+  }
+  /// Waits, and returns true.
+  template <class Executor> bool done(Executor&) {
+    finish();
+    return true;
+  }
+  void* data() const { return host_.data(); }
+
+private:
+  void finish() {
+    if (under_way_) under_way_->fence();  // nothing may write to freed memory
+    under_way_.reset();
+  }
+
+  kokkos_memory<Kokkos::HostSpace> host_;
+  std::optional<Space> under_way_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
