@@ -16,6 +16,7 @@ inline namespace KVMELD_ABI {
 template <class Memory> class staging_ring {
 public:
   staging_ring() = default;
+  /// The ring is as large as `memory`, 64-byte aligned; three times the longest list that is usual.
   explicit staging_ring(Memory memory) : memory_(std::move(memory)) {}
 
   /// How many more numbers may be placed before a list is written over.

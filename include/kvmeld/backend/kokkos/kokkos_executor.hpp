@@ -66,11 +66,14 @@ public:
     kernels_ = alone && t == tuning::on ? kernels_of(wanted) : nullptr;
     make_staging();
   }
+  /// Same instance, lanes and tuning; staging of its own.
   kokkos_executor(kokkos_executor const& other)
       : space_(other.space_), tuning_(other.tuning_), lanes_(other.lanes_), kernels_(other.kernels_) {
     make_staging();
   }
+  /// Takes over the other's staging.
   kokkos_executor(kokkos_executor&&) = default;
+  /// Takes a copy.
   kokkos_executor& operator=(kokkos_executor other) noexcept {
     std::swap(space_, other.space_);
     std::swap(tuning_, other.tuning_);

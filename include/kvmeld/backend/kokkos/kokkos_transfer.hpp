@@ -18,7 +18,9 @@ inline namespace KVMELD_ABI {
 template <class Space> class kokkos_transfer {
 public:
   kokkos_transfer() = default;
+  /// Takes over a copy that is under way.
   kokkos_transfer(kokkos_transfer&& other) noexcept { *this = std::move(other); }
+  /// Swaps, copies under way included.
   kokkos_transfer& operator=(kokkos_transfer&& other) noexcept {
     std::swap(host_, other.host_);
     std::swap(under_way_, other.under_way_);
