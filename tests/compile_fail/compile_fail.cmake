@@ -1,4 +1,4 @@
-#   cmake -DCOMPILER=<c++> -DCOMPILER_ID=<GNU or Clang> -DSOURCE=<case> -DINCLUDE_DIR=<include> [-DSYSTEM_DIRS=<folders>]
+#   cmake -DCOMPILER=<c++> -DCOMPILER_ID=<GNU or Clang> -DSOURCE=<case> -DINCLUDE_DIR=<include> [-DSYSTEM_DIRS=<folder>|<folder>...]
 #         -P compile_fail.cmake
 cmake_minimum_required(VERSION 3.25)
 
@@ -18,7 +18,8 @@ else()
   set(no_quotes -fno-diagnostics-show-caret)
 endif()
 set(command "${COMPILER}" -std=c++17 -fsyntax-only ${no_quotes} "-I${INCLUDE_DIR}")
-foreach(folder IN LISTS SYSTEM_DIRS)
+string(REPLACE "|" ";" folders "${SYSTEM_DIRS}")
+foreach(folder IN LISTS folders)
   list(APPEND command -isystem "${folder}")
 endforeach()
 

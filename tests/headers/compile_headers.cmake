@@ -1,10 +1,14 @@
 # Compiles HEADERS with COMPILER and OPTIONS. WAY alone: each in a unit of its own, twice. WAY together: all in one unit, twice
-# in the order given, and in another one in the opposite order.
+# in the order given, and in another one in the opposite order. SYSTEM_DIRS: folders, with | between them.
 cmake_minimum_required(VERSION 3.25)
 set(kind cpp)
 if(COMPILER MATCHES "nvcc$")
   set(kind cu)
 endif()
+string(REPLACE "|" ";" folders "${SYSTEM_DIRS}")
+foreach(folder IN LISTS folders)
+  list(APPEND OPTIONS -isystem "${folder}")
+endforeach()
 file(MAKE_DIRECTORY "${WORK_DIR}")
 set(failed)
 
