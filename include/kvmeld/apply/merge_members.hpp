@@ -149,7 +149,6 @@ private:
   template <class Team, class Place>
   KVMELD_HD void move_all(Team const& team, tile const& t, slot_t const* fresh, std::uint32_t const* order,
                           std::uint32_t before, std::uint32_t live, Place place) const {
-    if (live == 0) return;  // where nothing is ever shared there is no room either
     ledger_ref const& l = wave.ledger;
     member_ref const& m = l.members;
     std::uint32_t* const room = wave.member_order + 2 * wave.member_at(t.item, 0) + m.capacity;

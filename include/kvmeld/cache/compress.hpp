@@ -197,7 +197,9 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
 template <class Executor, class Keys>
 void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  if (wave.ledger.members.capacity != 0) launch(merge_members_phase<Keys>{keys, wave, map});
+  // A workspace without room for members is that of a policy that makes none.
+  bool const members = wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
+  if (members) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
 }
