@@ -4,7 +4,8 @@
 
 #include <kvmeld/kokkos.hpp>
 
-#include <array>
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,10 +24,8 @@ struct measured {
 
 template <class Executor, class T, class Policy>
 measured compress(Executor const& executor, tensors<T>& x, Policy const& policy) {
-  kvmeld::limits sizes{x.extent()};
-  if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = x.of().n;
   x.restore();
-  kvmeld::merged_cache original{executor, policy, x.rows(), sizes};
+  kvmeld::merged_cache original{executor, policy, x.rows(), kvmeld::limits{x.extent()}};
   original.open(0, x.of().n);
   fill_scores(original.ledger());
   auto cache = original;
