@@ -6,12 +6,15 @@ set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh")
 
-# kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...]): the executable NAME in the current binary directory, its target
-# NAME.program, and a test which is skipped where the program ends with 77.
+# kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...] [EMULATED [arguments ...]]):
+# the executable NAME in the current binary directory, its target NAME.program, and a test which is skipped where the program
+# ends with 77. With EMULATED, where the emulated device is built (tests/emulator), the same objects once more as
+# NAME_emulated, run with these arguments.
 function(kvmeld_nvcc_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS;LIBRARIES")
-  set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra,-fopenmp
-              "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS;LIBRARIES;EMULATED")
+  # The emulated device reads PTX as it is.
+  set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
+              -Wall,-Wextra,-fopenmp "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
   set(objects)
   foreach(source IN LISTS arg_SOURCES)
     get_filename_component(unit "${source}" NAME_WE)
@@ -39,4 +42,17 @@ function(kvmeld_nvcc_program name)
   add_custom_target(${name}.program ALL DEPENDS "${program}")
   add_test(NAME ${arg_TEST} COMMAND "${program}")
   set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
+  if(NOT TARGET kvmeld_emulator OR NOT ("EMULATED" IN_LIST ARGV OR DEFINED arg_EMULATED))
+    return()
+  endif()
+  add_custom_command(
+    OUTPUT "${program}_emulated"
+    COMMAND "${CMAKE_CXX_COMPILER}" -fopenmp -o "${program}_emulated" ${objects} ${archives} $<TARGET_FILE:kvmeld_emulator>
+    DEPENDS ${objects} ${arg_LIBRARIES} kvmeld_emulator
+    COMMENT "Linking ${name} with the emulated device"
+    VERBATIM)
+  add_custom_target(${name}_emulated.program ALL DEPENDS "${program}_emulated")
+  add_test(NAME ${arg_TEST}.emulated COMMAND "${program}_emulated" ${arg_EMULATED})
+  set_tests_properties(${arg_TEST}.emulated PROPERTIES LABELS "cuda;emulated" TIMEOUT 1200 ENVIRONMENT
+                                                       "KVMELD_BRIEF_DEVICE_TESTS=1;OMP_WAIT_POLICY=passive")
 endfunction()

@@ -37,8 +37,13 @@ private:
 
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
-  constexpr std::uint32_t layers = 32, group = 4;
+  constexpr std::uint32_t group = 4;
   std::uint32_t const tokens = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 65536;
+  std::uint32_t const layers = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 32;
+  if (tokens < 512 || layers < group || layers % group != 0) {
+    std::cout << "llama3_bulk [tokens, at least 512] [layers, a multiple of " << group << "]\n";
+    return 1;
+  }
   kvmeld::shape const extent{group, 1, 8, 4, 128, 128, tokens};
   examples::engine_tensors<__nv_bfloat16> engine(extent);
   if (!engine.there()) {

@@ -40,7 +40,7 @@ template <class Policy> void replays(Policy const& policy) {
       }
       std::vector<std::uint32_t> due;
       for (std::uint32_t slot : {0u, 1u, 2u}) {
-        if (compressions == 0 ? i == 40 : device.length_bound(slot) > 280) due.push_back(slot);
+        if (compressions == 0 ? i == 40 : device.length_bound(slot) > 220) due.push_back(slot);
       }
       if (!due.empty()) {
         auto const budget = kvmeld::budget::entries(compressions == 0 ? 60 : 60 + n.next() % 100);

@@ -12,10 +12,12 @@ inline auto steep_chelsea() {
 }
 
 /// Chelsea and KVMerger, tuned and not.
-template <class Device> void merges(Device const& device) {
+template <class Device> void merges(Device const& device, bool usual = true) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     same_life<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 0, tuning);
-    same_life<typename Device::half>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
+    bool const skipped = tuning == kvmeld::tuning::off && brief() && !usual;
+    if (!skipped)
+      same_life<typename Device::half>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
   }
 }
 
@@ -29,7 +31,7 @@ template <class Device> void shared_entries(Device const& device) {
 template <class Device> void merges_of_shapes(Device const& device) {
   for (kvmeld::shape const& s : {crooked, wide}) {
     made_for const now(s);
-    merges(device);
+    merges(device, false);
   }
   made_for const layers(crooked, kvmeld::plan_scope::layer);
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
@@ -40,7 +42,7 @@ template <class Device> void merges_of_shapes(Device const& device) {
 template <class Device> void merges_over_splits(Device const& device) {
   for (auto split : {kvmeld::split::layer, kvmeld::split::group}) {
     shared_over const now(split);
-    merges(device);
+    merges(device, false);
   }
 }
 

@@ -1,0 +1,229 @@
+#include "device.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t static_limit = 48 * 1024, optin_limit = 227 * 1024;
+
+std::string setting(char const* name) {
+  char const* const s = std::getenv(name);
+  return s == nullptr ? "" : s;
+}
+
+std::string readable(std::string const& name) {
+  char* const s = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, nullptr);
+  std::string const out = s == nullptr ? name : s;
+  std::free(s);
+  return out;
+}
+
+// A fat binary: a header, then entries with headers of their own; kind 1 is PTX.
+std::string_view ptx_of(void const* container) {
+  struct header {
+    std::uint32_t magic;
+    std::uint16_t version, bytes;
+    std::uint64_t payload;
+  };
+  struct entry {
+    std::uint16_t kind, version;
+    std::uint32_t header_bytes;
+    std::uint64_t payload;
+  };
+  header h;
+  std::memcpy(&h, container, sizeof h);
+  auto const* p = static_cast<char const*>(container) + h.bytes;
+  auto const* const end = p + h.payload;
+  while (h.magic == 0xba55ed50u && p + sizeof(entry) <= end) {
+    entry e;
+    std::memcpy(&e, p, sizeof e);
+    std::string_view const text(p + e.header_bytes, e.payload);
+    if (e.kind == 1) {
+      if (text.find(".version") == text.npos) break;
+      return text;
+    }
+    p += e.header_bytes + e.payload;
+  }
+  std::fprintf(stderr, "emulated device: no plain PTX in the program; build with -gencode "
+                       "arch=compute_NN,code=compute_NN -no-compress\n");
+  std::exit(1);
+}
+
+}  // namespace
+
+device& device::instance() {
+  static device* const d = new device;  // outlives every static object that still talks to it
+  return *d;
+}
+
+device::device() {
+  std::string const order = setting("EMULATOR_ORDER"), seed = setting("EMULATOR_SEED");
+  using kind = emulator::machine::order;
+  machine_.threads = order == "forward"    ? kind::forward
+                     : order == "backward" ? kind::backward
+                                           : kind::shuffled;
+  if (!seed.empty()) machine_.seed = static_cast<std::uint32_t>(std::stoul(seed));
+  if (!setting("EMULATOR_PROCESSORS").empty()) processors = std::stoul(setting("EMULATOR_PROCESSORS"));
+  memory_.look_for_races = setting("EMULATOR_RACES") != "off";
+  log_ = setting("EMULATOR_LOG") == "on";
+  std::atexit(at_exit);
+}
+
+void device::at_exit() {
+  device& d = instance();
+  d.finish_all();
+  if (d.log_) {
+    std::printf("%9s %14s %12s %12s %12s  %s\n", "launches", "instructions", "bytes asked", "read", "written",
+                "kernel");
+    for (auto const& [name, f] : d.figures_) {
+      std::printf("%9zu %14llu %12llu %12llu %12llu  %.300s\n", f.launches,
+                  static_cast<unsigned long long>(f.sum.steps),
+                  static_cast<unsigned long long>(f.sum.moved.asked),
+                  static_cast<unsigned long long>(f.sum.moved.read),
+                  static_cast<unsigned long long>(f.sum.moved.written), name.c_str());
+    }
+  }
+  std::size_t const findings = d.machine_.findings();
+  std::size_t launches = 0;
+  unsigned long long steps = 0;
+  for (auto const& [name, f] : d.figures_) launches += f.launches, steps += f.sum.steps;
+  std::printf("emulated device: %zu launches, %llu instructions, %zu findings\n", launches, steps, findings);
+  std::fflush(nullptr);
+  if (findings != 0 || d.sticky_ != cudaSuccess) std::_Exit(86);
+}
+
+void device::add_module(void* handle, void const* container) { modules_[handle].ptx = ptx_of(container); }
+
+function const* device::find(void const* host) {
+  auto const it = functions_.find(host);
+  if (it == functions_.end()) return nullptr;
+  code& c = modules_.at(it->second.first);
+  if (c.parsed == nullptr) {
+    try {
+      c.parsed = parse(c.ptx, memory_);
+    } catch (std::exception const& e) {
+      std::fprintf(stderr, "emulated device: %s\n", e.what());
+      std::_Exit(1);
+    }
+  }
+  auto const f = c.parsed->functions.find(it->second.second);
+  return f == c.parsed->functions.end() ? nullptr : f->second.get();
+}
+
+void device::remove(cudaStream_t s) {
+  finish(s);
+  streams_.erase(std::remove(streams_.begin(), streams_.end(), s), streams_.end());
+}
+
+bool device::capturing() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](cudaStream_t s) { return s->capture != nullptr; });
+}
+bool device::forbidden_now() {
+  bool found = false;
+  for (cudaStream_t s : streams_) {
+    if (s->capture == nullptr) continue;
+    s->broken = found = true;
+  }
+  return found;
+}
+
+cudaError_t device::enqueue(cudaStream_t s, std::function<void()> work) {
+  if (sticky_ != cudaSuccess) return sticky_;
+  s = of(s);
+  if (s->capture != nullptr) {
+    if (s->broken) return last(cudaErrorStreamCaptureInvalidated);
+    s->capture->nodes.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  // The default stream waits for the blocking ones, and they for it.
+  if (s == &default_) {
+    for (cudaStream_t other : streams_) {
+      if (!other->blocking) continue;
+      if (other->capture != nullptr) {
+        other->broken = true;
+        return last(cudaErrorStreamCaptureImplicit);
+      }
+      finish(other);
+    }
+  } else if (s->blocking) {
+    finish(&default_);
+  }
+  s->work.push_back(std::move(work));
+  return cudaSuccess;
+}
+
+void device::run_next(cudaStream_t s) {
+  auto const work = std::move(s->work.front());
+  s->work.pop_front();
+  if (sticky_ != cudaSuccess) return;
+  try {
+    work();
+  } catch (fault const& f) {
+    std::fprintf(stderr, "emulated device: %s\n", f.what());
+    sticky_ = cudaErrorIllegalAddress;
+  }
+}
+void device::finish(cudaStream_t s) {
+  s = of(s);
+  while (!s->work.empty()) run_next(s);
+}
+void device::finish_all() {
+  finish(&default_);
+  for (std::size_t i = 0; i < streams_.size(); ++i) finish(streams_[i]);
+}
+void device::advance(cudaStream_t s) {
+  s = of(s);
+  if (!s->work.empty()) run_next(s);
+}
+
+bool device::is_pinned(void const* p) const {
+  auto const at = static_cast<std::byte const*>(p);
+  auto it = pinned.upper_bound(at);
+  return it != pinned.begin() && at < std::prev(it)->first + std::prev(it)->second;
+}
+
+cudaError_t device::set_shared(void const* host, int bytes) {
+  function const* const f = find(host);
+  if (f == nullptr) return last(cudaErrorInvalidDeviceFunction);
+  if (bytes < 0 || static_cast<std::size_t>(bytes) + f->shared_bytes > optin_limit)
+    return last(cudaErrorInvalidValue);
+  most_shared_[f] = static_cast<std::size_t>(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                           cudaStream_t s) {
+  if (sticky_ != cudaSuccess) return sticky_;
+  emulator::launch l;
+  l.kernel = &f;
+  l.grid = {grid.x, grid.y, grid.z};
+  l.block = {block.x, block.y, block.z};
+  l.dynamic_shared = shared;
+  if (l.grid.count() == 0 || l.block.count() == 0 || l.block.count() > 1024 || grid.x > 0x7fffffffu ||
+      grid.y > 65535 || grid.z > 65535)
+    return last(cudaErrorInvalidConfiguration);
+  if (l.block.count() > f.most_threads) return last(cudaErrorLaunchOutOfResources);
+  auto const allowed = most_shared_.find(&f);
+  std::size_t const most = allowed == most_shared_.end() ? static_limit - f.shared_bytes : allowed->second;
+  if (shared > std::max(most, static_limit - f.shared_bytes)) return last(cudaErrorInvalidValue);
+  l.parameters.resize(f.parameter_bytes);
+  for (std::size_t i = 0; i < f.parameters.size(); ++i)
+    std::memcpy(l.parameters.data() + f.parameters[i].offset, arguments[i], f.parameters[i].bytes);
+  return enqueue(s, [this, l = std::move(l)] {
+    launch_figures const g = machine_.run(l);
+    kernel_figures& k = figures_[log_ ? readable(l.kernel->name) : std::string()];
+    ++k.launches;
+    k.sum.steps += g.steps;
+    k.sum.moved.asked += g.moved.asked;
+    k.sum.moved.read += g.moved.read;
+    k.sum.moved.written += g.moved.written;
+  });
+}
+
+}  // namespace emulator

@@ -1,0 +1,110 @@
+// The emulated device as the runtime sees it: streams of work that is done as late as it may be.
+#pragma once
+
+#include "machine.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// Work in order. A graph's capture takes what is enqueued meanwhile.
+struct CUstream_st {
+  std::deque<std::function<void()>> work;
+  bool blocking = true;  ///< in order with the default stream
+  CUgraph_st* capture = nullptr;
+  bool broken = false;  ///< the capture met what cannot be captured
+};
+struct CUgraph_st {
+  std::vector<std::function<void()>> nodes;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> nodes;
+};
+struct CUevent_st {
+  std::uint64_t recorded = 0, reached = 0;
+  CUstream_st* stream = nullptr;
+  double milliseconds = 0;
+};
+
+namespace emulator {
+
+/// One device for the process. Nothing runs before somebody waits or asks: memory that a call reads too late, and results
+/// that are read too early, show.
+class device {
+public:
+  static device& instance();
+
+  emulator::memory& memory() { return memory_; }
+  emulator::machine& machine() { return machine_; }
+
+  // code
+  void add_module(void* handle, void const* container);
+  void add_function(void const* host, void* handle, char const* name) { functions_[host] = {handle, name}; }
+  /// Null where there is none; parses its module when it is first asked for.
+  function const* find(void const* host);
+
+  // streams
+  cudaStream_t of(cudaStream_t s) { return s == nullptr || s == cudaStreamLegacy ? &default_ : s; }
+  void add(cudaStream_t s) { streams_.push_back(s); }
+  void remove(cudaStream_t s);
+  bool capturing() const;
+  /// Behind what is in the stream, or into its capture.
+  cudaError_t enqueue(cudaStream_t s, std::function<void()> work);
+  void finish(cudaStream_t s);
+  void finish_all();
+  /// A single piece of work, so that who asks again and again gets there.
+  void advance(cudaStream_t s);
+  /// For calls that no capture allows: marks open captures as broken.
+  bool forbidden_now();
+
+  cudaError_t launch(function const& f, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                     cudaStream_t s);
+  cudaError_t set_shared(void const* host, int bytes);
+
+  cudaError_t error() const { return sticky_; }
+  cudaError_t last(cudaError_t e) {
+    if (e != cudaSuccess) last_ = e;
+    return sticky_ != cudaSuccess ? sticky_ : e;
+  }
+  cudaError_t take_last() {
+    cudaError_t const e = sticky_ != cudaSuccess ? sticky_ : last_;
+    last_ = cudaSuccess;
+    return e;
+  }
+  /// Pinned host memory by its first byte.
+  std::map<std::byte const*, std::size_t> pinned;
+  bool is_pinned(void const* p) const;
+  std::uint64_t next_event = 0;
+  std::size_t processors = 132;  ///< multiprocessors that programs are told of
+
+private:
+  device();
+  static void at_exit();
+  void run_next(cudaStream_t s);
+
+  struct code {
+    std::string_view ptx;
+    std::unique_ptr<module> parsed;
+  };
+  struct kernel_figures {
+    std::size_t launches = 0;
+    launch_figures sum;
+  };
+  emulator::memory memory_;
+  emulator::machine machine_{memory_};
+  std::map<void*, code> modules_;
+  std::map<void const*, std::pair<void*, std::string>> functions_;
+  std::map<function const*, std::size_t> most_shared_;
+  std::map<std::string, kernel_figures> figures_;
+  CUstream_st default_;
+  std::vector<cudaStream_t> streams_;
+  cudaError_t sticky_ = cudaSuccess, last_ = cudaSuccess;
+  bool log_ = false;
+};
+
+}  // namespace emulator

@@ -1,0 +1,286 @@
+#include "machine.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+namespace emulator {
+
+void machine::report(function const& kernel, std::string const& place, std::string const& what) {
+  ++findings_;
+  std::string const kind = what.substr(0, what.find(':'));
+  if (!known_.insert(kernel.name + place + kind).second) return;
+  std::fprintf(stderr, "emulated device: %s: %s\n  in %s\n", place.c_str(), what.c_str(),
+               kernel.name.c_str());
+}
+
+launch_figures machine::run(launch const& l) {
+  std::size_t const shared = (l.kernel->shared_bytes + 63) / 64 * 64 + l.dynamic_shared;
+  if (shared_ == nullptr || shared_bytes_ != shared) {
+    if (shared_ != nullptr) device_.free(shared_);
+    shared_ = static_cast<std::byte*>(device_.allocate(shared, "shared"));
+    shared_bytes_ = shared;
+  }
+  device_.begin_launch();
+  std::uint32_t const first = blocks_;
+  std::size_t const n = l.grid.count();
+  launch_figures out;
+  std::size_t step = 1, at = 0;  // blocks in an order of their own: a stride that meets each of them once
+  if (threads == order::backward) {
+    step = n - 1;
+    at = n - 1;
+  } else if (threads == order::shuffled && n > 2) {
+    at = (seed * 7919u + first) % n;
+    step = n / 2 + 1 + first % 3;
+    while (std::gcd(step, n) != 1) ++step;
+  }
+  if (step == 0) step = 1;
+  for (std::size_t i = 0; i < n; ++i, at = (at + step) % n) {
+    extent3 const index{static_cast<unsigned>(at % l.grid.x), static_cast<unsigned>(at / l.grid.x % l.grid.y),
+                        static_cast<unsigned>(at / l.grid.x / l.grid.y)};
+    device_.renew(shared_);
+    block b(*this, l, index, shared_, shared, blocks_++, first);
+    b.run();
+    out.steps += b.steps();
+  }
+  out.moved = device_.moved();
+  return out;
+}
+
+block::block(machine& m, launch const& l, extent3 index, std::byte* shared, std::size_t shared_bytes,
+             std::uint32_t number, std::uint32_t first)
+    : m_(m),
+      l_(l),
+      index_(index),
+      shared_(shared),
+      shared_bytes_(shared_bytes),
+      count_(l.block.count()),
+      random_(m.seed * 2654435761u + number) {
+  if (m_.threads_.size() < count_) m_.threads_.resize(count_);
+  for (std::size_t i = 0; i < count_; ++i) {
+    thread& t = m_.threads_[i];
+    t.where = this;
+    t.who = {number, first, static_cast<std::uint16_t>(i), 0, 0, false};
+    t.tid[0] = static_cast<std::uint32_t>(i % l.block.x);
+    t.tid[1] = static_cast<std::uint32_t>(i / l.block.x % l.block.y);
+    t.tid[2] = static_cast<std::uint32_t>(i / l.block.x / l.block.y);
+    t.depth = 0;
+    t.copies.clear();
+    t.copy_group = 0;
+    t.now = thread::state::running;
+    enter(t, *l.kernel, nullptr, nullptr);
+  }
+}
+
+void block::enter(thread& t, function const& f, call_site const* call, instruction const* back) {
+  if (t.frames.size() <= t.depth) t.frames.resize(t.depth + 1);
+  frame& now = t.frames[t.depth];
+  if (now.registers.size() < f.slots) now.registers.resize(f.slots);
+  if (now.parameters.size() < f.frame_bytes) now.parameters.resize(f.frame_bytes);
+  if (now.local.size() < f.local_bytes) now.local.resize(f.local_bytes);
+  now.f = &f;
+  now.call = call;
+  now.back = back;
+  if (call != nullptr) {
+    frame const& caller = t.frames[t.depth - 1];
+    for (std::size_t i = 0; i < call->arguments.size(); ++i)
+      std::memcpy(now.parameters.data() + f.parameters[i].offset,
+                  caller.parameters.data() + call->arguments[i], f.parameters[i].bytes);
+  } else if (!l_.parameters.empty()) {
+    std::memcpy(now.parameters.data(), l_.parameters.data(), l_.parameters.size());
+  }
+  auto const axis = [](extent3 e, std::uint64_t i) { return i == 0 ? e.x : i == 1 ? e.y : e.z; };
+  std::uint64_t* r = now.registers.data();
+  for (preset_slot const& p : f.presets) {
+    using kind = preset_slot::kind;
+    std::uint64_t x = p.number;
+    switch (p.what) {
+    case kind::number: break;
+    case kind::tid: x = t.tid[x]; break;
+    case kind::ntid: x = axis(l_.block, x); break;
+    case kind::ctaid: x = axis(index_, x); break;
+    case kind::nctaid: x = axis(l_.grid, x); break;
+    case kind::lane: x = t.lane(); break;
+    case kind::warp: x = t.who.thread / 32u; break;
+    case kind::local: x += reinterpret_cast<std::uintptr_t>(now.local.data()); break;
+    case kind::shared_size: x = (l_.kernel->shared_bytes + 63) / 64 * 64; break;
+    case kind::parameter: x += reinterpret_cast<std::uintptr_t>(now.parameters.data()); break;
+    }
+    *r++ = x;
+  }
+  t.r = now.registers.data();
+  t.pc = f.code.data();
+  ++t.depth;
+}
+
+void block::leave(thread& t) {
+  if (t.depth == 1) {
+    finish_copies(t, t.copy_group + 1);
+    t.now = thread::state::done;
+    return;
+  }
+  frame const& now = t.frames[t.depth - 1];
+  frame& caller = t.frames[t.depth - 2];
+  for (std::size_t i = 0; i < now.call->results.size(); ++i)
+    std::memcpy(caller.parameters.data() + now.call->results[i],
+                now.parameters.data() + now.f->results[i].offset, now.f->results[i].bytes);
+  t.pc = now.back;
+  t.r = caller.registers.data();
+  --t.depth;
+}
+
+std::string block::place(thread const& t, instruction const& i) const {
+  function const& f = *t.frames[t.depth - 1].f;
+  std::size_t const n = static_cast<std::size_t>(&i - f.code.data());
+  return "PTX line " + std::to_string(i.line) + ", " + f.text[n];
+}
+void block::stop(thread const& t, instruction const& i, std::string const& what) const {
+  throw fault(place(t, i) + " of thread " + std::to_string(t.who.thread) + ", block " +
+              std::to_string(index_.x) + ": " + what + "\n  in " + l_.kernel->name);
+}
+
+void block::access(thread& t, instruction const& i, memory::access a, std::byte* p, std::size_t bytes,
+                   void const* stored) {
+  auto const address = reinterpret_cast<std::uintptr_t>(p);
+  if (address % bytes != 0) stop(t, i, "misaligned address");
+  if (m_.device_.contains(p)) {
+    agent who = t.who;
+    if (p >= shared_ && p < shared_ + shared_bytes_) {
+      who.first_block = who.block;
+      who.may_read_anything = true;
+    }
+    std::string problem;
+    try {
+      problem = m_.device_.kernel(a, p, bytes, i.used, who, stored);
+    } catch (fault const& f) {
+      stop(t, i, f.what());
+    }
+    if (!problem.empty())
+      m_.report(*l_.kernel, place(t, i),
+                problem + ", thread " + std::to_string(t.who.thread) + " of block " +
+                    std::to_string(index_.x));
+    return;
+  }
+  for (std::size_t d = t.depth; d-- > 0;) {
+    frame const& own = t.frames[d];
+    auto const inside = [&](std::vector<std::byte> const& v, std::size_t size) {
+      return p >= v.data() && p + bytes <= v.data() + size;
+    };
+    if (inside(own.local, own.f->local_bytes)) return;
+    if (inside(own.parameters, own.f->frame_bytes)) {
+      // A kernel's own parameters cannot be written; those of calls can.
+      if (a != memory::access::load && d == 0 && p < own.parameters.data() + own.f->parameter_bytes &&
+          own.f->entry)
+        stop(t, i, "writes a parameter of the kernel");
+      return;
+    }
+  }
+  stop(t, i, "an address that is no memory of the device");
+}
+
+void block::finish_copies(thread& t, std::size_t groups) {
+  std::size_t kept = 0;
+  for (thread::copy const& c : t.copies) {
+    if (c.group >= groups) {
+      t.copies[kept++] = c;
+      continue;
+    }
+    access(t, *c.at, memory::access::load, const_cast<std::byte*>(c.from), c.bytes, nullptr);
+    access(t, *c.at, memory::access::store, c.to, c.bytes, c.from);
+    std::memcpy(c.to, c.from, c.bytes);
+  }
+  t.copies.resize(kept);
+}
+
+void block::print(thread& t, call_site const& c) {
+  frame const& now = t.frames[t.depth - 1];
+  auto const argument = [&](std::size_t i) {
+    char const* p;
+    std::memcpy(&p, now.parameters.data() + c.arguments[i], sizeof p);
+    return p;
+  };
+  if (c.name == "__assertfail") {
+    std::uint32_t line;
+    std::memcpy(&line, now.parameters.data() + c.arguments[2], sizeof line);
+    throw fault(std::string("assertion failed: ") + argument(0) + ", " + argument(1) + ":" +
+                std::to_string(line));
+  }
+  if (c.name != "vprintf") throw fault("calls " + c.name + ", which is not there");
+  std::fputs(argument(0), stdout);  // without its numbers
+}
+
+void block::run_thread(thread& t) {
+  std::uint64_t steps = 0;
+  while (t.now == thread::state::running) {
+    instruction const& i = *t.pc++;
+    ++steps;
+    if (i.guard != instruction::none && get<bool>(t, i.guard) == ((i.detail & 1) != 0)) continue;
+    i.run(t, i);
+  }
+  steps_ += steps;
+}
+
+bool block::run_warp(std::size_t warp) {
+  std::size_t const begin = warp * 32, end = std::min(begin + 32, count_), n = end - begin;
+  bool moved = false;
+  bool const shuffled = m_.threads == machine::order::shuffled;
+  std::size_t const turn = shuffled ? random() >> 8 : 0;
+  for (std::size_t k = 0; k < n; ++k) {
+    std::size_t const lane = m_.threads == machine::order::backward || (turn & 1) != 0 ? n - 1 - k : k;
+    thread& t = m_.threads_[begin + (lane + turn) % n];
+    if (t.now != thread::state::running) continue;
+    run_thread(t);
+    moved = true;
+  }
+  return moved;
+}
+
+void block::run() {
+  std::size_t const warps = (count_ + 31) / 32;
+  for (;;) {
+    bool moved = false;
+    std::size_t const turn = m_.threads == machine::order::shuffled ? random() >> 8 : 0;
+    for (std::size_t k = 0; k < warps; ++k) {
+      std::size_t const w = m_.threads == machine::order::backward ? warps - 1 - k : (k + turn) % warps;
+      while (run_warp(w) || together(w)) moved = true;
+    }
+    if (meet()) continue;
+    if (!moved) break;
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    thread const& t = m_.threads_[i];
+    if (t.now == thread::state::waiting) stop(t, *t.pc, "waits for threads that never come");
+  }
+}
+
+// All threads of the block at a barrier: they go on.
+bool block::meet() {
+  bool any = false;
+  for (std::size_t i = 0; i < count_; ++i) {
+    thread const& t = m_.threads_[i];
+    if (t.now == thread::state::done) continue;
+    if (collective_of(*t.pc) != collective::barrier) return false;
+    any = true;
+  }
+  if (!any) return false;
+  for (std::size_t i = 0; i < count_; ++i) {
+    thread& t = m_.threads_[i];
+    if (t.now == thread::state::done) {
+      std::size_t other = 0;
+      while (m_.threads_[other].now == thread::state::done) ++other;
+      thread const& waits = m_.threads_[other];
+      stop(waits, *waits.pc, "a barrier of the block, and thread " + std::to_string(i) + " has ended");
+    }
+    thread const& first = m_.threads_[i / 32 * 32];
+    if (t.pc != first.pc) stop(t, *t.pc, "lanes of a warp are at different barriers");
+  }
+  for (std::size_t i = 0; i < count_; ++i) {
+    thread& t = m_.threads_[i];
+    ++t.who.block_barriers;
+    ++t.pc;
+    t.now = thread::state::running;
+  }
+  return true;
+}
+
+}  // namespace emulator

@@ -1,0 +1,159 @@
+// Runs a grid of PTX on the CPU: thread after thread, each as far as the next place where it has to wait for others. No order
+// of threads but the one that barriers make can be relied on, so that a missing one shows.
+#pragma once
+
+#include "memory.hpp"
+#include "program.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace emulator {
+
+struct extent3 {
+  unsigned x = 1, y = 1, z = 1;
+  std::size_t count() const { return std::size_t{x} * y * z; }
+};
+
+/// What all lanes of a warp, or all threads of a block, do together.
+enum class collective : std::uint16_t { none, barrier, warp_barrier, shuffle, vote, multiply };
+
+class block;
+
+struct frame {
+  function const* f = nullptr;
+  instruction const* back = nullptr;
+  call_site const* call = nullptr;
+  std::vector<std::uint64_t> registers;
+  std::vector<std::byte> parameters, local;
+};
+
+struct thread {
+  enum class state { running, waiting, done };
+  std::uint64_t* r = nullptr;  ///< registers of the current frame
+  instruction const* pc = nullptr;
+  state now = state::done;
+  block* where = nullptr;
+  agent who;
+  std::vector<frame> frames;
+  std::size_t depth = 0;
+  std::uint32_t tid[3] = {};
+  struct copy {
+    std::byte* to;
+    std::byte const* from;
+    unsigned bytes;
+    std::size_t group;
+    instruction const* at;
+  };
+  std::vector<copy> copies;  ///< asynchronous ones that nobody has waited for
+  std::size_t copy_group = 0;
+  std::uint64_t steps = 0;
+
+  unsigned lane() const { return who.thread % 32u; }
+  void wait() {
+    now = state::waiting;
+    --pc;
+  }
+};
+
+template <class T> T get(thread const& t, std::uint16_t slot) {
+  T x;
+  std::memcpy(&x, &t.r[slot], sizeof x);
+  return x;
+}
+template <class T> void put(thread& t, std::uint16_t slot, T x) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  t.r[slot] = bits;
+}
+
+/// A launch as the runtime hands it over.
+struct launch {
+  function const* kernel = nullptr;
+  extent3 grid, block;
+  std::size_t dynamic_shared = 0;
+  std::vector<std::byte> parameters;
+};
+
+struct launch_figures {
+  std::uint64_t steps = 0;  ///< instructions of all threads
+  traffic moved;
+};
+
+/// Runs launches one after another.
+class machine {
+public:
+  enum class order { forward, backward, shuffled };
+
+  explicit machine(memory& device) : device_(device) {}
+
+  /// Throws `fault` where a device would stop; what is wrong without stopping it goes to `report`.
+  launch_figures run(launch const& l);
+
+  memory& device() { return device_; }
+  /// Notes a finding once for each place in a kernel and each kind of finding.
+  void report(function const& kernel, std::string const& place, std::string const& what);
+  std::size_t findings() const { return findings_; }
+
+  order threads = order::shuffled;
+  std::uint32_t seed = 1;
+
+private:
+  friend class block;
+  memory& device_;
+  std::uint32_t blocks_ = 1;
+  std::size_t findings_ = 0;
+  std::set<std::string> known_;
+  std::vector<thread> threads_;  ///< kept from block to block
+  std::byte* shared_ = nullptr;
+  std::size_t shared_bytes_ = 0;
+};
+
+/// A block while it runs.
+class block {
+public:
+  block(machine& m, launch const& l, extent3 index, std::byte* shared, std::size_t shared_bytes,
+        std::uint32_t number, std::uint32_t first);
+  void run();
+
+  std::byte* shared() const { return shared_; }
+  /// A checked access; null where the address is the thread's own (local memory, parameters).
+  void access(thread& t, instruction const& i, memory::access a, std::byte* p, std::size_t bytes,
+              void const* stored);
+  void enter(thread& t, function const& f, call_site const* call, instruction const* back);
+  void leave(thread& t);
+  void print(thread& t, call_site const& c);
+  /// Asynchronous copies of the thread's first groups take place.
+  void finish_copies(thread& t, std::size_t groups);
+  [[noreturn]] void stop(thread const& t, instruction const& i, std::string const& what) const;
+  std::uint64_t steps() const { return steps_; }
+
+private:
+  void run_thread(thread& t);
+  bool run_warp(std::size_t warp);
+  bool together(std::size_t warp);
+  bool meet();
+  void shuffle(std::vector<thread*> const& lanes, instruction const& i);
+  void vote(std::vector<thread*> const& lanes, instruction const& i);
+  void multiply(std::vector<thread*> const& lanes, instruction const& i);
+  std::string place(thread const& t, instruction const& i) const;
+  std::uint32_t random() { return random_ = random_ * 1664525u + 1013904223u; }
+
+  machine& m_;
+  launch const& l_;
+  extent3 index_;
+  std::byte* shared_;
+  std::size_t shared_bytes_;
+  std::size_t count_;
+  std::uint64_t steps_ = 0;
+  std::uint32_t random_;
+};
+
+inline collective collective_of(instruction const& i) { return static_cast<collective>(i.detail >> 8); }
+
+}  // namespace emulator

@@ -1,0 +1,192 @@
+#include "memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t sector = 32, gap = 256;
+constexpr int nothing = 0xff;  // what nobody wrote is no number in any floating-point type
+
+template <class T> T* reserve(std::size_t n) {
+  void* const p = mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) throw std::runtime_error("emulator: no address space");
+  return static_cast<T*>(p);
+}
+
+}  // namespace
+
+memory::memory() {
+  base_ = reserve<std::byte>(size_);
+  states_ = reserve<std::uint8_t>(size_);
+  visits_ = reserve<visits>(size_);
+  read_in_ = reserve<std::uint32_t>(size_ / sector);
+  written_in_ = reserve<std::uint32_t>(size_ / sector);
+}
+
+memory::~memory() {
+  munmap(base_, size_);
+  munmap(states_, size_);
+  munmap(visits_, size_ * sizeof(visits));
+  munmap(read_in_, size_ / sector * sizeof(std::uint32_t));
+  munmap(written_in_, size_ / sector * sizeof(std::uint32_t));
+}
+
+void* memory::allocate(std::size_t bytes, char const* kind) {
+  std::size_t const room = (std::max<std::size_t>(bytes, 1) + gap - 1) / gap * gap + gap;
+  std::size_t at;
+  auto const spare = spare_.lower_bound(room);
+  if (spare != spare_.end() && spare->first < 2 * room) {
+    at = spare->second;
+    spare_.erase(spare);
+  } else {
+    if (next_ + room > size_) return nullptr;
+    at = next_;
+    next_ += room;
+  }
+  pieces_[at] = {bytes, kind};
+  std::memset(states_ + at, allocated, bytes);
+  std::memset(base_ + at, nothing, bytes);
+  return base_ + at;
+}
+
+bool memory::free(void* p) {
+  if (!contains(p)) return false;
+  auto const it = pieces_.find(index(p));
+  if (it == pieces_.end()) return false;
+  std::size_t const bytes = it->second.bytes;
+  std::memset(states_ + it->first, 0, bytes);
+  spare_.emplace((std::max<std::size_t>(bytes, 1) + gap - 1) / gap * gap + gap, it->first);
+  pieces_.erase(it);
+  return true;
+}
+
+void memory::renew(void* p) {
+  auto const it = pieces_.find(index(p));
+  std::memset(states_ + it->first, allocated, it->second.bytes);
+  std::memset(base_ + it->first, nothing, it->second.bytes);
+}
+
+void memory::wrote(void const* p, std::size_t bytes) {
+  if (contains(p)) std::memset(states_ + index(p), allocated | written, bytes);
+}
+
+void memory::copied(void* to, void const* from, std::size_t bytes) {
+  if (!contains(to)) return;
+  if (contains(from))
+    std::memmove(states_ + index(to), states_ + index(from), bytes);
+  else
+    wrote(to, bytes);
+}
+
+void memory::require(void const* p, std::size_t bytes, char const* what) const {
+  if (!contains(p)) return;
+  std::uint8_t const* const s = states_ + index(p);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!(s[i] & allocated))
+      throw fault(std::string(what) + ": byte " + std::to_string(i) + " of " + std::to_string(bytes) +
+                  " is not allocated; " + place(static_cast<std::byte const*>(p) + i));
+  }
+}
+
+std::size_t memory::unwritten(void const* p, std::size_t bytes) const {
+  if (!contains(p)) return bytes;
+  std::uint8_t const* const s = states_ + index(p);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!(s[i] & written)) return i;
+  }
+  return bytes;
+}
+
+std::string memory::place(void const* p) const {
+  if (!contains(p)) return "no memory of the device";
+  std::size_t const at = index(p);
+  auto it = pieces_.upper_bound(at);
+  if (it == pieces_.begin()) return "in front of all allocations";
+  --it;
+  std::string const whose =
+      std::string(it->second.kind) + " memory of " + std::to_string(it->second.bytes) + " bytes";
+  std::size_t const offset = at - it->first;
+  if (offset < it->second.bytes) return "byte " + std::to_string(offset) + " of " + whose;
+  for (auto const& [bytes, begin] : spare_) {
+    if (at >= begin && at < begin + bytes)
+      return "byte " + std::to_string(at - begin) + " of memory that was given back";
+  }
+  return std::to_string(offset - it->second.bytes) + " bytes behind " + whose;
+}
+
+bool memory::ordered(visit const& before, agent const& who) {
+  if (before.block < who.first_block) return true;  // an earlier launch
+  if (before.block != who.block || (before.marks & blocks)) return false;
+  if (before.block_barriers != who.block_barriers) return true;
+  if (before.marks & warps) return false;
+  if (before.thread / 32 != who.thread / 32) return false;
+  if (before.warp_barriers != who.warp_barriers) return true;
+  return before.thread == who.thread && !(before.marks & lanes);
+}
+
+std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint32_t used, agent const& who,
+                           void const* stored) {
+  std::size_t const at = index(p);
+  bool unknown = false;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    std::uint8_t& s = states_[at + i];
+    if (!(s & allocated)) throw fault("not allocated: " + place(base_ + at + i));
+    if (a != access::store && !(s & written) && (used >> i & 1)) unknown = true;
+    if (a != access::load) s |= written;
+  }
+  traffic_.asked += bytes;
+  if (a != access::store && read_in_[at / sector] != launch_) {
+    read_in_[at / sector] = launch_;
+    traffic_.read += sector;
+  }
+  if (a != access::load && written_in_[at / sector] != launch_) {
+    written_in_[at / sector] = launch_;
+    traffic_.written += sector;
+  }
+  std::string problem;
+  if (unknown && !who.may_read_anything) problem = "reads what nobody wrote: " + place(p);
+  if (!look_for_races) return problem;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!(used >> i & 1)) continue;
+    visits& v = visits_[at + i];
+    bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
+    bool bad = !both_atomic && !ordered(v.write, who);
+    // The same value from several threads is a habit that devices honour.
+    if (bad && a == access::store && stored != nullptr &&
+        static_cast<std::byte const*>(stored)[i] == base_[at + i])
+      bad = false;
+    if (bad) problem = "races with a write: " + place(base_ + at + i);
+    if (a == access::load) {
+      std::uint16_t marks = 0;
+      visit const& r = v.read;
+      if (r.block >= who.first_block) {
+        if (r.block != who.block) {
+          marks = blocks;
+        } else {
+          marks = r.marks & blocks;
+          if (r.block_barriers == who.block_barriers) {
+            marks |= r.marks & warps;
+            if (r.thread / 32 != who.thread / 32)
+              marks |= warps;
+            else if (r.warp_barriers == who.warp_barriers)
+              marks |= (r.marks & lanes) | (r.thread != who.thread ? lanes : 0);
+          }
+        }
+      }
+      v.read = by(who, marks);
+    } else {
+      if (!ordered(v.read, who)) problem = "writes what another thread reads: " + place(base_ + at + i);
+      std::uint16_t marks = a == access::atomic ? atomically : 0;
+      if (v.write.block >= who.first_block && v.write.block != who.block) marks |= blocks;
+      v.write = by(who, marks);
+    }
+  }
+  return problem;
+}
+
+}  // namespace emulator
