@@ -24,6 +24,8 @@ std::string readable(std::string const& name) {
   return out;
 }
 
+unsigned long long number(std::uint64_t x) { return x; }
+
 // A fat binary: a header, then entries with headers of their own; kind 1 is PTX.
 std::string_view ptx_of(void const* container) {
   struct header {
@@ -81,22 +83,29 @@ void device::at_exit() {
   if (d.log_) {
     std::printf("%9s %14s %12s %12s %12s  %s\n", "launches", "instructions", "bytes asked", "read", "written",
                 "kernel");
-    for (auto const& [name, f] : d.figures_) {
-      std::printf("%9zu %14llu %12llu %12llu %12llu  %.300s\n", f.launches,
-                  static_cast<unsigned long long>(f.sum.steps),
-                  static_cast<unsigned long long>(f.sum.moved.asked),
-                  static_cast<unsigned long long>(f.sum.moved.read),
-                  static_cast<unsigned long long>(f.sum.moved.written), name.c_str());
+    for (kernel_figures const& f : d.take_figures()) {
+      std::printf("%9llu %14llu %12llu %12llu %12llu  %.300s\n", number(f.launches), number(f.instructions),
+                  number(f.asked), number(f.read), number(f.written), f.name.c_str());
     }
   }
   std::size_t const findings = d.machine_.findings();
-  std::size_t launches = 0;
-  unsigned long long steps = 0;
-  for (auto const& [name, f] : d.figures_) launches += f.launches, steps += f.sum.steps;
-  std::printf("emulated device: %zu launches, %llu instructions, %zu findings\n", launches, steps, findings);
+  std::printf("emulated device: %llu launches, %llu instructions, %zu findings\n", number(d.all_.launches),
+              number(d.all_.instructions), findings);
   std::fflush(nullptr);
   if (findings != 0 || d.sticky_ != cudaSuccess) std::_Exit(86);
 }
+
+std::vector<kernel_figures> device::take_figures() {
+  finish_all();
+  std::vector<kernel_figures> out;
+  for (auto& [f, sums] : figures_) {
+    sums.name = readable(f->name);
+    out.push_back(sums);
+  }
+  figures_.clear();
+  return out;
+}
+std::vector<kernel_figures> take_figures() { return device::instance().take_figures(); }
 
 void device::add_module(void* handle, void const* container) { modules_[handle].ptx = ptx_of(container); }
 
@@ -217,12 +226,13 @@ cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** argu
     std::memcpy(l.parameters.data() + f.parameters[i].offset, arguments[i], f.parameters[i].bytes);
   return enqueue(s, [this, l = std::move(l)] {
     launch_figures const g = machine_.run(l);
-    kernel_figures& k = figures_[log_ ? readable(l.kernel->name) : std::string()];
-    ++k.launches;
-    k.sum.steps += g.steps;
-    k.sum.moved.asked += g.moved.asked;
-    k.sum.moved.read += g.moved.read;
-    k.sum.moved.written += g.moved.written;
+    for (kernel_figures* f : {&figures_[l.kernel], &all_}) {
+      ++f->launches;
+      f->instructions += g.steps;
+      f->asked += g.moved.asked;
+      f->read += g.moved.read;
+      f->written += g.moved.written;
+    }
   });
 }
 

@@ -1,6 +1,7 @@
 // The emulated device as the runtime sees it: streams of work that is done as late as it may be.
 #pragma once
 
+#include "figures.hpp"
 #include "machine.hpp"
 
 #include <cuda_runtime_api.h>
@@ -80,6 +81,7 @@ public:
   std::map<std::byte const*, std::size_t> pinned;
   bool is_pinned(void const* p) const;
   std::uint64_t next_event = 0;
+  std::vector<kernel_figures> take_figures();
   std::size_t processors = 132;  ///< multiprocessors that programs are told of
 
 private:
@@ -91,16 +93,13 @@ private:
     std::string_view ptx;
     std::unique_ptr<module> parsed;
   };
-  struct kernel_figures {
-    std::size_t launches = 0;
-    launch_figures sum;
-  };
   emulator::memory memory_;
   emulator::machine machine_{memory_};
   std::map<void*, code> modules_;
   std::map<void const*, std::pair<void*, std::string>> functions_;
   std::map<function const*, std::size_t> most_shared_;
-  std::map<std::string, kernel_figures> figures_;
+  std::map<function const*, kernel_figures> figures_;
+  kernel_figures all_;  ///< of those taken too
   CUstream_st default_;
   std::vector<cudaStream_t> streams_;
   cudaError_t sticky_ = cudaSuccess, last_ = cudaSuccess;

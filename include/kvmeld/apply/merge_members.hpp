@@ -1,6 +1,7 @@
 // Shared entries keep their members' norms, positions and scores (EMS section 4.2): done before keys merge.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/team.hpp>
@@ -10,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 namespace kvmeld {
@@ -155,12 +155,9 @@ private:
     auto const move = [&](auto* field, auto value) {
       using T = std::remove_reference_t<decltype(*field)>;
       static_assert(sizeof(T) == sizeof(std::uint32_t), "kvmeld: members' fields are words");
-      team.for_each(live, [&](std::uint32_t i) {
-        T const x = value(order[i]);
-        std::memcpy(&room[i], &x, sizeof x);
-      });
+      team.for_each(live, [&](std::uint32_t i) { write_aligned<T>(&room[i], value(order[i])); });
       team.sync();
-      team.for_each(live, [&](std::uint32_t i) { std::memcpy(field + i, &room[i], sizeof(T)); });
+      team.for_each(live, [&](std::uint32_t i) { field[i] = read_aligned<T>(&room[i]); });
       team.sync();
     };
     std::size_t const base = l.member_at(t.where, 0);

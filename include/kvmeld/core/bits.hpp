@@ -23,6 +23,26 @@ KVMELD_HD inline float bits_float(std::uint32_t u) {
   return x;
 }
 
+/// An object whose address is a multiple of its size: one access on a device, whose compiler takes a memcpy apart into
+/// bytes where it cannot see the alignment.
+template <class T> KVMELD_HD T read_aligned(void const* from) {
+#if defined(__CUDA_ARCH__)
+  return *static_cast<T const*>(from);
+#else
+  T x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+#endif
+}
+/// The same the other way.
+template <class T> KVMELD_HD void write_aligned(void* to, T x) {
+#if defined(__CUDA_ARCH__)
+  *static_cast<T*>(to) = x;
+#else
+  std::memcpy(to, &x, sizeof x);
+#endif
+}
+
 /// Bits that are set.
 KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 #if defined(__CUDA_ARCH__)

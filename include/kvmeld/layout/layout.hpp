@@ -118,14 +118,13 @@ private:
       std::uint32_t const pieces = channels / piece::size;
       team.for_each(rows * pieces, [&](std::uint32_t i) {
         std::uint32_t const row = i / pieces, channel = i % pieces * piece::size;
-        piece p;
-        copy_piece(&p, base + row * token_stride + channel);
+        piece const p = load_piece<T>(base + row * token_stride + channel);
         row_piece<float> x;
         for (std::uint32_t c = 0; c < piece::size; c += row_piece<float>::size) {
           for (std::uint32_t j = 0; j < row_piece<float>::size; ++j) {
             x.x[j] = element_traits<T>::to_float(p.x[c + j]);
           }
-          copy_piece(out + std::size_t{row} * ld + channel + c, &x);
+          store_piece(out + std::size_t{row} * ld + channel + c, x);
         }
       });
       return true;

@@ -181,10 +181,9 @@ public:
     team.for_each(tokens * channels, [&](std::uint32_t i) {
       std::uint32_t const t = i / channels, c = channel + i % channels;
       std::uint8_t const* const block = at(where, first + t, c / block_channels);
-      half scale;
+      half scale;  // blocks may begin at odd addresses
       std::memcpy(&scale, block, sizeof scale);
-      std::int8_t code;
-      std::memcpy(&code, block + 2 + c % block_channels, sizeof code);
+      auto const code = static_cast<std::int8_t>(block[2 + c % block_channels]);
       out[std::size_t{t} * ld + i % channels] =
           element_traits<half>::to_float(scale) * static_cast<float>(code);
     });
@@ -202,7 +201,7 @@ public:
       std::memcpy(block, &scale, sizeof scale);
       for (std::uint32_t c = 0; c < block_channels; ++c) {
         std::int8_t const code = detail::int8_code(value(first + c) * inverse);
-        std::memcpy(block + 2 + c, &code, sizeof code);
+        block[2 + c] = static_cast<std::uint8_t>(code);
       }
     });
   }

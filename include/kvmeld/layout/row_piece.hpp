@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/unrolled.hpp>
 
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,14 @@ template <class T>
 inline constexpr bool fits_pieces = std::is_default_constructible_v<T>&& std::is_trivially_copyable_v<T> &&
                                     (sizeof(T) == 4 || sizeof(T) == 2 || sizeof(T) == 1);
 
+namespace detail {
+
+template <class T>
+using bits_of = std::conditional_t<sizeof(T) == 4, std::uint32_t,
+                                   std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>;
+
+}  // namespace detail
+
 /// Whether 16 bytes at once may be read or written here.
 KVMELD_HD inline bool is_piece_aligned(void const* p) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
@@ -32,6 +41,42 @@ KVMELD_HD inline void copy_piece(void* to, void const* from) {
   *static_cast<uint4*>(to) = *static_cast<uint4 const*>(from);
 #else
   std::memcpy(to, from, 16);
+#endif
+}
+
+/// A piece in registers from such a place. On a device words are taken apart there: a piece that 16 bytes are stored to at
+/// once would have to lie in memory.
+template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {
+  row_piece<T> p;
+#if defined(__CUDA_ARCH__)
+  using bits = detail::bits_of<T>;
+  uint4 const v = *static_cast<uint4 const*>(from);
+  std::uint32_t const words[4] = {v.x, v.y, v.z, v.w};
+  unrolled<row_piece<T>::size>([&](auto channel) {
+    constexpr std::uint32_t c = decltype(channel)::value, byte = c * sizeof(T);
+    bits const x = static_cast<bits>(words[byte / 4] >> byte % 4 * 8);
+    std::memcpy(&p.x[c], &x, sizeof x);
+  });
+#else
+  copy_piece(&p, from);
+#endif
+  return p;
+}
+
+/// The same the other way.
+template <class T> KVMELD_HD void store_piece(void* to, row_piece<T> const& p) {
+#if defined(__CUDA_ARCH__)
+  using bits = detail::bits_of<T>;
+  std::uint32_t words[4] = {};
+  unrolled<row_piece<T>::size>([&](auto channel) {
+    constexpr std::uint32_t c = decltype(channel)::value, byte = c * sizeof(T);
+    bits x;
+    std::memcpy(&x, &p.x[c], sizeof x);
+    words[byte / 4] |= static_cast<std::uint32_t>(x) << byte % 4 * 8;
+  });
+  *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+#else
+  copy_piece(to, &p);
 #endif
 }
 

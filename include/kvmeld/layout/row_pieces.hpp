@@ -66,15 +66,12 @@ public:
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
     segment<T> const s = layout_.locate(where_, slot);
     T const* const from = s.base + std::int64_t{index} * piece::size * s.channel_stride;
+    if (whole(from, s.channel_stride, index)) return load_piece<T>(from);
     piece p;
-    if (whole(from, s.channel_stride, index)) {
-      copy_piece(&p, from);
-    } else {
-      unrolled<piece::size>([&](auto channel) {
-        constexpr std::uint32_t c = decltype(channel)::value;
-        p.x[c] = c < width(index) ? from[std::int64_t{c} * s.channel_stride] : T{};
-      });
-    }
+    unrolled<piece::size>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      p.x[c] = c < width(index) ? from[std::int64_t{c} * s.channel_stride] : T{};
+    });
     return p;
   }
 
@@ -82,7 +79,7 @@ public:
     segment<T> const s = layout_.locate(where_, slot);
     T* const to = s.base + std::int64_t{index} * piece::size * s.channel_stride;
     if (whole(to, s.channel_stride, index)) {
-      copy_piece(to, &p);
+      store_piece(to, p);
     } else {
       unrolled<piece::size>([&](auto channel) {
         constexpr std::uint32_t c = decltype(channel)::value;

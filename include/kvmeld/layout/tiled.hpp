@@ -183,12 +183,9 @@ public:
     return rows_.width() % piece::size == 0 && is_piece_aligned(at) ? at : nullptr;
   }
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
-    piece p;
-    if (T const* const at = address(slot, index)) {
-      copy_piece(&p, at);
-      return p;
-    }
+    if (T const* const at = address(slot, index)) return load_piece<T>(at);
     segment<T> const s = rows_.groups().locate(where_, slot);
+    piece p;
     unrolled<piece::size>([&](auto channel) {
       constexpr std::uint32_t c = decltype(channel)::value;
       p.x[c] = c < width(index) ? *rows_.at(s, 0, index * piece::size + c) : T{};
@@ -196,7 +193,7 @@ public:
     return p;
   }
   KVMELD_HD void write(slot_t slot, std::uint32_t index, piece const& p) const {
-    if (T const* const at = address(slot, index)) return copy_piece(const_cast<T*>(at), &p);
+    if (T const* const at = address(slot, index)) return store_piece(const_cast<T*>(at), p);
     segment<T> const s = rows_.groups().locate(where_, slot);
     unrolled<piece::size>([&](auto channel) {
       constexpr std::uint32_t c = decltype(channel)::value;

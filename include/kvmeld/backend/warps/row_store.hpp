@@ -1,6 +1,7 @@
 // Rows of a track in shared memory as they are stored, for matrix units.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/matrix_format.hpp>
@@ -14,7 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -78,17 +78,14 @@ public:
       if (T const* const from = rows.address(s, piece)) {
         team.copy_ahead(to, from);
       } else {
-        row_piece<T> const p = rows.read(s, piece);
-        copy_piece(to, &p);
+        store_piece(to, rows.read(s, piece));
       }
     });
   }
 
   /// Channels `channel` (even) and the next of a row.
   KVMELD_HD std::uint32_t word(std::uint32_t row, std::uint32_t channel) const {
-    std::uint32_t w;
-    std::memcpy(&w, data_ + std::size_t{row} * pitch_ + channel, sizeof w);
-    return w;
+    return read_aligned<std::uint32_t>(data_ + std::size_t{row} * pitch_ + channel);
   }
 
   /// A piece of a row.
@@ -123,8 +120,7 @@ public:
   KVMELD_HD float inverse_norm(std::uint32_t row) const {
     float sums[piece_size] = {};
     for (std::uint32_t piece = 0; piece < steps_ * (matrix_step / piece_size); ++piece) {
-      row_piece<T> p;
-      copy_piece(&p, data_ + std::size_t{row} * pitch_ + piece * piece_size);
+      row_piece<T> const p = load_piece<T>(data_ + std::size_t{row} * pitch_ + piece * piece_size);
       for (std::uint32_t c = 0; c < piece_size; ++c) {
         float const x = element_traits<T>::to_float(p.x[c]);
         sums[c] += x * x;

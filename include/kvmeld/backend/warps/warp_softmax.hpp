@@ -39,9 +39,7 @@ KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t
   unrolled<8>([&](auto channel) {
     constexpr std::uint32_t c = decltype(channel)::value;
     if (first + c >= channels) return;
-    std::uint16_t bits;
-    std::memcpy(&bits, row + first + c, sizeof bits);
-    words.w[c / 2] |= std::uint32_t{bits} << (16 * (c % 2));
+    words.w[c / 2] |= std::uint32_t{read_aligned<std::uint16_t>(row + first + c)} << (16 * (c % 2));
   });
   return words;
 }
@@ -70,8 +68,7 @@ KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece 
   unrolled<Slots * Pieces>([&](auto number) {
     constexpr std::uint32_t i = decltype(number)::value / Pieces, j = decltype(number)::value % Pieces;
     if (piece_of(j) >= there) return;
-    piece const p = rows.read(slots[i], piece_of(j));
-    copy_piece(to[i][j].w, &p);
+    store_piece(to[i][j].w, rows.read(slots[i], piece_of(j)));
   });
 }
 
