@@ -23,15 +23,20 @@ struct compose_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     plan_ref const& step = wave.step;
+    if (wave.state[t.item].still != 0) return;
     team.for_each(wave.state[t.item].length, [&](std::uint32_t s) {
       std::size_t const i = plan.at(t.item, s);
       if (plan.what[i] == fate::drop || plan.what[i] == fate::spread) return;
       bool const held = plan.what[i] == fate::keep;
       std::size_t const root = step.at(t.item, held ? s : plan.target[i]);
-      plan.key_weight[i] *= step.key_weight[root];
-      plan.value_weight[i] *= step.value_weight[root];
-      plan.degree_weight[i] *= step.degree_weight[root];
-      if (step.what[root] == fate::keep) return;
+      float const key = step.key_weight[root], value = step.value_weight[root],
+                  degree = step.degree_weight[root];
+      bool const kept = step.what[root] == fate::keep;
+      if (kept && key == 1.0f && value == 1.0f && degree == 1.0f) return;  // most entries, most rounds
+      plan.key_weight[i] *= key;
+      plan.value_weight[i] *= value;
+      plan.degree_weight[i] *= degree;
+      if (kept) return;
       plan.what[i] = !held && step.what[root] == fate::merge ? plan.what[i] : step.what[root];
       plan.target[i] = step.target[root];
       plan.span[i] = step.span[root];

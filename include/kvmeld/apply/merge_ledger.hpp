@@ -31,7 +31,7 @@ struct merge_ledger_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
-    if (begin >= n) return;
+    if (begin >= n || wave.state[t.item].still != 0) return;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
       member_list const m = members_of(wave, t.item, begin + i);
       if (m.count > 1) merge_set(t, begin + i, m);

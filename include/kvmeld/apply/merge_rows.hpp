@@ -67,7 +67,7 @@ private:
   template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
-    if (begin >= n) return;
+    if (begin >= n || wave.state[t.item].still != 0) return;
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
     blend_buffers const b(team, layout.channels());
@@ -211,7 +211,7 @@ private:
   template <class Team> KVMELD_HD void tokens_first(Team const& team, tile const& t) const {
     using T = typename Layout::element_type;
     std::uint32_t const n = wave.state[t.item].length;
-    if (n == 0) return;
+    if (n == 0 || wave.state[t.item].still != 0) return;
     std::uint32_t const first = t.index * channel_slice;
     std::uint32_t const channels = min_of(channel_slice, layout.channels() - first);
     float const* const weight = weights() + map.at(t.item, 0);

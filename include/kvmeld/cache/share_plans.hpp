@@ -88,6 +88,7 @@ struct broadcast_phase : scope_phase {
     if (leads(t)) return;
     plan_ref const& step = wave.step;
     std::uint32_t const leader = t.item - t.item % wave.scope;
+    if (wave.state[leader].still != 0 && wave.state[t.item].still != 0) return;
     team.for_each(wave.state[leader].length, [&](std::uint32_t s) {
       std::size_t const from = step.at(leader, s), to = step.at(t.item, s);
       step.what[to] = step.what[from];

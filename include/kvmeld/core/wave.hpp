@@ -29,6 +29,7 @@ struct track_state {
   std::uint32_t recents;   ///< entries at the end that the selector pinned as the local window
   std::uint32_t shielded;  ///< length of the beginning that is frozen or not writable
   std::uint32_t active;    ///< 1 while the track is above its budget and makes progress
+  std::uint32_t still;     ///< 1: what `link` listed last, and the step with it, changes nothing
   float low, high;         ///< bracket of a threshold that an identifier narrows over several launches
 
   /// Entries that still have to go.

@@ -87,7 +87,7 @@ template <class Launch, class Identify, class Keys, class Values>
 void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   thin_out(launch, identify.guard, x);
   launch(recount_phase{launch.wave, identify.guard.rounds});
-  launch(link_phase{launch.wave, launch.wave.step});
+  launch(link_phase{launch.wave, launch.wave.step, true});
 }
 
 }  // namespace guard

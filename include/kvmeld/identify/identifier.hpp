@@ -84,12 +84,15 @@ struct round_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     std::uint32_t const n = s.length;
-    team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
+    bool const active = s.active != 0;
+    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is.
+    if (s.still == 0) team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
-    if (s.active == 0) {
-      if (team.lane() == 0) s.merged = 0;
-      return;
+    if (team.lane() == 0) {
+      s.merged = 0;
+      if (active) s.still = 0;
     }
+    if (!active) return;
     role const* const roles = wave.roles + wave.at(t.item, 0);
     slot_t* const field = wave.field + wave.at(t.item, 0);
     auto const lives = [&](std::uint32_t i) { return wave.plan.what[wave.plan.at(t.item, i)] == fate::keep; };
@@ -118,7 +121,6 @@ struct round_phase {
     if (team.lane() == 0) {
       s.field = members;
       s.centers = centers;
-      s.merged = 0;
       s.alive -= dropped;
     }
   }

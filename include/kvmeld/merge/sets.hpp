@@ -83,24 +83,39 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
   sort_slots(list, n, [](slot_t a, slot_t b) { return a < b; });
 }
 
-/// Lists the sets of `map` (the step or the plan) into set_end and set_member.
+/// Lists the sets of `map` (the step or the plan) into set_end and set_member, and finds out whether it changes anything.
 struct link_phase {
   wave_ref wave;
   plan_ref map;
+  bool thinned = false;  ///< sets were struck out after they were weighed: what was kept has weights yet
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const n = wave.state[t.item].length;
+    track_state const& was = wave.state[t.item];
+    std::uint32_t const n = was.length;
+    if (was.still != 0 && was.active == 0 && map.what == wave.step.what) return;  // listed so before
     slot_t* const end = wave.set_end + wave.at(t.item, 0);
     slot_t* const member = wave.set_member + wave.at(t.item, 0);
     std::size_t const base = map.at(t.item, 0);
     auto const joins = [&](std::uint32_t i) {
       return map.what[base + i] == fate::merge || map.what[base + i] == fate::share;
     };
-    team.for_each(n, [&](std::uint32_t i) { end[i] = 0; });
+    std::uint32_t changes = 0;
+    team.for_each(n, [&](std::uint32_t i) {
+      end[i] = 0;
+      changes |= map.what[base + i] != fate::keep ? 1u : 0u;
+    });
+    changes = team.reduce(changes, op_max{});
+    if (changes == 0) {
+      if (team.lane() == 0) {
+        wave.state[t.item].spreads = 0;
+        wave.state[t.item].still = thinned ? 0 : 1;
+      }
+      return;
+    }
     team.sync();
     team.for_each(n, [&](std::uint32_t i) {
       if (joins(i)) team.fetch_add(&end[map.target[base + i]], 1);
@@ -131,7 +146,10 @@ struct link_phase {
     std::uint32_t const spreads = compact_indices(
         team, n, [&](std::uint32_t i) { return map.what[base + i] == fate::spread; },
         [&](std::uint32_t rank, std::uint32_t i) { member[s.total + rank] = i; });
-    if (team.lane() == 0) wave.state[t.item].spreads = spreads;
+    if (team.lane() == 0) {
+      wave.state[t.item].spreads = spreads;
+      wave.state[t.item].still = 0;
+    }
   }
 };
 

@@ -77,7 +77,7 @@ public:
         if (team.lane() == 0) visit(oldest, newest);
       });
     }
-    bool more = false;
+    bool more = false;  // and stays so
     follow(c, contiguous_range(team, n_).begin, ends[team.lane() + 1], more, visit);
     team.sync();
     return found;
@@ -103,34 +103,48 @@ private:
   using piece = row_piece<typename Layout::element_type>;
   using traits = element_traits<typename Layout::element_type>;
 
-  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one ends.
+  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one ends. A lane looks
+  /// behind the window alone, as far as `alone` entries; `more`: a set may be longer still.
   template <class Visit>
-  KVMELD_HD static std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
-                                        Visit visit) {
-    while (end > begin) {
+  KVMELD_HD std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
+                                 Visit visit) const {
+    constexpr std::uint32_t alone = 64;
+    while (end > begin && !more) {
       std::uint32_t const newest = end - 1;
-      std::uint32_t const reach = c.reach(newest);
-      more = more || (reach == reach_window && newest > reach_window);
-      visit(newest - reach, newest);
-      end = newest - reach;
+      std::uint32_t oldest = newest - c.reach(newest);
+      if (newest - oldest == reach_window) {
+        std::uint32_t const last = oldest - min_of(oldest, alone);
+        while (oldest > last && joins(c, oldest - 1, newest)) --oldest;
+        more = oldest == last && oldest > 0;
+      }
+      visit(oldest, newest);
+      end = oldest;
     }
     return end;
   }
+  /// Whether an entry next to a set's oldest is of the set.
+  KVMELD_HD bool joins(cut const& c, std::uint32_t entry, std::uint32_t newest) const {
+    return !(break_at_gap_ && apart(entry)) && order_key(similarity(entry, newest)) > c.bar;
+  }
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be longer than
-  /// the window: at the end, or after some turns, since chains of sets as long as the window do not meet. Cooperative;
+  /// a lane follows alone: at the end, or after some turns, since chains of sets that are cut off do not meet. Cooperative;
   /// barrier at the end.
   template <class Team>
   KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
     lane_range const mine = contiguous_range(team, n_);
     ends[team.lane() + 1] = mine.end;
+    bool more = false;
+    std::uint32_t sets = 0, left = 0, followed = ~0u;  // from where
     for (std::uint32_t turn = 1;; ++turn) {
-      bool more = false;
-      std::uint32_t sets = 0;
       std::uint32_t const entered = ends[team.lane() + 1];
-      std::uint32_t const left =
-          follow(c, mine.begin, entered, more, [&](std::uint32_t, std::uint32_t) { ++sets; });
+      if (entered != followed) {
+        more = false;
+        sets = 0;
+        left = follow(c, mine.begin, entered, more, [&](std::uint32_t, std::uint32_t) { ++sets; });
+        followed = entered;
+      }
       team.sync();
       ends[team.lane()] = left;
       team.sync();
@@ -158,9 +172,7 @@ private:
         std::uint32_t const rows = min_of(oldest, team.lanes());
         std::uint32_t joined = rows;
         if (team.lane() < rows) {
-          std::uint32_t const i = oldest - 1 - team.lane();
-          bool const joins = !(break_at_gap_ && apart(i)) && order_key(similarity(i, newest)) > c.bar;
-          if (!joins) joined = team.lane();
+          if (!joins(c, oldest - 1 - team.lane(), newest)) joined = team.lane();
         }
         joined = team.reduce(joined, op_min{});
         open = joined == rows;
