@@ -14,6 +14,8 @@
 #include "backend/instruction_sets.hpp"
 #include "support/random_cache.hpp"
 
+namespace rows_cases {
+
 using support::dice;
 
 namespace {
@@ -301,3 +303,5 @@ TEST_CASE("a softmax in tiles is the softmax") {
     }
   }
 }
+
+}  // namespace rows_cases

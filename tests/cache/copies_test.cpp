@@ -11,6 +11,8 @@
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 
+namespace copies_cases {
+
 namespace {
 
 using kvmeld::budget;
@@ -150,3 +152,5 @@ TEST_CASE("a wave of any size gives the same result") {
     CHECK(first == bytes);
   }
 }
+
+}  // namespace copies_cases

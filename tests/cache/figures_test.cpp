@@ -18,6 +18,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace figures_cases {
+
 using cache_test::refusal_of;
 using kvmeld::compose::composed;
 using kvmeld::compose::composed_of;
@@ -372,3 +374,5 @@ TEST_CASE("the output error of probes is that of naive sums") {
                           " query heads need ", 2 * heads));
   }
 }
+
+}  // namespace figures_cases

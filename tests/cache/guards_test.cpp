@@ -11,6 +11,8 @@
 #include "refusal.hpp"
 #include "support/random_cache.hpp"
 
+namespace guards_cases {
+
 namespace {
 
 using cache_test::check_text;
@@ -203,3 +205,5 @@ TEST_CASE("NaN in a visible key shows in the output, and counts for no score") {
   for (std::uint32_t s = 0; s < 100; ++s) CHECK(cache.ledger().channel_data[0][s] == 0.0f);
 }
 #endif
+
+}  // namespace guards_cases

@@ -11,6 +11,8 @@
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 
+namespace lifecycle_cases {
+
 namespace {
 
 using kvmeld::budget;
@@ -231,3 +233,5 @@ TEST_CASE("nothing to do changes no bit") {
   CHECK(memory == held);
   CHECK(support::ledger_bytes(cache) == ledger);
 }
+
+}  // namespace lifecycle_cases

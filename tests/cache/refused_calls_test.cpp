@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+namespace refused_calls_cases {
+
 namespace {
 
 using cache_test::refused;
@@ -171,3 +173,5 @@ TEST_CASE("rebind refuses tensors that do not fit") {
   kvmeld::strided<float> const null(nullptr, "LSHTC", extent, 8);
   w.refuses(bind(x.keys, null), {"values", "null", "tensor"});
 }
+
+}  // namespace refused_calls_cases

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+namespace refused_construction_cases {
+
 namespace {
 
 using cache_test::check_text;
@@ -156,3 +158,5 @@ TEST_CASE("the first problem is named, in the order score, selector, identifier,
   p.select.recents = quantity::of_budget(2.0);
   refuses_policy(p, {"select::top.recents"});
 }
+
+}  // namespace refused_construction_cases

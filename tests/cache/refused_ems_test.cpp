@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+namespace refused_ems_cases {
+
 namespace {
 
 using cache_test::check_text;
@@ -77,3 +79,5 @@ TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never 
   cache.compress({0}, kvmeld::budget::entries(7));
   CHECK(cache.longest(0) == 7);
 }
+
+}  // namespace refused_ems_cases

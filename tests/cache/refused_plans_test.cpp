@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace refused_plans_cases {
+
 namespace {
 
 using cache_test::refused;
@@ -150,3 +152,5 @@ TEST_CASE("a plan in words") {
   cache_test::check_text(text, {"head 0", "head 1", "20 -> 20", "merge 6", "+ 8", "+ 9", "drop 4-5",
                                 "spread 8 over slots 10 to 12", "15 entries stay"});
 }
+
+}  // namespace refused_plans_cases

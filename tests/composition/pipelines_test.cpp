@@ -10,6 +10,8 @@
 
 #include "life.hpp"
 
+namespace pipelines_cases {
+
 namespace {
 
 using namespace kvmeld;
@@ -88,3 +90,5 @@ TEST_CASE("pipelines of centres") {
       "19", policy{hits, banded, identify::nearest_center<admit::ema_threshold>{}, merge::average{}});
   same_when_composed("20", policy{recent, banded, by_key{{0.2f}}, merge::score_weighted{}});
 }
+
+}  // namespace pipelines_cases

@@ -11,6 +11,8 @@
 #include "life.hpp"
 #include "support/random_cache.hpp"
 
+namespace table_cases {
+
 namespace {
 
 using composition_test::subject;
@@ -95,3 +97,5 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
   MESSAGE(accepted, " compositions ran, ", refused, " were refused");
   CHECK(accepted > 300);
 }
+
+}  // namespace table_cases

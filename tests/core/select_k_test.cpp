@@ -13,6 +13,8 @@
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
+namespace select_k_cases {
+
 namespace {
 
 using list = std::vector<std::uint32_t>;
@@ -183,3 +185,5 @@ TEST_CASE("contiguous_range covers every index once, in order") {
     }
   }
 }
+
+}  // namespace select_k_cases

@@ -12,6 +12,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace certified_cases {
+
 using kvmeld::quantity;
 using numbers = reference::row;
 using support::dice;
@@ -322,3 +324,5 @@ TEST_CASE("no query breaks the certificate of KVMerger's sets") {
   CHECK(o.merges > o.tokens / 6);
   CHECK(o.closest > 0.6);
 }
+
+}  // namespace certified_cases

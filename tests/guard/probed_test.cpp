@@ -13,6 +13,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace probed_cases {
+
 using kvmeld::quantity;
 using support::dice;
 
@@ -249,3 +251,5 @@ TEST_CASE("guards and calls that make no sense are refused") {
   CHECK(cache.guarded_error(0, 0, 1) == 0.0f);
   CHECK_FALSE(cache.exact());
 }
+
+}  // namespace probed_cases

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+namespace executor_cases {
+
 namespace {
 
 using space = Kokkos::DefaultExecutionSpace;
@@ -216,3 +218,5 @@ TEST_CASE("a report that was asked for arrives") {
   CHECK(cache.length_bound(0) == 20);
   CHECK_FALSE(cache.poll_report());
 }
+
+}  // namespace executor_cases

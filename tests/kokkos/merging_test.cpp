@@ -4,6 +4,8 @@
 #include "device/evicting.hpp"
 #include "device/merging.hpp"
 
+namespace merging_cases {
+
 namespace {
 
 using space = Kokkos::DefaultExecutionSpace;
@@ -41,3 +43,5 @@ TEST_CASE("merges of tracks that share their budgets are the host's") {
 TEST_CASE("certified merges on Kokkos are the host's") {
   on_all_devices([](auto const& d) { device_test::guarded_merges(d); });
 }
+
+}  // namespace merging_cases

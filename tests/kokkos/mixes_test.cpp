@@ -3,6 +3,8 @@
 
 #include "support/compositions.hpp"
 
+namespace mixes_cases {
+
 using kokkos_test::same_on_all_teams;
 using lanes_test::row_keys;
 using lanes_test::token_keys;
@@ -28,3 +30,5 @@ TEST_CASE("certified merging on Kokkos is the host's") {
       preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2), quantity::entries(6));
   same_on_all_teams<row_keys>{}("chelsea", preset::chelsea::guarded(guard, clusters));
 }
+
+}  // namespace mixes_cases

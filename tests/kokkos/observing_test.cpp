@@ -3,6 +3,8 @@
 #include "device/merging.hpp"
 #include "device/observing.hpp"
 
+namespace observing_cases {
+
 using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace>;
 
 TEST_CASE("observed scores on Kokkos are the host's") {
@@ -16,3 +18,5 @@ TEST_CASE("merges that follow observed thresholds on Kokkos are the host's") {
     device_test::observed_merges(device{lanes});
   }
 }
+
+}  // namespace observing_cases

@@ -3,6 +3,8 @@
 
 #include "support/compositions.hpp"
 
+namespace presets_cases {
+
 using same = kokkos_test::same_on_all_teams<lanes_test::row_keys>;
 
 TEST_CASE("eviction presets on Kokkos are the host's") { support::each_eviction_preset(same{}); }
@@ -22,3 +24,5 @@ TEST_CASE("tracks of several tiles on Kokkos are the host's") {
   long_tracks("cam", kvmeld::preset::cam::over_h2o());
   long_tracks("kvmerger as printed", kvmeld::preset::kvmerger::paper_50());
 }
+
+}  // namespace presets_cases

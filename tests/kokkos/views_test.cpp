@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace views_cases {
+
 namespace {
 
 using space = Kokkos::DefaultHostExecutionSpace;
@@ -120,3 +122,5 @@ TEST_CASE("a cache over Views compresses as over plain tensors") {
   });
   CHECK(wrong == 0);
 }
+
+}  // namespace views_cases

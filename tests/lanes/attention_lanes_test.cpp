@@ -5,6 +5,8 @@
 
 #include <utility>
 
+namespace attention_lanes_cases {
+
 namespace {
 
 constexpr kvmeld::shape extent{2, 2, 2, 3, 16, 16, 150};
@@ -144,3 +146,5 @@ TEST_CASE("sinks, windows and rotated keys do not depend on the number of lanes"
     CHECK(host == every_option(support::lane_executor(lanes)));
   }
 }
+
+}  // namespace attention_lanes_cases

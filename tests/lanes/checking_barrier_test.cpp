@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+namespace checking_barrier_cases {
+
 namespace {
 
 std::vector<std::string> findings;  // written by one lane at a time: the last one to arrive at a barrier
@@ -161,3 +163,5 @@ TEST_CASE("scratch is poisoned, exactly as declared, and guarded") {
   REQUIRE(written.size() == 1);
   CHECK(holds(written[0], "beyond the 64 bytes"));
 }
+
+}  // namespace checking_barrier_cases

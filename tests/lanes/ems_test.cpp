@@ -4,6 +4,8 @@
 
 #include <utility>
 
+namespace ems_cases {
+
 using lanes_test::row_keys;
 using lanes_test::same_on_all_lanes;
 using lanes_test::token_keys;
@@ -76,3 +78,5 @@ TEST_CASE("scores of members, and attention to them, do not depend on the number
     CHECK(host == observe_members(support::lane_executor(lanes)));
   }
 }
+
+}  // namespace ems_cases

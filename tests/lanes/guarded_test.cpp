@@ -1,6 +1,8 @@
 // Guarded merging decides the same on any number of lanes.
 #include "scenario.hpp"
 
+namespace guarded_cases {
+
 using lanes_test::row_keys;
 using lanes_test::same_on_all_lanes;
 
@@ -67,3 +69,5 @@ TEST_CASE("measured merging does not depend on the number of lanes") {
     CHECK(host == measured(support::lane_executor(lanes)));
   }
 }
+
+}  // namespace guarded_cases

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+namespace hand_plans_cases {
+
 namespace {
 
 using kvmeld::fate;
@@ -142,3 +144,5 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
   CHECK(host.lengths == std::vector<std::uint32_t>{12, finding::evicted_fallback});
   for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
 }
+
+}  // namespace hand_plans_cases

@@ -2,6 +2,8 @@
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
+namespace mixes_cases {
+
 using kvmeld::shortfall;
 using lanes_test::same_on_all_lanes;
 using lanes_test::token_keys;
@@ -22,3 +24,5 @@ TEST_CASE("Chelsea over keys that run along tokens does not depend on the number
   support::each_chelsea_preset(
       [](char const* name, auto const& p) { same_on_all_lanes<token_keys>(name, p); });
 }
+
+}  // namespace mixes_cases

@@ -9,6 +9,8 @@
 
 #include "support/warp_executor.hpp"
 
+namespace padded_cases {
+
 namespace {
 
 using kvmeld::budget;
@@ -91,3 +93,5 @@ TEST_CASE("attention on warps does not see empty slots") {
   for (std::size_t i = 0; i < got.size(); ++i)
     CHECK(std::fabs(static_cast<double>(got[i]) - static_cast<double>(expected[i])) < 5e-4);
 }
+
+}  // namespace padded_cases

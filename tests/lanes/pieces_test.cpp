@@ -7,6 +7,8 @@
 #include "support/compositions.hpp"
 #include "support/test_layouts.hpp"
 
+namespace pieces_cases {
+
 namespace {
 
 // Rows of both tensors at multiples of 16 bytes; tracks longer than what a compaction looks through at a time.
@@ -77,3 +79,5 @@ TEST_CASE("rows at multiples of 16 bytes, on any number of lanes") {
   run("chelsea", kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                         kvmeld::quantity::entries(5)));
 }
+
+}  // namespace pieces_cases

@@ -2,6 +2,8 @@
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
+namespace presets_cases {
+
 using lanes_test::row_keys;
 using lanes_test::same_on_all_lanes;
 
@@ -38,3 +40,5 @@ TEST_CASE("tracks of several tiles do not depend on the number of lanes") {
   run("chelsea", kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                         kvmeld::quantity::entries(5)));
 }
+
+}  // namespace presets_cases

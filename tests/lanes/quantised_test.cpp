@@ -5,6 +5,8 @@
 
 #include <utility>
 
+namespace quantised_cases {
+
 namespace {
 
 constexpr kvmeld::shape extent{1, 1, 2, 1, 40, 36, 64};
@@ -42,3 +44,5 @@ TEST_CASE("rows of int8 with a scale each do not depend on the number of lanes")
     }
   });
 }
+
+}  // namespace quantised_cases

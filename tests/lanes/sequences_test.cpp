@@ -3,6 +3,8 @@
 
 #include "support/compositions.hpp"
 
+namespace sequences_cases {
+
 namespace {
 
 using namespace lanes_test;
@@ -64,3 +66,5 @@ TEST_CASE("living sequences are the same on any number of lanes") {
     same_on_all_lanes<token_keys>("h2o", kvmeld::preset::h2o::halves(), scope);
   }
 }
+
+}  // namespace sequences_cases

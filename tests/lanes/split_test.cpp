@@ -4,6 +4,8 @@
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
+namespace split_cases {
+
 using lanes_test::row_keys;
 using lanes_test::same_on_all_lanes;
 
@@ -25,3 +27,5 @@ TEST_CASE("shared budgets do not depend on the number of lanes") {
                                              kvmeld::quantity::entries(5)),
       kvmeld::shortfall::evict_lowest);
 }
+
+}  // namespace split_cases

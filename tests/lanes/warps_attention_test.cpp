@@ -9,6 +9,8 @@
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
+namespace warps_attention_cases {
+
 using namespace attention_test;
 
 namespace {
@@ -141,3 +143,5 @@ TEST_CASE("attention that warps have no tuned form for is the generic one") {
   CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 130, 20, 40}, {}));
   CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 24, 129, 40}, {}));
 }
+
+}  // namespace warps_attention_cases

@@ -12,6 +12,8 @@
 #include "support/compositions.hpp"
 #include "support/warp_executor.hpp"
 
+namespace warps_consecutive_cases {
+
 namespace {
 
 using rows = support::rows;
@@ -245,3 +247,5 @@ TEST_CASE_TEMPLATE("gaussian weights on warps are the host's", T, float, kvmeld:
     }
   }
 }
+
+}  // namespace warps_consecutive_cases

@@ -10,6 +10,8 @@
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
+namespace warps_observe_cases {
+
 namespace {
 
 using attention_test::call;
@@ -116,3 +118,5 @@ TEST_CASE("scores that warps have no tuned form for are the generic ones") {
   same_scores<float>(52, preset::h2o::halves(), 2, 0);
   same_scores<kvmeld::half, decltype(preset::h2o::halves()), float>(53, preset::h2o::halves(), 2, 0);
 }
+
+}  // namespace warps_observe_cases

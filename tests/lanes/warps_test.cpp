@@ -13,6 +13,8 @@
 #include "support/track_view.hpp"
 #include "support/warp_executor.hpp"
 
+namespace warps_cases {
+
 namespace {
 
 // 16-bit rows at multiples of 16 bytes, and wherever 17 and 19 channels put them.
@@ -339,3 +341,5 @@ TEST_CASE("without room in shared memory, and with tuning off, phases are the ge
     CHECK(executor.tuned_launches() == 0);
   }
 }
+
+}  // namespace warps_cases

@@ -12,6 +12,8 @@
 
 #include "support/cache_bytes.hpp"
 
+namespace addresses_cases {
+
 namespace {
 
 constexpr kvmeld::shape extent{2, 3, 4, 1, 5, 5, 6};
@@ -143,3 +145,5 @@ TEST_CASE("an order that is no permutation has slot stride 0") {
     CHECK(kvmeld::dense_strides(order, extent, 5).channel == 0);
   }
 }
+
+}  // namespace addresses_cases

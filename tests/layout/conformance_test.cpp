@@ -13,6 +13,8 @@
 #include "support/random_cache.hpp"
 #include "tensors.hpp"
 
+namespace conformance_cases {
+
 namespace {
 
 constexpr kvmeld::shape extent{2, 2, 2, 1, 24, 24, 23};
@@ -118,3 +120,5 @@ TEST_CASE("what is a layout") {
   CHECK(kvmeld::is_always_writable<kvmeld::strided<float>>::value);
   CHECK_FALSE(kvmeld::is_always_writable<support::paged<float>>::value);
 }
+
+}  // namespace conformance_cases

@@ -13,6 +13,8 @@
 #include "cross_case.hpp"
 #include "support/sanitizer.hpp"
 
+namespace cross_layout_cases {
+
 namespace {
 
 using namespace cross_test;
@@ -109,3 +111,5 @@ TEST_CASE("the same cache in every pair of layouts, quantised keys or values") {
   }
   all.check();
 }
+
+}  // namespace cross_layout_cases

@@ -17,6 +17,8 @@
 #include <cuda/std/mdspan>
 #endif
 
+namespace engine_layouts_cases {
+
 namespace {
 
 using cache_test::check_text;
@@ -335,3 +337,5 @@ TEST_CASE("mdspans are strided tensors") {
   CHECK(b.locate({}, 0).channel_stride == 40);
 }
 #endif
+
+}  // namespace engine_layouts_cases

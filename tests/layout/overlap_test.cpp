@@ -12,6 +12,8 @@
 #include "cache/refusal.hpp"
 #include "support/random_cache.hpp"
 
+namespace overlap_cases {
+
 using namespace layout_test;
 using kvmeld::cache_strides;
 using kvmeld::shape;
@@ -244,3 +246,5 @@ TEST_CASE("pages by table, as engines have them") {
   CHECK(is_folded(refusal(kvmeld::paged(from, P, {page, 0, 0, H * D, 1}, s, 16), values, s), "keys"));
   CHECK(is_folded(refusal(kvmeld::paged(from, P, {page, 0, 8, H * D, 1}, s, 16), values, s), "keys"));
 }
+
+}  // namespace overlap_cases

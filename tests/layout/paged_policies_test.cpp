@@ -1,6 +1,8 @@
 // Every preset on block tables, alone and beside other layouts.
 #include "policies.hpp"
 
+namespace paged_policies_cases {
+
 using kvmeld::bfloat16;
 using kvmeld::half;
 using namespace layout_test;
@@ -16,3 +18,5 @@ TEST_CASE("keys along tokens, half values in pages of 16") {
 TEST_CASE("bfloat16 keys in pages of 16, half values in groups of channels") {
   every_preset_same_as_plain<vllm_keys_tensor<bfloat16, 16>, vllm_values_tensor<half, 16>>();
 }
+
+}  // namespace paged_policies_cases

@@ -1,6 +1,8 @@
 // Every preset on layouts of the library and on those of the tests: K and V typed and laid out apart.
 #include "policies.hpp"
 
+namespace policies_cases {
+
 using kvmeld::bfloat16;
 using kvmeld::half;
 using namespace layout_test;
@@ -16,3 +18,5 @@ TEST_CASE("half keys in groups of channels, values in int8") {
 TEST_CASE("keys in int8, half values along tokens") {
   every_preset_same_as_plain<int8_tensor, transposed_tensor<half>>();
 }
+
+}  // namespace policies_cases

@@ -13,6 +13,8 @@
 
 #include "support/random_cache.hpp"
 
+namespace serving_cases {
+
 namespace {
 
 using kvmeld::half;
@@ -278,3 +280,5 @@ TEST_CASE("a KV head on several ranks: its scores have to be averaged over them"
     CHECK((w0.v == w1.v) == reduced);
   }
 }
+
+}  // namespace serving_cases

@@ -1,6 +1,8 @@
 // Pages that others use too: never written, never moved, and their entries pinned.
 #include "policies.hpp"
 
+namespace shared_pages_cases {
+
 using namespace layout_test;
 
 namespace {
@@ -97,3 +99,5 @@ TEST_CASE("the shielded beginning reaches to the last shared page") {
     CHECK(cache.ref().position(t, 28) == 57 - 7);
   });
 }
+
+}  // namespace shared_pages_cases

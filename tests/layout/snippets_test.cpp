@@ -11,6 +11,8 @@
 
 #include "../examples/engines/llama_cpp/sequence_state.hpp"
 
+namespace snippets_cases {
+
 namespace {
 
 using kvmeld::half;
@@ -175,3 +177,5 @@ TEST_CASE("the blocks of the engines' pages compile and run") {
   replicas(cache, [&](float const*, std::size_t elements) { reduced += elements; });
   CHECK(reduced == s.slots());
 }
+
+}  // namespace snippets_cases

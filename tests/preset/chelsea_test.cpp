@@ -11,6 +11,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace chelsea_cases {
+
 using doctest::Approx;
 using support::dice;
 
@@ -308,3 +310,5 @@ TEST_CASE("Chelsea while generating: appended tokens, persisted steps, a schedul
     CHECK(cache.ref().position(t, 67) == static_cast<int>(seen) - 1);
   }
 }
+
+}  // namespace chelsea_cases

@@ -10,6 +10,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace d2o_cases {
+
 using support::dice;
 
 namespace {
@@ -110,3 +112,5 @@ TEST_CASE("D2O refuses shares that are none") {
   support::engine_memory<float> memory(s);
   CHECK_THROWS_WITH(make_cache(memory, policy), "admit::ema_threshold.beta is 1.500000; allowed are 0 to 1");
 }
+
+}  // namespace d2o_cases

@@ -12,6 +12,8 @@
 #include "support/ems_view.hpp"
 #include "support/random_cache.hpp"
 
+namespace ems_decode_cases {
+
 using kvmeld::quantity;
 using support::dice;
 
@@ -174,3 +176,5 @@ TEST_CASE("EMS with collapsed entries generates as the reference does") {
       },
       false);
 }
+
+}  // namespace ems_decode_cases

@@ -13,6 +13,8 @@
 #include "support/ems_view.hpp"
 #include "support/random_cache.hpp"
 
+namespace ems_identities_cases {
+
 using doctest::Approx;
 using kvmeld::quantity;
 using support::dice;
@@ -413,3 +415,5 @@ TEST_CASE("planning and applying EMS is compressing it") {
     }
   }
 }
+
+}  // namespace ems_identities_cases

@@ -10,6 +10,8 @@
 #include "support/ems_view.hpp"
 #include "support/random_cache.hpp"
 
+namespace ems_cases {
+
 using doctest::Approx;
 using support::dice;
 
@@ -237,3 +239,5 @@ TEST_CASE("the product as printed, and keys alone") {
   for (int i = 0; i < 60; ++i) live<kvmeld::half, kvmeld::merge::collapsed, resemblance::keys>(d, count);
   report(count, 1000, 0.15);
 }
+
+}  // namespace ems_cases

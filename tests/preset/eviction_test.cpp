@@ -9,6 +9,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace eviction_cases {
+
 using support::dice;
 
 namespace {
@@ -184,3 +186,5 @@ TEST_CASE("SnapKV keeps the reference's entries under every pooling") {
   CHECK(count.compared > 500);
   CHECK(count.share() < 0.1);
 }
+
+}  // namespace eviction_cases

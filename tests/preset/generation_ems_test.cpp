@@ -3,6 +3,8 @@
 
 #include "support/toy_generation.hpp"
 
+namespace generation_ems_cases {
+
 namespace {
 
 namespace ems = kvmeld::preset::ems;
@@ -53,3 +55,5 @@ TEST_CASE("EMS with collapsed entries for 100,000 tokens") {
     MESSAGE("largest degree ", r.most_degree);
   }
 }
+
+}  // namespace generation_ems_cases

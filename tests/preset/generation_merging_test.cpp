@@ -3,6 +3,8 @@
 
 #include "support/toy_generation.hpp"
 
+namespace generation_merging_cases {
+
 namespace {
 
 namespace preset = kvmeld::preset;
@@ -50,3 +52,5 @@ TEST_CASE("mass-preserving merging for 50,000 tokens: never more degrees than to
   CHECK(r.largest_value <= 2.0001);
   MESSAGE("largest degree ", r.most_degree);
 }
+
+}  // namespace generation_merging_cases

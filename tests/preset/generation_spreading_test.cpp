@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+namespace generation_spreading_cases {
+
 namespace {
 
 namespace preset = kvmeld::preset;
@@ -60,3 +62,5 @@ TEST_CASE("Scissorhands for 100,000 tokens") {
   holds(r, o);
   CHECK(r.largest_value <= 2);
 }
+
+}  // namespace generation_spreading_cases

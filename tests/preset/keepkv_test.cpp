@@ -11,6 +11,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace keepkv_cases {
+
 using doctest::Approx;
 using support::dice;
 
@@ -193,3 +195,5 @@ TEST_CASE("KeepKV's parts by name") {
   p.identify.chunk = 1;
   CHECK(kvmeld::configuration_problem(p).find("chunk is 1") != std::string::npos);
 }
+
+}  // namespace keepkv_cases

@@ -9,6 +9,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace kvmerger_cases {
+
 using doctest::Approx;
 using support::dice;
 
@@ -257,3 +259,5 @@ TEST_CASE("KVMerger with an exact budget is the reference at the threshold that 
   CHECK(fine.compared > 300);
   CHECK(fine.share() < 0.25);
 }
+
+}  // namespace kvmerger_cases

@@ -11,6 +11,8 @@
 
 #include "support/random_cache.hpp"
 
+namespace recommended_cases {
+
 namespace {
 
 using support::dice;
@@ -102,3 +104,5 @@ TEST_CASE("the recommended preset keeps what the last queries look at and cluste
   CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::for_budget()) ==
         "local x top x chunked_bipartite:top_share x degree_weighted");
 }
+
+}  // namespace recommended_cases

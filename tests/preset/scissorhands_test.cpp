@@ -12,6 +12,8 @@
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
+namespace scissorhands_cases {
+
 using support::dice;
 
 namespace {
@@ -194,3 +196,5 @@ TEST_CASE("a generation with evictions keeps the reference's entries") {
   }
   CHECK(count.compared > 500);
 }
+
+}  // namespace scissorhands_cases

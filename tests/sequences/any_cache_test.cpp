@@ -5,6 +5,8 @@
 
 #include <map>
 
+namespace any_cache_cases {
+
 using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
@@ -201,3 +203,5 @@ TEST_CASE("an any_cache moves and can be empty") {
   static_assert(std::is_nothrow_move_constructible_v<kvmeld::any_cache>);
   check_text(refusal_of([&] { none.open(1, 3); }), {"open", "sequence slot 1", "open already"});
 }
+
+}  // namespace any_cache_cases

@@ -1,6 +1,8 @@
 // What a cache's consumer can add to logits, and what a policy needs it to add.
 #include "life.hpp"
 
+namespace bias_cases {
+
 using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
@@ -115,3 +117,5 @@ TEST_CASE("ignored degrees weigh nothing in scores either") {
   degrees.observe({0, 0, 1}, queries, norms);
   CHECK(degrees.save(0) != plain.save(0));
 }
+
+}  // namespace bias_cases

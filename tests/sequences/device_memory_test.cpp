@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace device_memory_cases {
+
 using namespace sequences_test;
 
 TEST_CASE("the host never looks at memory of a device, and gets the same entries") {
@@ -251,3 +253,5 @@ TEST_CASE("an identifier never needs more rounds than it says") {
   CHECK(kvmeld::most_rounds(kvmeld::preset::kvmerger::for_budget().identify, 100, 20) == 1);
   CHECK(kvmeld::most_rounds(kvmeld::preset::chelsea::llama3().identify, 20, 20) == 0);
 }
+
+}  // namespace device_memory_cases

@@ -3,6 +3,8 @@
 
 #include "layout/tensors.hpp"
 
+namespace fork_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -116,3 +118,5 @@ TEST_CASE("shared rows are the engine's: not copied, frozen in both") {
   cache.compress({0}, budget::entries(12));
   CHECK(cache.longest(0) == 12);
 }
+
+}  // namespace fork_cases

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace length_bound_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -181,3 +183,5 @@ TEST_CASE("a trigger is due by the bound, which an immediate executor keeps at t
   immediate.compress({1}, budget::entries(20));
   CHECK(immediate.length_bound(1) == immediate.longest(1));
 }
+
+}  // namespace length_bound_cases

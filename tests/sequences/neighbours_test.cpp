@@ -3,6 +3,8 @@
 
 #include <functional>
 
+namespace neighbours_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -131,3 +133,5 @@ TEST_CASE("a sequence that is refused refuses the batch, and leaves it as it was
   CHECK(cache.longest(bad) == 50);
   CHECK(cache.longest(bad + 1) == 30);
 }
+
+}  // namespace neighbours_cases

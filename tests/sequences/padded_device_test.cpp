@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace padded_device_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -183,3 +185,5 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   CHECK(x.far.length_bound(0) == x.near.longest(0));
   x.check();
 }
+
+}  // namespace padded_device_cases

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace padded_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -285,3 +287,5 @@ TEST_CASE("tokens behind which a track was padded anew are not forgotten by trun
   check_padding(x.cache, 0, 44);
   CHECK(held_slots(x.cache, kvmeld::make_track(extent, 0, 0, 0)).size() == 24);
 }
+
+}  // namespace padded_cases

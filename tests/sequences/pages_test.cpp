@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace pages_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -320,3 +322,5 @@ TEST_CASE("what cannot be noted or adopted") {
   CHECK(cache.length(1, 1, 0) == 4);
   CHECK(cache.length(0, 1, 0) == 0);
 }
+
+}  // namespace pages_cases

@@ -14,6 +14,8 @@
 #include "reference/ledger_model.hpp"
 #include "support/random_cache.hpp"
 
+namespace random_lifecycle_cases {
+
 namespace {
 
 using kvmeld::budget;
@@ -387,3 +389,5 @@ TEST_CASE("random lives: Chelsea") {
   policy.identify.chunk = 6;
   lives<kind::chelsea>(policy, 200000);
 }
+
+}  // namespace random_lifecycle_cases

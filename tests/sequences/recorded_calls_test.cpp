@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace recorded_calls_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -232,3 +234,5 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   not_recorded("save", [&] { far.saved_bytes(0); });
   not_recorded("resume", [&] { far.resume(2, {bytes.data(), bytes.size()}); });
 }
+
+}  // namespace recorded_calls_cases

@@ -1,6 +1,8 @@
 // Bytes that are no saved ledger, not this cache's, or make no sense: refused, with the cache as it was.
 #include "life.hpp"
 
+namespace refused_bytes_cases {
+
 using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
@@ -228,3 +230,5 @@ TEST_CASE("the checksum is CRC-32") {
   std::uint32_t const first = kvmeld::crc32(reinterpret_cast<std::byte const*>(digits), 4);
   CHECK(kvmeld::crc32(reinterpret_cast<std::byte const*>(digits) + 4, 5, first) == 0xcbf43926u);
 }
+
+}  // namespace refused_bytes_cases

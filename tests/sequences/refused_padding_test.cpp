@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace refused_padding_cases {
+
 using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
@@ -140,3 +142,5 @@ TEST_CASE("saved ledgers go back to caches that are padded as theirs was") {
   cache.resume(1, cache.save(0));
   check_padding(cache, 1, 30);
 }
+
+}  // namespace refused_padding_cases

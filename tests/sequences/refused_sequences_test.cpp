@@ -3,6 +3,8 @@
 
 #include "layout/tensors.hpp"
 
+namespace refused_sequences_cases {
+
 using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
@@ -137,3 +139,5 @@ TEST_CASE("readings refuse arguments out of range") {
   check_text(refusal_of([&] { w.cache.longest(0); }), {"moved from"});
   CHECK(moved.longest(0) == 18);
 }
+
+}  // namespace refused_sequences_cases

@@ -1,6 +1,8 @@
 // A saved sequence goes on as if nothing had happened, in another slot of another cache.
 #include "life.hpp"
 
+namespace save_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -140,3 +142,5 @@ TEST_CASE("a span is filled, not a byte beyond") {
   cache.open(0, 0);
   CHECK(n - cache.saved_bytes(0) == std::size_t{4} * 7 * 13);
 }
+
+}  // namespace save_cases

@@ -3,6 +3,8 @@
 
 #include "layout/tensors.hpp"
 
+namespace scope_cases {
+
 using namespace sequences_test;
 using kvmeld::plan_scope;
 
@@ -222,3 +224,5 @@ TEST_CASE("scopes refuse tracks with other shared pages") {
   cache_test::check_text(cache_test::refusal_of([&] { cache.compress({0}, budget::entries(20)); }),
                          {"compress", "head 1", "may not be written of length 6", "has 0"});
 }
+
+}  // namespace scope_cases

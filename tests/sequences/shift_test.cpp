@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace shift_cases {
+
 using namespace sequences_test;
 using kvmeld::position_t;
 using kvmeld::rope_pairing;
@@ -370,3 +372,5 @@ TEST_CASE("shared rows do not turn: refused, or where the host cannot ask, found
     }
   });
 }
+
+}  // namespace shift_cases

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+namespace split_calls_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -353,3 +355,5 @@ TEST_CASE("waves hold whole splits") {
   sizes.budgets_over = split::head;
   CHECK(kvmeld::split_size_problem(sizes).empty());
 }
+
+}  // namespace split_calls_cases

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+namespace split_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -242,3 +244,5 @@ TEST_CASE("one threshold for all tracks of a split, and the most similar neighbo
   CHECK(count.compared > 60);
   CHECK(count.share() < 0.3);
 }
+
+}  // namespace split_cases

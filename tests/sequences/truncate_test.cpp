@@ -1,6 +1,8 @@
 // Going back is exact: what came after is as if it had never been, and what was merged is out of reach.
 #include "life.hpp"
 
+namespace truncate_cases {
+
 using namespace sequences_test;
 
 namespace {
@@ -109,3 +111,5 @@ TEST_CASE("a plan made before going back is forgotten") {
   cache.truncate(0, 18);
   CHECK(cache_test::refusal_of([&] { cache.apply(); }).find("no plan") != std::string::npos);
 }
+
+}  // namespace truncate_cases

@@ -15,6 +15,8 @@
 #include "layout/tensors.hpp"
 #include "support/test_layouts.hpp"
 
+namespace layout_cases {
+
 namespace {
 
 constexpr kvmeld::shape extent{2, 2, 2, 1, 24, 24, 23};
@@ -157,8 +159,8 @@ void names(std::string const& text, std::string const& what) {
 
 // Shared pages are not writable; one that is claimed twice as one's own is an overlap.
 struct shared_pages : layout_test::paged_tensor<kvmeld::half, 7> {
-  shared_pages() : paged_tensor(::extent, 24) {
-    for (std::uint32_t page = 0; page < 2; ++page) table[page] = table[pages(::extent) + page];
+  shared_pages() : paged_tensor(layout_cases::extent, 24) {
+    for (std::uint32_t page = 0; page < 2; ++page) table[page] = table[pages(layout_cases::extent) + page];
   }
 };
 
@@ -338,3 +340,5 @@ TEST_CASE("shared pages are left alone, and have to be") {
   for (auto& page : x.shared) page = 1;
   CHECK(layout_problem(x.view(), extent, 24) == "no slot is writable, so that nothing can be checked");
 }
+
+}  // namespace layout_cases

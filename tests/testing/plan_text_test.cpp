@@ -15,6 +15,8 @@
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 
+namespace plan_text_cases {
+
 using kvmeld::testing::dump_plan;
 using kvmeld::testing::load_plan;
 using kvmeld::testing::read_plan;
@@ -352,3 +354,5 @@ TEST_CASE("mutated texts are refused or are plans, never anything worse") {
   CHECK(read_well > 20);
   CHECK(loaded > 10);
 }
+
+}  // namespace plan_text_cases

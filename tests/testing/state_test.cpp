@@ -11,6 +11,8 @@
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 
+namespace state_cases {
+
 using kvmeld::testing::invariant_problem;
 using kvmeld::testing::watch;
 
@@ -207,3 +209,5 @@ TEST_CASE("the plan validator speaks for the whole cache") {
         "plan of track (layer 0, sequence 1, head 0) was made for 30 entries, but the track "
         "holds 31; plan again");
 }
+
+}  // namespace state_cases
