@@ -9,9 +9,9 @@ file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/i
 # kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...] [EMULATED [arguments ...]]):
 # the executable NAME in the current binary directory, its target NAME.program, and a test which is skipped where the program
 # ends with 77. With EMULATED, where the emulated device is built (tests/emulator), the same objects once more as
-# NAME_emulated, run with these arguments.
+# NAME_emulated, run with these arguments. ONLY_EMULATED: nothing else.
 function(kvmeld_nvcc_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TEST" "SOURCES;OPTIONS;LIBRARIES;EMULATED")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_EMULATED" "TEST" "SOURCES;OPTIONS;LIBRARIES;EMULATED")
   # The emulated device reads PTX as it is.
   set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
               -Wall,-Wextra,-fopenmp "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
@@ -33,16 +33,18 @@ function(kvmeld_nvcc_program name)
   set(archives ${arg_LIBRARIES})
   list(TRANSFORM archives REPLACE "(.+)" "$<TARGET_FILE:\\1>")
   set(program "${CMAKE_CURRENT_BINARY_DIR}/${name}")
-  add_custom_command(
-    OUTPUT "${program}"
-    COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects} ${archives}
-    DEPENDS ${objects} ${arg_LIBRARIES}
-    COMMENT "Linking ${name}"
-    VERBATIM)
-  add_custom_target(${name}.program ALL DEPENDS "${program}")
-  add_test(NAME ${arg_TEST} COMMAND "${program}")
-  set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
-  if(NOT TARGET kvmeld_emulator OR NOT ("EMULATED" IN_LIST ARGV OR DEFINED arg_EMULATED))
+  if(NOT arg_ONLY_EMULATED)
+    add_custom_command(
+      OUTPUT "${program}"
+      COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects} ${archives}
+      DEPENDS ${objects} ${arg_LIBRARIES}
+      COMMENT "Linking ${name}"
+      VERBATIM)
+    add_custom_target(${name}.program ALL DEPENDS "${program}")
+    add_test(NAME ${arg_TEST} COMMAND "${program}")
+    set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
+  endif()
+  if(NOT TARGET kvmeld_emulator OR NOT ("EMULATED" IN_LIST ARGV OR arg_ONLY_EMULATED))
     return()
   endif()
   add_custom_command(

@@ -19,7 +19,8 @@ constexpr std::uint32_t heads = 4, group = 4, channels = 128;
 constexpr double kept_share = 0.2;
 
 std::string short_name(std::string name) {
-  for (char const* noise : {"kvmeld::v0_1_exact_throws_serial::", "void detail::run_tiles<", "tuned_form::"}) {
+  for (char const* noise :
+       {"kvmeld::v0_1_exact_throws_serial::", "void detail::run_tiles<", "tuned_form::"}) {
     for (std::size_t at; (at = name.find(noise)) != name.npos;) name.erase(at, std::strlen(noise));
   }
   return name.substr(0, name.find_first_of("<,("));
@@ -38,8 +39,8 @@ sums print_kernels(double least) {
     all.moved += moved;
     if (moved > 0.02 * least)
       std::printf("|   %s | %llu | %.2f | %.2f | %.0f |\n", short_name(f.name).c_str(),
-                  static_cast<unsigned long long>(f.launches), moved / least, static_cast<double>(f.asked) / least,
-                  static_cast<double>(f.instructions) * 1e-6);
+                  static_cast<unsigned long long>(f.launches), moved / least,
+                  static_cast<double>(f.asked) / least, static_cast<double>(f.instructions) * 1e-6);
   }
   return all;
 }
@@ -54,12 +55,14 @@ double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget) {
   return s.key_dim * sizeof(element) * (2 * before + 2 * after + (before - after));
 }
 
-template <class Policy> void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
+template <class Policy>
+void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
   if (wanted != nullptr && std::strcmp(wanted, name) != 0) return;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
   kvmeld::limits sizes{s};
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
-  std::uint32_t const share = kvmeld::floor_share(kept, n), budget = shares ? kvmeld::min_of(768u, share) : share;
+  std::uint32_t const share = kvmeld::floor_share(kept, n),
+                      budget = shares ? kvmeld::min_of(768u, share) : share;
   if (shares) sizes.members = 3 * budget;
   std::size_t const count = s.slots() * channels;
   device_array<element> keys(count), values(count);
@@ -67,12 +70,13 @@ template <class Policy> void run(char const* name, char const* wanted, Policy co
   fill(values.data(), count, 2u);
   device_array<float> probabilities(std::size_t{s.query_heads()} * n);
   fill(probabilities.data(), std::size_t{s.query_heads()} * n, 3u);
-  kvmeld::merged_cache cache{
-      kvmeld::cuda_executor<>(), policy,
-      kvmeld::kv{kvmeld::strided<element>(keys.data(), "LSHTC", s, channels), kvmeld::strided<element>(values.data(), "LSHTC", s, channels)},
-      sizes};
+  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy,
+                             kvmeld::kv{kvmeld::strided<element>(keys.data(), "LSHTC", s, channels),
+                                        kvmeld::strided<element>(values.data(), "LSHTC", s, channels)},
+                             sizes};
   cache.open(0, n);
-  cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
+  cache.observe_rows({0, 0, 1},
+                     kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
   emulator::take_figures();
   cache.compress({0}, kvmeld::budget::entries(budget));
   double const least = bytes_to_move(s, budget);
@@ -89,9 +93,9 @@ template <class Policy> void run(char const* name, char const* wanted, Policy co
     fill(q.data(), s.query_heads() * channels, 4u);
     emulator::take_figures();
     kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
-                              kvmeld::rows_by_token<element const>(q.data(), 1, s.query_heads(), channels), cache.ref(),
-                              kvmeld::rows_by_token(out.data(), 1, s.query_heads(), channels), {},
-                              {parts, {memory.data(), floats}});
+                              kvmeld::rows_by_token<element const>(q.data(), 1, s.query_heads(), channels),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 1, s.query_heads(), channels),
+                              {}, {parts, {memory.data(), floats}});
     double const read = double{heads} * budget * (2 * channels * sizeof(element) + 4);
     sums const step = print_kernels(read);
     print_all(std::string("attend after ") + name, read, step);
@@ -103,8 +107,10 @@ template <class Policy> void run(char const* name, char const* wanted, Policy co
 int main(int count, char** arguments) {
   std::uint32_t const n = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 4096;
   char const* const wanted = count > 2 ? arguments[2] : nullptr;
-  std::printf("bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must move at least; `asked`: bytes\n"
-              "that loads and stores ask for, over the same; millions of instructions of all threads.\n\n", heads, channels);
+  std::printf("bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must "
+              "move at least; `asked`: bytes\n"
+              "that loads and stores ask for, over the same; millions of instructions of all threads.\n\n",
+              heads, channels);
   std::printf("| kernel | launches | moved | asked | instructions |\n|---|---|---|---|---|\n");
   run("streaming_llm", wanted, kvmeld::preset::streaming_llm::with_sinks(), n, kept_share);
   run("h2o", wanted, kvmeld::preset::h2o::halves(), n, kept_share);
