@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -47,6 +48,11 @@ __global__ void overwritten(int* out) {
   int const x = s[63 - threadIdx.x];
   s[threadIdx.x] = x;  // others may not have read yet
   out[threadIdx.x] = x;
+}
+__global__ void asserts(int* out, int most) {
+  assert(static_cast<int>(threadIdx.x) < most && "more threads than meant");
+  assert(most < 1000 && "a second string");  // the first one's name is then like a label's
+  out[threadIdx.x] = 1;
 }
 __global__ void blocks_race(int* out) { out[0] = static_cast<int>(blockIdx.x); }
 __global__ void divided_barrier(int* out) {
@@ -320,6 +326,8 @@ int run(std::string const& name) {
     float* const out = device_copy(std::vector<float>(32));
     no_wait_for_copy<<<1, 32>>>(device_copy(std::vector<float>(128, 3.0f)), out);
     return expect(host_copy(out, 32)[5] == 3.0f, "copies nobody waited for");  // and so it is
+  } else if (name == "assertion") {
+    asserts<<<1, 32>>>(x, 8);
   } else if (name == "freed") {
     cudaFree(unwritten);
     fill<<<1, 32>>>(unwritten, 1);

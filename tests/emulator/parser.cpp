@@ -346,7 +346,8 @@ private:
       return o;
     }
     std::string_view const t = next();
-    if (t[0] == '$' || tables_.count(std::string(t))) {
+    std::string const word(t);  // strings of assertions may begin as labels do
+    if ((t[0] == '$' && out_->globals.count(word) == 0) || tables_.count(word) != 0) {
       o.what = operand::kind::label;
       o.name = t;
     } else

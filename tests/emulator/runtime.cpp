@@ -232,7 +232,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   gpu().advance(s);
-  return gpu().last(gpu().of(s)->work.empty() ? cudaSuccess : cudaErrorNotReady);
+  if (gpu().of(s)->work.empty()) return gpu().last(cudaSuccess);
+  return gpu().error() != cudaSuccess ? gpu().error() : cudaErrorNotReady;  // no error to be remembered
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   std::uint64_t const wanted = e->recorded;

@@ -19,16 +19,18 @@ template <class Space, bool Immediate = kvmeld::runs_on_host<Space>::value> stru
 
   template <class T> class array {
   public:
-    explicit array(std::size_t n) : view_("array", n) {}
+    explicit array(std::size_t n) : view_("array", n * sizeof(T)) {}
     explicit array(std::vector<T> const& from) : array(from.size()) { put(from); }
     array(array const&) = delete;
     array& operator=(array const&) = delete;
 
-    T* data() const { return view_.data(); }
-    void put(std::vector<T> const& from) { Kokkos::deep_copy(view_, on_host<T const>(from.data())); }
+    T* data() const { return reinterpret_cast<T*>(view_.data()); }
+    void put(std::vector<T> const& from) {
+      Kokkos::deep_copy(view_, on_host(reinterpret_cast<unsigned char const*>(from.data())));
+    }
     std::vector<T> get() const {
-      std::vector<T> out(view_.extent(0));
-      Kokkos::deep_copy(on_host<T>(out.data()), view_);
+      std::vector<T> out(view_.extent(0) / sizeof(T));
+      Kokkos::deep_copy(on_host(reinterpret_cast<unsigned char*>(out.data())), view_);
       return out;
     }
 
@@ -37,7 +39,7 @@ template <class Space, bool Immediate = kvmeld::runs_on_host<Space>::value> stru
       return Kokkos::View<U*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(data,
                                                                                           view_.extent(0));
     }
-    Kokkos::View<T*, typename Space::memory_space> view_;
+    Kokkos::View<unsigned char*, typename Space::memory_space> view_;  // T may have no default
   };
 
   executor_type executor(kvmeld::tuning tuning) const { return executor_type({}, lanes, tuning); }

@@ -112,12 +112,15 @@ private:
   };
 
   static void check(char const* call, cudaError_t e, std::string& problem) {
-    if (e != cudaSuccess) problem = message("record: ", call, " says ", cudaGetErrorString(e));
+    if (e == cudaSuccess) return;
+    cudaGetLastError();  // told by the problem: no error of whoever launches next
+    problem = message("record: ", call, " says ", cudaGetErrorString(e));
   }
   status launch(joint_launch& all) {
     executor_.write(static_cast<std::uint32_t*>(places_.data()), record_.numbers());
     cudaError_t const e = cudaGraphLaunch(ready_, executor_.stream());
     all.launched = e == cudaSuccess;
+    if (e != cudaSuccess) cudaGetLastError();
     return report(e == cudaSuccess ? std::string()
                                    : message("replay: cudaGraphLaunch says ", cudaGetErrorString(e)));
   }

@@ -170,6 +170,8 @@ public:
   cudaError_t error() const { return error_; }
   /// Keeps the first error.
   void note(cudaError_t e) const {
+    if (e == cudaSuccess) return;
+    cudaGetLastError();  // or whoever launches next would find it there
     if (error_ == cudaSuccess) error_ = e;
   }
   /// Launches enqueued so far; none while a record replays.

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <new>
+#include <optional>
 #include <utility>
 
 namespace kvmeld {
@@ -19,7 +20,9 @@ inline namespace KVMELD_ABI {
 struct async_resource {
   void* allocate(std::size_t bytes, cudaStream_t stream) const {
     void* p = nullptr;
-    return cudaMallocAsync(&p, bytes, stream) == cudaSuccess ? p : nullptr;
+    if (cudaMallocAsync(&p, bytes, stream) == cudaSuccess) return p;
+    cudaGetLastError();  // told by the null: no error of whoever launches next
+    return nullptr;
   }
   /// In order with the stream.
   void deallocate(void* p, std::size_t, cudaStream_t stream) const { cudaFreeAsync(p, stream); }
@@ -57,7 +60,7 @@ public:
   device_memory(Resource resource, std::size_t bytes, cudaStream_t stream)
       : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
     if (bytes_ == 0) return;
-    data_ = resource_.allocate(bytes_, stream_);
+    data_ = resource_->allocate(bytes_, stream_);
     if (data_ != nullptr) return;
     bytes_ = 0;
 #if KVMELD_EXCEPTIONS
@@ -65,7 +68,9 @@ public:
 #endif
   }
   /// A deep copy, on the same stream.
-  device_memory(device_memory const& other) : device_memory(other.resource_, other.bytes_, other.stream_) {
+  device_memory(device_memory const& other) {
+    if (other.data_ == nullptr) return;
+    *this = device_memory(*other.resource_, other.bytes_, other.stream_);
     if (data_ != nullptr) cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice, stream_);
   }
   /// The memory goes along.
@@ -83,14 +88,14 @@ public:
     return *this;
   }
   ~device_memory() {
-    if (data_ != nullptr) resource_.deallocate(data_, bytes_, stream_);
+    if (data_ != nullptr) resource_->deallocate(data_, bytes_, stream_);
   }
 
   void* data() const { return data_; }
   std::size_t size() const { return bytes_; }
 
 private:
-  Resource resource_{};
+  std::optional<Resource> resource_;  // resources need no default
   cudaStream_t stream_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;

@@ -1,0 +1,322 @@
+// An engine's decode step and its compressions as graphs: what eager calls on the device leave, bit for bit; and what is
+// refused.
+#include "device.cuh"
+#include "device/twins.hpp"
+
+#include <cstring>
+#include <string>
+
+namespace {
+
+using cuda_test::cuda_device;
+using element = __nv_bfloat16;
+using plain = kvmeld::strided<element>;
+template <class T> using array = cuda_device::array<T>;
+
+constexpr kvmeld::shape extent{2, 3, 2, 2, 32, 16, 128};
+
+struct own_stream {
+  own_stream() { REQUIRE(cudaStreamCreateWithFlags(&is, cudaStreamNonBlocking) == cudaSuccess); }
+  own_stream(own_stream const&) = delete;
+  own_stream& operator=(own_stream const&) = delete;
+  ~own_stream() { cudaStreamDestroy(is); }
+  cudaStream_t is = nullptr;
+};
+
+/// A cache over tensors that may move, with what attention reads and writes.
+class engine {
+public:
+  engine(cudaStream_t stream, std::vector<element> const& k, std::vector<element> const& v)
+      : keys_{array<element>(k), array<element>(k)},
+        values_{array<element>(v), array<element>(v)},
+        layouts_(std::vector<plain>{layout(keys_[0], extent.key_dim), layout(values_[0], extent.value_dim)}),
+        cache(kvmeld::cuda_executor<>(stream), kvmeld::preset::h2o::halves(),
+              kvmeld::kv{kvmeld::relocatable<plain>(layouts_.data(), extent.key_dim),
+                         kvmeld::relocatable<plain>(layouts_.data() + 1, extent.value_dim)},
+              kvmeld::limits{extent}) {}
+
+  void step(kvmeld::index_list slots, kvmeld::index_list counts, kvmeld::index_list accepted) {
+    std::uint32_t const heads = extent.query_heads();
+    cache.append(slots, counts);
+    cache.commit(slots, accepted);
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      kvmeld::query_batch const batch{layer, slots, accepted};
+      std::size_t const rows = std::size_t{3} * most_queries * heads;
+      auto const q =
+          kvmeld::rows_by_token<element const>(queries.data(), most_queries, heads, extent.key_dim);
+      auto const o = kvmeld::rows_by_token(out.data() + layer * rows * extent.value_dim, most_queries, heads,
+                                           extent.value_dim);
+      auto const sums = kvmeld::rows_by_head(lse.data() + layer * rows, most_queries, heads, 1);
+      if (layer == 0) {
+        kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, batch, q, cache.ref(), o,
+                                  sums);
+        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), most_queries, heads, 1));
+      } else {
+        kvmeld::attention::extend_and_observe(cache, kvmeld::attention_params{}, batch, q, o,
+                                              {kept.data(), kept_floats}, sums);
+      }
+    }
+  }
+  /// Both tensors to other memory, and the layouts with them.
+  void move() {
+    at_ = 1 - at_;
+    keys_[at_].put(keys_[1 - at_].get());
+    values_[at_].put(values_[1 - at_].get());
+    keys_[1 - at_].put(std::vector<element>(extent.slots() * extent.key_dim));
+    layouts_.put({layout(keys_[at_], extent.key_dim), layout(values_[at_], extent.value_dim)});
+  }
+  std::vector<element> rows() const {
+    std::vector<element> both = keys_[at_].get(), more = values_[at_].get();
+    both.insert(both.end(), more.begin(), more.end());
+    return both;
+  }
+
+  static constexpr std::uint32_t most_queries = 3;
+  static constexpr std::size_t heads_of_all = std::size_t{3} * most_queries * extent.query_heads();
+
+private:
+  static plain layout(array<element> const& at, std::uint32_t channels) {
+    return {at.data(), "LSTHC", extent, channels};
+  }
+  array<element> keys_[2], values_[2];
+  array<plain> layouts_;
+  std::size_t at_ = 0;
+
+public:
+  std::size_t kept_floats = kvmeld::attention::observed_floats(extent, 3, most_queries);
+  array<float> out{std::vector<float>(extent.layers * heads_of_all * extent.value_dim)},
+      lse{std::vector<float>(extent.layers * heads_of_all)}, kept{kept_floats};
+  array<element> queries{heads_of_all * extent.key_dim};
+  kvmeld::merged_cache<kvmeld::cuda_executor<>, decltype(kvmeld::preset::h2o::halves()),
+                       kvmeld::relocatable<plain>, kvmeld::relocatable<plain>>
+      cache;
+};
+
+template <class T> bool same_bits(std::vector<T> const& a, std::vector<T> const& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// Sums what its lanes left in more scratch than shared memory has.
+struct roomy_phase {
+  std::uint32_t* out;
+  std::uint32_t numbers;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 2; }
+  std::size_t scratch_bytes(int) const { return kvmeld::scratch_size(numbers * sizeof(std::uint32_t)); }
+  template <class Team> KVMELD_HD void operator()(Team const& team, kvmeld::tile const& t) const {
+    auto* const room = team.template scratch<std::uint32_t>(numbers);
+    team.for_each(numbers, [&](std::uint32_t i) { room[i] = i % (t.index + 3); });
+    team.sync();
+    std::uint32_t sum = 0;
+    team.for_each(numbers, [&](std::uint32_t i) { sum += room[numbers - 1 - i]; });
+    sum = team.reduce(sum, kvmeld::op_sum{});
+    if (team.lane() == 0) out[t.item * 2 + t.index] = sum;
+  }
+};
+
+template <class Call> std::string refusal_of(Call call) {
+  try {
+    call();
+  } catch (kvmeld::invalid_argument const& problem) {
+    return problem.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a decode step with attention, its compressions and tensors that move are in graphs as they are "
+          "outside") {
+  own_stream stream;
+  device_test::made_for const now(extent);
+  device_test::noise n(3);
+  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
+  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
+  engine eager(stream.is, k, v), replayed(stream.is, k, v);
+  auto const both = [&](auto f) {
+    f(eager);
+    f(replayed);
+  };
+  both([](engine& e) {
+    for (std::uint32_t slot : {0u, 1u, 2u}) e.cache.open(slot, 60 + 10 * slot, slot);
+  });
+  using graph = kvmeld::call_graph<kvmeld::cuda_executor<>>;
+  graph step(replayed.cache.executor()), shrink(replayed.cache.executor());
+  for (std::uint32_t i = 0; i < 24; ++i) {
+    std::vector<std::uint32_t> slots, counts, accepted;
+    for (std::uint32_t slot : {0u, 1u, 2u}) {
+      if (i != 0 && n.next() >> 30 == 0) continue;
+      slots.push_back(slot);
+      counts.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % 3);
+      accepted.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % counts.back());
+    }
+    std::vector<element> q;
+    for (std::size_t j = 0; j < engine::heads_of_all * extent.key_dim; ++j)
+      q.push_back(__float2bfloat16(n.uniform()));
+    both([&](engine& e) {
+      REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+      e.queries.put(q);
+    });
+    eager.step(slots, counts, accepted);
+    auto const calls = [&] { replayed.step(slots, counts, accepted); };
+    if (i == 0) {
+      step.record(calls);
+      CHECK(step.graph() != nullptr);
+    } else {
+      step.replay(calls);
+    }
+    if (i % 6 == 5) {
+      std::vector<std::uint32_t> table(extent.tracks());
+      for (std::uint32_t& budget : table) budget = 40 + n.next() % 20;
+      std::vector<std::uint32_t> const due = i == 5    ? std::vector<std::uint32_t>{0, 1, 2}
+                                             : i == 11 ? std::vector<std::uint32_t>{2}
+                                                       : std::vector<std::uint32_t>{1, 0};
+      auto const compress = [&](engine& e) {
+        e.cache.compress(due, kvmeld::budget::per_track(table.data()));
+      };
+      compress(eager);
+      if (i == 5) {
+        shrink.record([&] { compress(replayed); });
+      } else {
+        shrink.replay([&] { compress(replayed); });
+      }
+      REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+      replayed.move();
+    }
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    CHECK(same_bits(eager.out.get(), replayed.out.get()));
+    CHECK(same_bits(eager.lse.get(), replayed.lse.get()));
+  }
+  CHECK(same_bits(eager.rows(), replayed.rows()));
+  for (std::uint32_t slot : {0u, 1u, 2u}) {
+    CHECK(eager.cache.save(slot) == replayed.cache.save(slot));
+    CHECK(eager.cache.length_bound(slot) == replayed.cache.length_bound(slot));
+  }
+  CHECK(replayed.cache.executor().error() == cudaSuccess);
+}
+
+TEST_CASE("what a graph refuses") {
+  own_stream stream, other_stream;
+  std::vector<element> const k(extent.slots() * extent.key_dim), v(extent.slots() * extent.value_dim);
+  engine e(stream.is, k, v);
+  auto& cache = e.cache;
+  for (std::uint32_t slot : {0u, 1u, 2u}) cache.open(slot, 60);
+  using executor = kvmeld::cuda_executor<>;
+  using graph = kvmeld::call_graph<executor>;
+  {
+    executor elsewhere(other_stream.is), unnamed;
+    graph g(cache.executor()), by_default(unnamed), small(cache.executor(), 3);
+    CHECK(refusal_of([&] { g.include(elsewhere); }) ==
+          "call_graph: the executors have different streams; give one");
+    CHECK(refusal_of([&] { by_default.record([] {}); }).find("record: cudaStreamBeginCapture says ") == 0);
+    CHECK(refusal_of([&] {
+            small.record([&] {
+              cache.append({2}, {1});
+              cache.commit({2}, {1});
+            });
+          }) == "record: lists of more than 3 numbers; make more room");
+    CHECK(cache.tokens(2) == 60);
+    g.record([&] { cache.append({0}, {2}); });
+    CHECK(refusal_of([&] {
+            g.replay([&] { cache.append({0, 1}, {1, 1}); });
+          }) == "replay: a list of 2 where 1 were recorded; record with the longest");
+    CHECK(refusal_of([&] { g.replay([] {}); }) == "replay: fewer calls than were recorded; make the same");
+    CHECK(refusal_of([&] { g.replay([&] { cache.commit({0}, {1}); }); }) ==
+          "replay: other calls than were recorded; make the same, in the same order");
+    CHECK(refusal_of([&] { g.replay([&] { cache.shift(0, 1); }); }) ==
+          "shift: cannot be recorded; call it before or after");
+    g.replay([&] { cache.append({1}, {1}); });
+    cache.report_lengths(0);
+    cache.report_lengths(1);
+    CHECK(cache.longest(0) == 62);
+    CHECK(cache.longest(1) == 61);
+  }
+  {  // what waits breaks the capture, and the executor remembers
+    executor broken(stream.is);
+    graph g(broken);
+    std::uint32_t number = 0;
+    array<std::uint32_t> const from(std::vector<std::uint32_t>(1, 7));
+    CHECK(refusal_of([&] {
+            g.record([&] { broken.download(&number, from.data(), sizeof number); });
+          }).find("record: cudaStreamEndCapture says ") == 0);
+    CHECK(broken.error() != cudaSuccess);
+    CHECK(refusal_of([&] { g.record([] {}); }).find("record: a launch says ") == 0);
+    CHECK(g.graph() == nullptr);
+  }
+}
+
+TEST_CASE("errors that were told are nobody else's") {
+  kvmeld::cuda_executor<> executor;
+  CHECK_THROWS_AS(executor.allocate(std::size_t{1} << 60), std::bad_alloc);
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+  executor.note(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal));
+  CHECK(executor.error() != cudaSuccess);
+  CHECK(cudaPeekAtLastError() == cudaSuccess);
+}
+
+TEST_CASE("scratch beyond shared memory, eager and recorded") {
+  own_stream stream;
+  kvmeld::cuda_executor<> executor(stream.is);
+  kvmeld::call_graph<kvmeld::cuda_executor<>> g(executor);
+  auto const numbers = static_cast<std::uint32_t>(executor.most_scratch() / 4 + 1000);
+  array<std::uint32_t> sums(2 * extent.tracks());
+  roomy_phase const phase{sums.data(), numbers};
+  std::vector<std::uint32_t> const slots{0, 1, 2};
+  auto const launch = [&] {
+    auto const list = executor.stage(slots);
+    kvmeld::track_source const source{extent, {list.data(), 3}};
+    executor.run(phase, extent, extent.tracks(), source);
+  };
+  std::size_t const bytes = phase.scratch_bytes(1);
+  CHECK(refusal_of([&] { g.record(launch); }) ==
+        "record: a launch needs scratch; call reserve(" + std::to_string(bytes) + ") before");
+  auto const check = [&] {
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    auto const got = sums.get();
+    for (std::uint32_t i = 0; i < got.size(); ++i) {
+      std::uint32_t expected = 0;
+      for (std::uint32_t j = 0; j < numbers; ++j) expected += j % (i % 2 + 3);
+      CHECK(got[i] == expected);
+    }
+    sums.put(std::vector<std::uint32_t>(got.size()));
+  };
+  executor.reserve(bytes);
+  g.record(launch);
+  check();
+  launch();
+  check();
+  g.replay(launch);
+  check();
+}
+
+TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and no byte less") {
+  using executor = kvmeld::cuda_executor<kvmeld::workspace_resource>;
+  auto const policy = kvmeld::preset::h2o::halves();
+  array<plain> const nowhere(2);  // no row is looked at
+  std::size_t const lists = 4 * executor::staged_numbers;
+  std::uint32_t const workers = kvmeld::cuda_executor<>().workers();
+  std::size_t const cache = kvmeld::cache_bytes(kvmeld::limits{extent}, kvmeld::channels_of(policy), workers);
+  CHECK(lists % 256 == 0);
+  for (std::size_t missing : {std::size_t{0}, std::size_t{1}}) {
+    // A moved executor keeps its lists.
+    std::size_t const bytes = lists + cache - missing;
+    array<unsigned char> const room(bytes);
+    std::size_t used = 0;
+    auto const make = [&] {
+      kvmeld::merged_cache made{executor(nullptr, {room.data(), bytes, &used}), policy,
+                                kvmeld::kv{kvmeld::relocatable<plain>(nowhere.data(), extent.key_dim),
+                                           kvmeld::relocatable<plain>(nowhere.data() + 1, extent.value_dim)},
+                                kvmeld::limits{extent}};
+      made.open(0, 100);
+      made.append({0}, {9});
+      made.commit({0}, {4});
+      made.report_lengths(0);
+      CHECK(made.longest(0) == 104);
+      CHECK(used == bytes);
+    };
+    if (missing == 0) {
+      make();
+    } else {
+      CHECK_THROWS_AS(make(), std::bad_alloc);
+    }
+  }
+}

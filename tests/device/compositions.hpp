@@ -1,0 +1,42 @@
+// Every preset and mix of parts that can be chosen at run time: one type of cache for all of them.
+#pragma once
+
+#include "support/compositions.hpp"
+#include "twins.hpp"
+
+#include <kvmeld/compose/composed.hpp>
+
+#include <type_traits>
+
+namespace device_test {
+
+inline constexpr kvmeld::shape small{1, 3, 1, 2, 16, 8, 112};
+inline constexpr tokens_of_life short_life{90, 70, 48, 36, 28};
+
+/// `same_life` of the policy, its parts chosen at run time. What shares entries is no such part.
+template <class Device> struct same_composed {
+  Device const& device;
+
+  template <class Policy> void operator()(char const* name, Policy const& policy) const {
+    using merge = typename Policy::merge_type;
+    if constexpr (!kvmeld::shares_entries<merge>::value) {
+      // Exponentials differ in the last bit.
+      constexpr int units = std::is_same_v<merge, kvmeld::merge::gaussian> ||
+                            std::is_same_v<merge, kvmeld::merge::mass_preserving>;
+      same_life<typename Device::bfloat16>(device, name, kvmeld::compose::composed_of(policy), units,
+                                           kvmeld::tuning::off, short_life);
+    }
+  }
+};
+
+template <class Device> void compositions(Device const& device) {
+  made_for const now(small);
+  same_composed<Device> const same{device};
+  support::each_preset(same);
+  support::each_ems_preset(same);
+  support::each_center_mix(same);
+  support::each_consecutive_mix(same);
+  support::each_bipartite_mix(same);
+}
+
+}  // namespace device_test

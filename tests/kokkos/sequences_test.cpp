@@ -1,0 +1,21 @@
+// What sequences live through, on Kokkos' default execution space, as if it were a device.
+#include "device.hpp"
+#include "device/sequences.hpp"
+
+using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace, false>;
+
+TEST_CASE("beginnings that sequences share are on Kokkos as on the host") {
+  device_test::shared_beginnings(device{});
+}
+
+TEST_CASE("a context shifted on Kokkos is the host's") { device_test::shifts(device{}); }
+
+TEST_CASE("padded tracks on Kokkos are the host's") { device_test::padded_tracks(device{}); }
+
+TEST_CASE("notes of pages on Kokkos are the host's") { device_test::pages(device{}); }
+
+TEST_CASE("tracks of no length, of one entry and full ones on Kokkos are the host's") {
+  device_test::extremes(device{});
+}
+
+TEST_CASE("nothing is written beyond a track on Kokkos") { device_test::overfull_tracks(device{}); }
