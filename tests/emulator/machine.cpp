@@ -101,7 +101,6 @@ void block::enter(thread& t, function const& f, call_site const* call, instructi
     case kind::ctaid: x = axis(index_, x); break;
     case kind::nctaid: x = axis(l_.grid, x); break;
     case kind::lane: x = t.lane(); break;
-    case kind::warp: x = t.who.thread / 32u; break;
     case kind::local: x += reinterpret_cast<std::uintptr_t>(now.local.data()); break;
     case kind::shared_size: x = (l_.kernel->shared_bytes + 63) / 64 * 64; break;
     case kind::parameter: x += reinterpret_cast<std::uintptr_t>(now.parameters.data()); break;

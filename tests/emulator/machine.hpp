@@ -52,7 +52,6 @@ struct thread {
   };
   std::vector<copy> copies;  ///< asynchronous ones that nobody has waited for
   std::size_t copy_group = 0;
-  std::uint64_t steps = 0;
 
   unsigned lane() const { return who.thread % 32u; }
   void wait() {
@@ -122,7 +121,7 @@ public:
   void run();
 
   std::byte* shared() const { return shared_; }
-  /// A checked access; null where the address is the thread's own (local memory, parameters).
+  /// Checks an access; ends the launch where no device would go on.
   void access(thread& t, instruction const& i, memory::access a, std::byte* p, std::size_t bytes,
               void const* stored);
   void enter(thread& t, function const& f, call_site const* call, instruction const* back);

@@ -42,7 +42,7 @@ struct call_site {
 
 /// Values that a thread's registers begin with.
 struct preset_slot {
-  enum class kind { number, tid, ntid, ctaid, nctaid, lane, warp, local, shared_size, parameter } what;
+  enum class kind { number, tid, ntid, ctaid, nctaid, lane, local, shared_size, parameter } what;
   std::uint64_t number;
 };
 
