@@ -1,0 +1,7 @@
+// Measured guards, and attention of every kind, on Kokkos' default execution space.
+#include "device.hpp"
+#include "device/probing.hpp"
+
+TEST_CASE("merges that probes let pass, and how they are read, are on Kokkos as on the host") {
+  device_test::probed_merges(kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace>{});
+}
