@@ -44,12 +44,13 @@ template <class Device, class T, class Policy> void attend_every_way(twins<Devic
   for (std::size_t i = 0; i < near_ways.size(); ++i) {
     CAPTURE(i);
     floats far_out(out), far_lse(lse), far_scratch(out), far_errors(std::vector<float>(2 * heads));
+    auto const base = i % 2 == 0 ? kvmeld::lse_base::natural : kvmeld::lse_base::two;
     auto const attend = [&](auto& cache, kvmeld::attention_params const& params, T const* from, float* to,
                             float* sums) {
       kvmeld::attention::extend(cache.executor(), params, batch,
                                 kvmeld::rows_by_token(from, most, heads, extent.key_dim), cache.ref(),
                                 kvmeld::rows_by_token(to, most, heads, extent.value_dim),
-                                kvmeld::rows_by_head(sums, most, heads, 1));
+                                {kvmeld::rows_by_head(sums, most, heads, 1), base});
     };
     attend(pair.host(), near_ways[i], q.data(), out.data(), lse.data());
     attend(pair.device(), far_ways[i], far_q.data(), far_out.data(), far_lse.data());
