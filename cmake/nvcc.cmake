@@ -13,8 +13,12 @@ file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/i
 function(kvmeld_nvcc_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_EMULATED" "TEST" "SOURCES;OPTIONS;LIBRARIES;EMULATED")
   # The emulated device reads PTX as it is.
-  set(options -std=c++17 -O2 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
+  set(options -std=c++17 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
               -Wall,-Wextra,-fopenmp "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
+  # Of the host's code alone; nvcc takes one.
+  if(NOT "-O1" IN_LIST arg_OPTIONS)
+    list(PREPEND options -O2)
+  endif()
   set(objects)
   foreach(source IN LISTS arg_SOURCES)
     get_filename_component(unit "${source}" NAME_WE)

@@ -21,6 +21,25 @@ template <class Device> void merges(Device const& device, bool usual = true) {
   }
 }
 
+/// KVMerger's sets otherwise: ended by gaps, chained, stored where the newest is; by a given threshold.
+template <class Device> void sets_otherwise(Device const& device) {
+  using half = typename Device::half;
+  made_for const now({2, 3, 2, 2, 32, 16, 112});
+  constexpr tokens_of_life life{90, 70, 48, 36, 28};
+  auto gaps = kvmeld::preset::kvmerger::for_budget(), chained = gaps;
+  gaps.identify.break_at_gap = true;
+  gaps.identify.pivot = kvmeld::identify::pivot_rule::newest;
+  chained.identify.anchor = kvmeld::identify::anchor_rule::chain;
+  auto printed = kvmeld::preset::kvmerger::paper_50();
+  printed.identify.admission.theta = 0.6f;
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    if (tuning == kvmeld::tuning::off && brief()) continue;  // `compositions` has the generic forms
+    same_life<half>(device, "between gaps", gaps, 1, tuning, life);
+    same_life<half>(device, "by a threshold", printed, 1, tuning, life);
+    if (!brief()) same_life<half>(device, "chained", chained, 1, tuning, life);  // has no tuned form
+  }
+}
+
 template <class Device> void shared_entries(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     same_life<typename Device::bfloat16>(device, "ems", kvmeld::preset::ems::shared(), 1, tuning);

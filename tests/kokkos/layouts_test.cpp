@@ -2,6 +2,8 @@
 #include "device.hpp"
 #include "device/layouts.hpp"
 
+namespace layouts_cases {
+
 using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace>;
 
 TEST_CASE("pages of a pool are on Kokkos as on the host") { device_test::pages_of_engines(device{}); }
@@ -11,3 +13,5 @@ TEST_CASE("quantised rows and rings are on Kokkos as on the host") { device_test
 TEST_CASE("rows along tokens and rows that move are on Kokkos as on the host") {
   device_test::rows_elsewhere(device{});
 }
+
+}  // namespace layouts_cases

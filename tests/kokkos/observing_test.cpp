@@ -2,6 +2,7 @@
 #include "device.hpp"
 #include "device/merging.hpp"
 #include "device/observing.hpp"
+#include "device/shared_scores.hpp"
 
 namespace observing_cases {
 
@@ -18,5 +19,7 @@ TEST_CASE("merges that follow observed thresholds on Kokkos are the host's") {
     device_test::observed_merges(device{lanes});
   }
 }
+
+TEST_CASE("scores of members on Kokkos are the host's") { device_test::scores_of_members(device{}); }
 
 }  // namespace observing_cases

@@ -2,6 +2,8 @@
 #include "device.hpp"
 #include "device/sequences.hpp"
 
+namespace sequences_cases {
+
 using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace, false>;
 
 TEST_CASE("beginnings that sequences share are on Kokkos as on the host") {
@@ -19,3 +21,5 @@ TEST_CASE("tracks of no length, of one entry and full ones on Kokkos are the hos
 }
 
 TEST_CASE("nothing is written beyond a track on Kokkos") { device_test::overfull_tracks(device{}); }
+
+}  // namespace sequences_cases
