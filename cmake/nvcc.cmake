@@ -4,7 +4,7 @@ include_guard()
 find_program(KVMELD_NVCC nvcc PATHS /usr/local/cuda/bin)
 set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for")
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
-     "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh")
+     "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp")
 
 # kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...] [EMULATED [arguments ...]]):
 # the executable NAME in the current binary directory, its target NAME.program, and a test which is skipped where the program
