@@ -108,6 +108,8 @@ void same_rows(Device const& device, char const* name,
 template <class Device> void pages_of_engines(Device const& device) {
   same_rows<vllm_keys<Device>, vllm_values<Device>>(device, "vLLM");
   same_rows<head_pages<Device>, pointed_blocks<Device>>(device, "pages by number and by pointer");
+  same_rows<far_pages<Device>, pointed_blocks<Device>>(device, "pages behind 2^33 elements",
+                                                       {kvmeld::tuning::on});
 }
 
 template <class Device> void quantised_rows(Device const& device) {

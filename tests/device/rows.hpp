@@ -72,6 +72,28 @@ template <class Device> struct head_pages : pool_rows<Device, typename Device::b
   doubled<Device, std::uint8_t> shared;
 };
 
+/// The same far from where the pool begins, which is nobody's memory: more elements lie between than 32 bits can count.
+template <class Device> struct far_pages : pool_rows<Device, typename Device::bfloat16, 16> {
+  using base = pool_rows<Device, typename Device::bfloat16, 16>;
+  static constexpr std::int32_t first = 1 << 22;
+  far_pages(kvmeld::shape const& s, std::uint32_t channels)
+      : base(s, channels), shared(std::vector<std::uint8_t>(base::count(s), 0)) {
+    for (std::int32_t& number : this->numbers.here) number += first;
+    this->numbers.put();
+  }
+  auto on(side where) {
+    std::uint32_t const pages = first + base::count(this->extent);
+    std::int64_t const skipped =
+        std::int64_t{first} * 16 * this->extent.layers * this->extent.kv_heads * this->width;
+    kvmeld::pool_pages const from(this->memory.on(where) - skipped,
+                                  kvmeld::table_rows(this->numbers.on(where), base::most(this->extent)),
+                                  static_cast<std::uint8_t const*>(shared.on(where)) - first, pages);
+    return kvmeld::paged(from, 16, kvmeld::dense_pages("PLHTC", pages, 16, this->extent, this->width),
+                         this->extent, this->width);
+  }
+  doubled<Device, std::uint8_t> shared;
+};
+
 /// vLLM's keys: [page][layer][head][channels / 8][token][8].
 template <class Device> struct vllm_keys : pool_rows<Device, typename Device::half, 16> {
   using base = pool_rows<Device, typename Device::half, 16>;
