@@ -18,12 +18,13 @@ using element = __nv_bfloat16;
 constexpr std::uint32_t heads = 4, group = 4, channels = 128;
 constexpr double kept_share = 0.2;
 
+// Of a kernel that runs a phase, the phase: run_tiles<ns::phase<...>, ...>(...).
 std::string short_name(std::string name) {
-  for (char const* noise :
-       {"kvmeld::v0_1_exact_throws_serial::", "void detail::run_tiles<", "tuned_form::"}) {
-    for (std::size_t at; (at = name.find(noise)) != name.npos;) name.erase(at, std::strlen(noise));
-  }
-  return name.substr(0, name.find_first_of("<,("));
+  constexpr char runner[] = "run_tiles<";
+  if (std::size_t const at = name.find(runner); at != name.npos) name.erase(0, at + sizeof(runner) - 1);
+  name = name.substr(0, name.find_first_of("<,("));
+  std::size_t const scope = name.rfind("::");
+  return scope == name.npos ? name : name.substr(scope + 2);
 }
 
 struct sums {

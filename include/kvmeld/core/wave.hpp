@@ -31,6 +31,8 @@ struct track_state {
   std::uint32_t active;    ///< 1 while the track is above its budget and makes progress
   std::uint32_t still;     ///< 1: what `link` listed last, and the step with it, changes nothing
   float low, high;         ///< bracket of a threshold that an identifier narrows over several launches
+  std::uint32_t low_node,
+      high_node;  ///< where the launch before left what it found at its ends; 0: it did not
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }

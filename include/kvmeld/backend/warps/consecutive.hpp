@@ -53,6 +53,7 @@ public:
   /// a turn at worst).
   template <class Team>
   KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
+    if (mostly_long(team, c) && most_sets(team, c) < wanted) return false;
     std::uint32_t found = 0;
     if (!settle(team, c, ends, found))
       return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
@@ -102,6 +103,19 @@ public:
 private:
   using piece = row_piece<typename Layout::element_type>;
   using traits = element_traits<typename Layout::element_type>;
+
+  /// Whether half of the segments begin with sets longer than the window.
+  template <class Team> KVMELD_HD bool mostly_long(Team const& team, cut const& c) const {
+    lane_range const mine = contiguous_range(team, n_);
+    bool const is_long = mine.begin < mine.end && c.reach(mine.end - 1) == reach_window;
+    return 2 * team.reduce(is_long ? 1u : 0u, op_sum{}) >= team.lanes();
+  }
+  /// A bound that needs no row: sets longer than the window are no more than fit in; others end at entries of their own.
+  template <class Team> KVMELD_HD std::uint32_t most_sets(Team const& team, cut const& c) const {
+    std::uint32_t others = 0;
+    team.for_each(n_, [&](std::uint32_t i) { others += c.reach(i) < reach_window ? 1 : 0; });
+    return team.reduce(others, op_sum{}) + n_ / (reach_window + 1);
+  }
 
   /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one ends. A lane looks
   /// behind the window alone, as far as `alone` entries; `more`: a set may be longer still.
@@ -254,10 +268,13 @@ template <class Admit, class Layout> struct settle_sets_phase {
       std::uint32_t const others = s.alive - s.field;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
       bracket now = first_pass ? bracket::widest() : bracket{s.low, s.high};
-      std::uint32_t high = upper_end;
+      std::uint32_t low_node = 0, high = upper_end;
       for (std::uint32_t node = 1, i = 0; i < bisections; ++i) {
         bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle())}, wanted, ends);
-        if (!few) high = node - 1;
+        if (few)
+          low_node = node;
+        else
+          high = node - 1;
         now = now.half(few);
         node = 2 * node + (few ? 1 : 0);
       }
@@ -267,6 +284,8 @@ template <class Admit, class Layout> struct settle_sets_phase {
       } else if (team.lane() == 0) {
         wave.state[t.item].low = now.low;
         wave.state[t.item].high = now.high;
+        wave.state[t.item].low_node = low_node;
+        wave.state[t.item].high_node = high + 1;
       }
     } else {
       mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta_in(t.where.layer))}, ends,

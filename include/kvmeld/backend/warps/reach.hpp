@@ -64,6 +64,12 @@ public:
   KVMELD_HD void put(std::uint32_t entry, std::uint32_t threshold, std::uint32_t reach) const {
     *at(entry, threshold) = static_cast<std::uint8_t>(reach);
   }
+  /// The same for all thresholds.
+  KVMELD_HD void put_all(std::uint32_t entry, std::uint32_t reach) const {
+    std::uint32_t const four = 0x01010101u * reach;
+    candidates_[entry] = {four, four, four};
+    set_end_[entry] = four;
+  }
   KVMELD_HD float inverse_norm(std::uint32_t entry) const { return bits_float(set_member_[entry]); }
   KVMELD_HD void put_inverse_norm(std::uint32_t entry, float x) const { set_member_[entry] = float_bits(x); }
 
@@ -79,8 +85,37 @@ private:
   slot_t* set_member_;
 };
 
+/// Between what the entries of a tile reach at the upper and at the lower end of a bracket.
+struct known_reach {
+  std::uint8_t *least, *most;  ///< [rows of a tile] scratch
+
+  /// Of entries begin .. begin + rows - 1, from the pass before. Cooperative.
+  template <class Team>
+  KVMELD_HD void find(Team const& team, track_state const& s, reach_table const& table, std::uint32_t begin,
+                      std::uint32_t rows) const {
+    team.for_each(rows, [&](std::uint32_t i) {
+      std::uint32_t const all = min_of(reach_window, begin + i);
+      least[i] = static_cast<std::uint8_t>(s.high_node != 0 ? table.get(begin + i, s.high_node - 1) : 0);
+      most[i] = static_cast<std::uint8_t>(s.low_node != 0 ? table.get(begin + i, s.low_node - 1) : all);
+    });
+  }
+  KVMELD_HD bool open(std::uint32_t row) const { return least[row] < most[row]; }
+  /// Whether this row is looked at, or looks: `at` counts from the window before the tile.
+  KVMELD_HD bool wants(std::uint32_t at, std::uint32_t rows) const {
+    if (at >= reach_window && open(at - reach_window)) return true;
+    std::uint32_t const first = at >= reach_window ? at - reach_window + 1 : 0;
+    for (std::uint32_t row = first; row < min_of(rows, at); ++row) {
+      std::uint32_t const distance = reach_window + row - at;
+      if (least[row] < distance && distance <= most[row]) return true;
+    }
+    return false;
+  }
+};
+
 /// Entry i reaches r back: the r entries before it are more similar to it than the threshold, the next is not, or there
-/// is none, or r is the window. A tile of 128 entries reads 48 rows twice.
+/// is none, or r is the window. A tile of 128 entries reads 48 rows twice. What the pass before found at the ends of the
+/// bracket bounds what lies between: an entry that reaches as far at both is done, others look only at entries in between, and
+/// rows that nobody looks at are not read. In the last passes these are nearly all.
 template <class Layout> struct reach_phase {
   static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr std::uint32_t tile_rows = 128, strip = 16;
@@ -94,7 +129,8 @@ template <class Layout> struct reach_phase {
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
   std::size_t scratch_bytes(int) const {
     return row_store<Layout>::bytes(tile_rows + reach_window, layout.channels()) +
-           scratch_size((tile_rows + reach_window) * sizeof(float)) + scratch_size(tile_rows + reach_window) +
+           scratch_size((tile_rows + reach_window) * sizeof(float)) +
+           2 * scratch_size(tile_rows + reach_window) + 2 * scratch_size(tile_rows) +
            scratch_size(reach_thresholds * sizeof(std::uint32_t));
   }
 
@@ -112,10 +148,12 @@ template <class Layout> struct reach_phase {
     row_store<Layout> const store(team, tile_rows + reach_window, layout.channels());
     float* const inverse = team.template scratch<float>(tile_rows + reach_window);
     std::uint8_t* const gap = team.template scratch<std::uint8_t>(tile_rows + reach_window);
+    std::uint8_t* const wanted = team.template scratch<std::uint8_t>(tile_rows + reach_window);
+    known_reach const known{team.template scratch<std::uint8_t>(tile_rows),
+                            team.template scratch<std::uint8_t>(tile_rows)};
     std::uint32_t* const bar = team.template scratch<std::uint32_t>(reach_thresholds);
     auto const entry_of = [&](std::uint32_t row) { return begin - before + row; };
-    store.load(
-        team, layout, t.where, before + rows, [&](std::uint32_t i) { return field[entry_of(i)]; }, skipped);
+    known.find(team, s, table, begin, rows);
     bracket const now = first_pass ? bracket::widest() : bracket{s.low, s.high};
     float const theta = given.theta_in(t.where.layer);
     team.for_each(reach_thresholds,
@@ -125,15 +163,23 @@ template <class Layout> struct reach_phase {
       std::uint32_t const e = entry_of(i);
       gap[skipped + i] = break_at_gap && e + 1 < s.field && field[e] + 1 != field[e + 1] ? 1 : 0;
     });
+    team.sync();
+    team.for_each(before + rows,
+                  [&](std::uint32_t i) { wanted[skipped + i] = known.wants(skipped + i, rows) ? 1 : 0; });
+    team.sync();
+    store.load_wanted(
+        team, layout, t.where, before + rows, [&](std::uint32_t i) { return field[entry_of(i)]; }, skipped,
+        [&](std::uint32_t i) { return wanted[skipped + i] != 0; });
     team.finish_copies();
     team.sync();
     team.for_each(before + rows, [&](std::uint32_t i) {
+      if (wanted[skipped + i] == 0) return;
       inverse[skipped + i] = store.inverse_norm(skipped + i);
       if (first_pass && i >= before) table.put_inverse_norm(entry_of(i), inverse[skipped + i]);
     });
     team.sync();
     for (std::uint32_t row = warp_of(team) * strip; row < rows; row += warps_of(team) * strip) {
-      look_back(team, store, inverse, gap, bar, row, min_of(rows, row + strip), begin, table);
+      look_back(team, store, inverse, gap, bar, known, row, min_of(rows, row + strip), begin, table);
     }
   }
 
@@ -141,9 +187,15 @@ private:
   /// The entries of one strip. Collective in a warp.
   template <class Team>
   KVMELD_HD static void look_back(Team const& team, row_store<Layout> const& store, float const* inverse,
-                                  std::uint8_t const* gap, std::uint32_t const* bar, std::uint32_t row,
-                                  std::uint32_t end, std::uint32_t begin, reach_table const& table) {
+                                  std::uint8_t const* gap, std::uint32_t const* bar, known_reach const& known,
+                                  std::uint32_t row, std::uint32_t end, std::uint32_t begin,
+                                  reach_table const& table) {
     warp_place const place = place_in_warp(team);
+    std::uint32_t const own = row + place.lane;
+    if (team.ballot(place.lane < strip && own < end && known.open(own)) == 0) {
+      if (place.lane < strip && own < end) table.put_all(begin + own, known.most[own]);
+      return;
+    }
     float c[results][4] = {};
     for (std::uint32_t step = 0; step < store.steps(); ++step) {
       std::uint32_t a[4];
@@ -161,14 +213,15 @@ private:
       constexpr std::uint32_t half = decltype(which)::value / turns,
                               first = decltype(which)::value % turns * some;
       std::uint32_t const mine = row + place.group + 8 * half;  // of the tile
-      std::uint32_t const most = min_of(reach_window, begin + mine);
+      std::uint32_t const least = mine < end ? known.least[mine] : 0,
+                          most = mine < end ? known.most[mine] : 0;
       std::uint32_t fails[some];  // distance of the nearest entry that does not join
       for (std::uint32_t& f : fails) f = most + 1;
       unrolled<2 * results>([&](auto number) {
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const column = row + 8 * n + 2 * place.pair + i;  // of the store
         std::uint32_t const distance = reach_window + mine - column;    // wraps round above the row
-        if (distance - 1 >= most) return;
+        if (distance - 1 - least >= most - least) return;
         float const x = cosine(c[n][2 * half + i], inverse[column], inverse[reach_window + mine]);
         std::uint32_t const key = gap[column] != 0 ? 0 : order_key(x);
         unrolled<some>([&](auto threshold) {

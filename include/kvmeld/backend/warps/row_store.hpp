@@ -63,12 +63,19 @@ public:
   template <class Team, class Slot>
   KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
                       std::uint32_t first = 0) const {
+    load_wanted(team, layout, where, count, slot, first, [](std::uint32_t) { return true; });
+  }
+  /// Those of them that are wanted.
+  template <class Team, class Slot, class Wanted>
+  KVMELD_HD void load_wanted(Team const& team, Layout const& layout, track where, std::uint32_t count,
+                             Slot slot, std::uint32_t first, Wanted wanted) const {
     row_pieces<Layout> const rows(layout, where);
     std::uint32_t const pieces = steps_ * (matrix_step / piece_size);
     std::uint32_t const there = rows.count();
     team.for_each(count * pieces, [&](std::uint32_t i) {
       std::uint32_t const row = i / pieces;
       std::uint32_t const piece = i % pieces;
+      if (!wanted(row)) return;
       T* const to = data_ + std::size_t{first + row} * pitch_ + piece * piece_size;
       if (piece >= there) {
         for (std::uint32_t c = 0; c < piece_size; ++c) to[c] = element_traits<T>::from_float(0.0f);
