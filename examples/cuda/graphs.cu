@@ -1,11 +1,14 @@
 // Two CUDA graphs: one of a decode step, one of a compression. Both are captured once and replayed with other sequences,
 // counts and budgets; nothing is allocated and nobody waits while they run.
+//   example_cuda_graphs [tokens]
 #include "support.cuh"
 
+#include <cstdlib>
 #include <vector>
 
-int main() {
+int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
+  int const tokens = count > 1 ? std::atoi(arguments[1]) : 1000;
   kvmeld::shape const extent{2, 4, 8, 4, 128, 128, 1024};
   examples::engine_tensors<__nv_bfloat16> engine(extent);
   cudaStream_t stream = nullptr;
@@ -30,8 +33,8 @@ int main() {
     decode.record(step);  // with the most sequences that will come
     shrink.record(compress);
     std::uint32_t compressions = 0;
-    for (int token = 1; token < 1000; ++token) {
-      if (token == 400) {  // a sequence ends; the same graphs go on with three
+    for (int token = 1; token < tokens; ++token) {
+      if (token == 2 * tokens / 5) {  // a sequence ends; the same graphs go on with three
         running.pop_back();
         one.pop_back();
       }
@@ -45,7 +48,7 @@ int main() {
       ++compressions;
     }
     cache.report_lengths(0);
-    std::cout << "1,000 tokens by one graph, " << compressions
+    std::cout << tokens << " tokens by one graph, " << compressions
               << " compressions by another: sequence 0 has seen " << cache.tokens(0) << " tokens and holds "
               << cache.longest(0) << " entries\n";
     if (cache.executor().error() != cudaSuccess || cache.longest(0) >= full.limit + full.interval) status = 1;
