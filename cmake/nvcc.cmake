@@ -6,6 +6,10 @@ set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp")
 
+if(NOT TARGET cuda_programs)
+  add_custom_target(cuda_programs)
+endif()
+
 # kvmeld_nvcc_program(NAME TEST name SOURCES ... [OPTIONS ...] [LIBRARIES static library targets ...] [EMULATED [arguments ...]]):
 # the executable NAME in the current binary directory, its target NAME.program, and a test which is skipped where the program
 # ends with 77. With EMULATED, where the emulated device is built (tests/emulator), the same objects once more as
@@ -45,6 +49,7 @@ function(kvmeld_nvcc_program name)
       COMMENT "Linking ${name}"
       VERBATIM)
     add_custom_target(${name}.program ALL DEPENDS "${program}")
+    add_dependencies(cuda_programs ${name}.program)
     add_test(NAME ${arg_TEST} COMMAND "${program}")
     set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
   endif()

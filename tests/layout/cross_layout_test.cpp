@@ -11,7 +11,7 @@
 #include <doctest/doctest.h>
 
 #include "cross_case.hpp"
-#include "support/sanitizer.hpp"
+#include "support/brief.hpp"
 
 namespace cross_layout_cases {
 
@@ -25,10 +25,9 @@ std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// Cases of every pair. KVMELD_CROSS_CASES asks for another number; sanitizers take fifteen times as long over each and get
-// fewer.
+// Cases of every pair. KVMELD_CROSS_CASES asks for another number.
 std::uint64_t cases_wanted() {
-  return from_environment("KVMELD_CROSS_CASES", support::under_address_sanitizer ? 50 : 1000);
+  return from_environment("KVMELD_CROSS_CASES", support::brief() ? 50 : 1000);
 }
 
 class tally {

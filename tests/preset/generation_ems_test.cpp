@@ -37,7 +37,7 @@ TEST_CASE("EMS with shared entries for 100,000 tokens") {
 
 TEST_CASE("EMS with less room for members than it could use") {
   support::toy_options o = every(3, 17);
-  o.steps = 20000;
+  o.steps = support::long_life(20000);
   auto const r = support::generate<kvmeld::half>(ems::shared(quantity::entries(6), 6, 0.3f, 10), o);
   CHECK(r.broken == "");
   CHECK(r.most_members == 17);

@@ -43,7 +43,7 @@ TEST_CASE("KVMerger for 100,000 tokens keeps count of every token") {
 
 TEST_CASE("mass-preserving merging for 50,000 tokens: never more degrees than tokens") {
   toy_options o = every(10, degree_law::mass);
-  o.steps = 50000;
+  o.steps = support::long_life(50000);
   o.most_degree = o.steps;
   auto const r = support::generate(preset::keepkv::for_budget(), o);
   CHECK(r.broken == "");

@@ -11,12 +11,12 @@
 
 #include "invariants.hpp"
 #include "member_invariants.hpp"
-#include "support/sanitizer.hpp"
+#include "support/brief.hpp"
 
 namespace properties {
 
 // Random cases of a test.
-constexpr int cases(int n) { return support::under_address_sanitizer ? n / 4 : n; }
+inline int cases(int n) { return support::brief() ? n / 4 : n; }
 
 // Degrees, positions and scores as earlier rounds may have left them.
 template <class Cache> void age(dice& d, Cache const& cache, std::uint32_t q, std::uint32_t n) {

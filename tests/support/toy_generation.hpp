@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "brief.hpp"
 #include "random_cache.hpp"
 
 namespace support {
@@ -25,7 +26,7 @@ enum class degree_law {
 
 struct toy_options {
   kvmeld::trigger when{24, 1};  // down to `limit` at `limit + interval` entries
-  std::uint32_t steps = 100000;
+  std::uint32_t steps = long_life(100000);
   degree_law degrees = degree_law::one;
   double least_degree = 1, most_degree = 1;   // for degree_law::mass, with a rounding of 1e-4
   bool meets_budget = true;                   // false: lengths may stay above the limit, up to the capacity
