@@ -161,7 +161,14 @@ template <class Policy> bool merges_rows(Policy const& p) {
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
-/// One round of planning: the step, and the plan with the step composed into it.
+/// Whether the step of the only round is the plan itself: there is nothing to compose, and what one round listed for its
+/// keys still holds for values.
+template <class Policy> bool plans_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
+  return rounds == 1 && fallback == shortfall::report && wave.scope == 1 && wave.split == 1 &&
+         !is_guarded<typename Policy::identify_type>::value;
+}
+
+/// One round of planning: the step, and the plan with the step composed into it where they are two.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
   using identify_type = unguarded_t<typename Policy::identify_type>;
@@ -190,7 +197,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
     if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
-  launch(compose_phase{wave});
+  if (wave.step.what != wave.plan.what) launch(compose_phase{wave});
 }
 
 /// Keys and the ledger take in the sets of `map`, which link_phase has listed.
@@ -223,12 +230,13 @@ void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x) 
   launch(compact_ledger_phase{wave});
 }
 
-/// Values take in the whole plan at once, if it merges any, then everything moves together once.
+/// Values take in the whole plan at once, if it merges any, then everything moves together once. `listed`: its sets are
+/// listed as they are.
 template <class Executor, class Keys, class Values>
-void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool merges) {
+void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool merges, bool listed = false) {
   wave_ref const& wave = launch.wave;
   if (merges) {
-    launch(link_phase{wave, wave.plan});
+    if (!listed) launch(link_phase{wave, wave.plan});
     launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
   }
   move_together(launch, x);
@@ -267,6 +275,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     wave.measure = measure_of(p);
+    if (detail::plans_directly<Policy>(wave, fallback, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
@@ -325,12 +334,15 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     wave.measure = measure_of(p);
+    bool const direct = detail::plans_directly<Policy>(wave, fallback, rounds);
+    if (direct) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
     if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
-    for (std::uint32_t round = 0; round < rounds && detail::any_active<Executor>(wave); ++round) {
+    std::uint32_t round = 0;
+    for (; round < rounds && detail::any_active<Executor>(wave); ++round) {
       detail::plan_round(launch, p, x);
       if constexpr (guards) {
         detail::merge_guarded(launch, p.identify.guard, x, wave.step);
@@ -346,7 +358,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
     if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
-    detail::finish(launch, x, merges && !guards);
+    detail::finish(launch, x, merges && !guards, direct && round != 0);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

@@ -85,8 +85,10 @@ struct round_phase {
     track_state& s = wave.state[t.item];
     std::uint32_t const n = s.length;
     bool const active = s.active != 0;
-    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is.
-    if (s.still == 0) team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
+    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of one round, its own
+    // step, has just been begun.
+    if (s.still == 0 && wave.step.what != wave.plan.what)
+      team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
     if (team.lane() == 0) {
       s.merged = 0;
