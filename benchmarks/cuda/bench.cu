@@ -40,17 +40,20 @@ template <class T> struct tensors {
   device_array<T> keys, values, keys_before, values_before;
 };
 
-/// K and V read once, what stays written once, emptied rows of V zeroed.
-template <class T> double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget) {
+/// K and V read once, what stays written once, emptied rows of V zeroed where they are.
+template <class T> double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget, bool zero_emptied) {
   double const before = double{1} * s.tracks() * s.capacity, after = double{1} * s.tracks() * budget;
-  return s.key_dim * sizeof(T) * (2 * before + 2 * after + (before - after));
+  return s.key_dim * sizeof(T) * (2 * before + 2 * after + (zero_emptied ? before - after : 0));
 }
 
+/// To a fifth, or to `few` entries, however many there were, and nothing is written where they lay.
 template <class T, class Policy>
-void run_preset(char const* name, tensors<T>& x, Policy const& policy, double bandwidth) {
+void run_preset(char const* name, tensors<T>& x, Policy const& policy, double bandwidth,
+                std::uint32_t few = 0) {
   kvmeld::shape const s = x.extent;
   kvmeld::limits sizes{s};
-  std::uint32_t const share = kvmeld::floor_share(kept_share, s.capacity);
+  sizes.zero_emptied = few == 0;
+  std::uint32_t const share = few != 0 ? few : kvmeld::floor_share(kept_share, s.capacity);
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   std::uint32_t const budget = shares ? kvmeld::min_of(768u, share) : share;
   if (shares) sizes.members = 3 * budget;
@@ -77,7 +80,8 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
   if (cache.executor().error() != cudaSuccess || cache.longest(0) != budget) {
     return print_row(name, s, message_of(cache.executor().error(), cache.longest(0), budget));
   }
-  print_row(name, s, seconds, bytes_to_move<T>(s, budget) / seconds / bandwidth, launches);
+  print_row(name, s, seconds, bytes_to_move<T>(s, budget, sizes.zero_emptied) / seconds / bandwidth,
+            launches);
 
   // One decode step of one layer, keys shared out over enough blocks.
   if constexpr (!decltype(cache)::shares) {
@@ -102,11 +106,12 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
 
 template <class T> void run_all(std::uint32_t n, std::uint32_t d, double bandwidth) {
   kvmeld::shape s{1, 1, heads, group, d, d, n};
-  while (s.layers < 4 && 8 * s.slots() * d * sizeof(T) < free_memory() / 2) s.layers *= 2;
+  while (s.layers < 32 && 8 * s.slots() * d * sizeof(T) < free_memory() / 2) s.layers *= 2;
   tensors<T> x(s);
   if (!x.there()) return print_row("-", s, "too little memory");
   run_preset("streaming_llm", x, kvmeld::preset::streaming_llm::with_sinks(), bandwidth);
   run_preset("h2o", x, kvmeld::preset::h2o::halves(), bandwidth);
+  run_preset("h2o to 4,096", x, kvmeld::preset::h2o::halves(), bandwidth, 4096);
   run_preset("kvmerger", x, kvmeld::preset::kvmerger::for_budget(), bandwidth);
   run_preset("chelsea", x, kvmeld::preset::chelsea::llama3(), bandwidth);
   run_preset("ems", x, kvmeld::preset::ems::shared(), bandwidth);

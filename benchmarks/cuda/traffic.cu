@@ -17,6 +17,7 @@ using element = __nv_bfloat16;
 
 constexpr std::uint32_t heads = 4, group = 4, channels = 128;
 constexpr double kept_share = 0.2;
+constexpr std::uint32_t few = 512;
 
 // Of a kernel that runs a phase, the phase: run_tiles<ns::phase<...>, ...>(...).
 std::string short_name(std::string name) {
@@ -50,19 +51,21 @@ void print_all(std::string const& what, double least, sums const& all) {
               all.asked / least, all.instructions * 1e-6);
 }
 
-/// As the benchmark's: K and V read once, what stays written once, emptied rows of V zeroed.
-double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget) {
+/// As the benchmark's: K and V read once, what stays written once, emptied rows of V zeroed where they are.
+double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget, bool zero_emptied) {
   double const before = double{1} * s.tracks() * s.capacity, after = double{1} * s.tracks() * budget;
-  return s.key_dim * sizeof(element) * (2 * before + 2 * after + (before - after));
+  return s.key_dim * sizeof(element) * (2 * before + 2 * after + (zero_emptied ? before - after : 0));
 }
 
+/// To a share of the entries; 0: to few, however many there were, and nothing is written where they lay.
 template <class Policy>
 void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
   if (wanted != nullptr && std::strcmp(wanted, name) != 0) return;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
   kvmeld::limits sizes{s};
+  sizes.zero_emptied = kept != 0;
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
-  std::uint32_t const share = kvmeld::floor_share(kept, n),
+  std::uint32_t const share = kept == 0 ? kvmeld::min_of(few, n / 4) : kvmeld::floor_share(kept, n),
                       budget = shares ? kvmeld::min_of(768u, share) : share;
   if (shares) sizes.members = 3 * budget;
   std::size_t const count = s.slots() * channels;
@@ -80,9 +83,11 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
                      kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
   emulator::take_figures();
   cache.compress({0}, kvmeld::budget::entries(budget));
-  double const least = bytes_to_move(s, budget);
+  double const least = bytes_to_move(s, budget, sizes.zero_emptied);
   sums const all = print_kernels(least);
   print_all(std::string(name) + ", " + std::to_string(n) + " to " + std::to_string(budget), least, all);
+  if (kept == 0)
+    std::printf("| %.1f bytes moved an entry of the budget |\n", all.moved / (1.0 * heads * budget));
   cache.report_lengths(0);
   if (cache.longest(0) != budget) std::printf("| %u entries are left |\n", cache.longest(0));
 
@@ -118,6 +123,7 @@ int main(int count, char** arguments) {
   run("kvmerger", wanted, kvmeld::preset::kvmerger::for_budget(), n, kept_share);
   run("chelsea", wanted, kvmeld::preset::chelsea::llama3(), n, kept_share);
   run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
+  run("h2o_to_few", wanted, kvmeld::preset::h2o::halves(), n, 0);
   run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
   return 0;
 }

@@ -1,5 +1,6 @@
 // The life of a sequence: open, append, commit, compress, close; and of a cache: copies, rebinding, what it reports.
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -215,6 +216,47 @@ TEST_CASE("findings tell about rows that are not numbers and budgets out of reac
     CHECK(other.findings(0) == (kvmeld::finding::nonfinite_rows | kind));
     CHECK(other.longest(0) == (i == 0 ? 40 : 20));
   }
+}
+
+TEST_CASE("emptied values are zeroed, or left to an engine that never reads them") {
+  auto const life = [](auto const& policy, bool evicts) {
+    support::dice d(6);
+    support::engine_memory<kvmeld::bfloat16> at_first(extent);
+    at_first.fill_sequence(d, 0, 0, 40, support::texture::walk);
+    auto zeroed = at_first, left = at_first;
+    kvmeld::limits sizes{};
+    auto cache = support::make_cache(zeroed, policy, sizes);
+    sizes.zero_emptied = false;
+    auto other = support::make_cache(left, policy, sizes);
+    for (auto* c : {&cache, &other}) {
+      c->open(0, 40);
+      kvmeld::testing::watch const before(*c);
+      CHECK(c->compress({0}, budget::entries(15)).ok());
+      CHECK(before.after_compress(*c, {0}) == "");
+    }
+    CHECK(support::ledger_bytes(other) == support::ledger_bytes(cache));
+    std::uint32_t unlike = 0, changed = 0, zeros = 0, behind = 0;
+    support::for_tracks(extent, 0, [&](kvmeld::track t) {
+      std::uint32_t const n = cache.ref().length(t);
+      for (kvmeld::slot_t s = 0; s < 40; ++s) {
+        auto const row = support::get_row(zeroed.tensors().values, t, s),
+                   own = support::get_row(left.tensors().values, t, s);
+        if (s < n) {
+          unlike += support::same_bits(row, own) ? 0 : 1;
+          continue;
+        }
+        ++behind;
+        zeros += support::same_bits(row, std::vector<float>(row.size(), 0.0f)) ? 1 : 0;
+        changed += support::same_bits(own, support::get_row(at_first.tensors().values, t, s)) ? 0 : 1;
+      }
+    });
+    CHECK(unlike == 0);
+    CHECK(behind >= 4 * 25);
+    CHECK(zeros == behind);
+    if (evicts) CHECK(changed == 0);  // merged rows are written where they were
+  };
+  life(kvmeld::preset::streaming_llm::with_sinks(2), true);
+  life(chelsea(), false);
 }
 
 TEST_CASE("nothing to do changes no bit") {

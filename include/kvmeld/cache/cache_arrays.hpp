@@ -50,6 +50,7 @@ inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list cons
   std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;
   c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members,
                                 tracks_per_split(sizes.budgets_over, sizes.extent));
+  c.workspace.zero_emptied = sizes.zero_emptied;
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
   if (sizes.figures) {
     c.workspace.figures = a.take<figure_counts>(sizes.extent.tracks());

@@ -53,6 +53,7 @@ struct workspace_ref {
   plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
   figure_counts* figures;     ///< [tracks of the cache] null: nothing is counted
+  bool zero_emptied = true;   ///< rows of V behind a shorter track become zeros
 };
 
 /// Sizes the workspace where the arena has no memory, else carves it. `members` per track, for policies that
@@ -222,24 +223,25 @@ void merge_guarded(launcher<Executor> const& launch, Guard const& by, kv<Keys, V
 
 /// What the plan keeps moves together.
 template <class Executor, class Keys, class Values>
-void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
+void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
   wave_ref const& wave = launch.wave;
   launch(renumber_phase{wave});
   launch(compact_rows_phase<Keys>{x.keys, wave, false});
-  launch(compact_rows_phase<Values>{x.values, wave, true});
+  launch(compact_rows_phase<Values>{x.values, wave, zero_emptied});
   launch(compact_ledger_phase{wave});
 }
 
-/// Values take in the whole plan at once, if it merges any, then everything moves together once. `listed`: its sets are
+/// Values take in the whole plan at once, if it `merges` any, then everything moves together once. `listed`: its sets are
 /// listed as they are.
 template <class Executor, class Keys, class Values>
-void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool merges, bool listed = false) {
+void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied, bool merges,
+            bool listed = false) {
   wave_ref const& wave = launch.wave;
   if (merges) {
     if (!listed) launch(link_phase{wave, wave.plan});
     launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
   }
-  move_together(launch, x);
+  move_together(launch, x, zero_emptied);
 }
 
 /// Takes empty slots out, so that policies never see any. Only rows behind the first one move.
@@ -250,7 +252,7 @@ void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   launch(drop_padding_phase{wave});
-  move_together(launch, x);
+  move_together(launch, x, true);
 }
 
 /// Whether another round may find something to do: what the host cannot see, it has to believe.
@@ -308,7 +310,7 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
       detail::merge_keys(launch, x.keys, wave.plan);
     }
     if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
-    detail::finish(launch, x, !guards);
+    detail::finish(launch, x, ws.zero_emptied, !guards);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
@@ -358,7 +360,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
     if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
-    detail::finish(launch, x, merges && !guards, direct && round != 0);
+    detail::finish(launch, x, ws.zero_emptied, merges && !guards, direct && round != 0);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

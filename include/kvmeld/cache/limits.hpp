@@ -60,6 +60,10 @@ struct limits {
   /// float and masks them), K and V rows of zeros, channels at their initial values, flags 0, the position of the entry
   /// before them. Appended entries follow behind, and the next `compress` first takes the empty slots out.
   bool padded = false;
+  /// Rows of V behind a track that became shorter become zeros, so that a kernel which reads whole tiles past the end never
+  /// multiplies 0 by a NaN that lay there. false: what they hold is left open, for engines that free the pages or mask what they
+  /// load; of what goes nothing is written then.
+  bool zero_emptied = true;
   /// Compressions count what they do, for request_figures: two more launches over each wave, and 112 bytes per track.
   bool figures = false;
 };

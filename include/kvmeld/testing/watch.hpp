@@ -71,7 +71,7 @@ public:
   /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
   /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
   /// same bits; entries keep their stored positions and order; degrees sum to no more than before, unless values are
-  /// spread, since degrees of their targets are masses; emptied value rows are zero. Members may leave entries that are
+  /// spread, since degrees of their targets are masses; emptied value rows are zero, unless limits.zero_emptied is off. Members may leave entries that are
   /// frozen. Empty slots of padded tracks come and go. True of every ready-made policy; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
@@ -105,7 +105,7 @@ public:
         }
         if (problem.empty())
           problem = change(next, t, before, l.extent.capacity, ", though it was not in use");
-        for (slot_t s = after; problem.empty() && s < before; ++s) {
+        for (slot_t s = after; problem.empty() && s < before && cache.sizes().zero_emptied; ++s) {
           if (!is_zero_row(ref.values, t, s))
             problem = slot_name(t, s) + " was emptied, but its value is not zero";
         }
