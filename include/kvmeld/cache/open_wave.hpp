@@ -74,6 +74,7 @@ struct fallback_phase {
   bool last;  ///< no further rounds follow
 
   static constexpr bool light = true;
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_k_scratch(); }
 

@@ -175,5 +175,10 @@ template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_ty
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 
+/// The same: `near_scratch`, its scratch always is the nearest memory of a team, because it is little or because whoever
+/// launches it has seen to it that it fits. Devices have shorter instructions for memory that they know to be shared.
+template <class T, class = void> struct has_near_scratch : std::false_type {};
+template <class T> struct has_near_scratch<T, std::enable_if_t<T::near_scratch>> : std::true_type {};
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -48,7 +48,7 @@ struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
     : std::integral_constant<int, Phase::least_blocks> {};
 
 /// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
-/// shared memory.
+/// shared memory, which phases with near_scratch take for granted.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
@@ -56,7 +56,10 @@ __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
   extern __shared__ __align__(64) std::byte shared[];
   using team_type = block_team<block_of<Phase>>;
   __shared__ typename team_type::storage collective;
-  std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
+  std::byte* own = shared;
+  if constexpr (!has_near_scratch<Phase>::value) {
+    if (scratch != nullptr) own = scratch + blockIdx.x * scratch_bytes;
+  }
   std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
   while (item < items) {
     if (!source.idle(item)) {
@@ -247,6 +250,8 @@ public:
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
       kernel<<<grid, block, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);
+    } else if constexpr (has_near_scratch<Phase>::value) {
+      note(cudaErrorInvalidConfiguration);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
         return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));

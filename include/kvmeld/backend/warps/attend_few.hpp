@@ -35,6 +35,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   using value_type = typename Values::element_type;
   using softmax = warp_softmax<value_type>;
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
+  static constexpr bool near_scratch = true;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {

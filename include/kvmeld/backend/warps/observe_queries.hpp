@@ -37,6 +37,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static constexpr std::uint32_t token_block = untuned_phase::token_block, results = token_block / 8;
   static constexpr std::uint32_t pieces = most_attended_channels / 32;
   static_assert(token_block % 8 == 0);
+  static constexpr bool near_scratch = true;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
