@@ -47,6 +47,7 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
+  static constexpr int least_blocks = 4;  ///< of a multiprocessor: each waits for memory between barriers
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -183,6 +184,7 @@ private:
     std::uint32_t const pieces = slice == 0 ? rows.count() : min_of(slice, rows.count() - first_piece);
     fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
     slot_t* const from = team.template scratch<slot_t>(window);
+    piece_share const mine(team, pieces);
     slot_t to = 0;
     for (slot_t first = 0; first < n; first += window) {
       std::uint32_t const slots = min_of(window, n - first);
@@ -190,17 +192,21 @@ private:
           team, slots, [&](std::uint32_t i) { return what[first + i] == fate::keep; },
           [&](std::uint32_t rank, std::uint32_t i) { from[rank] = first + i; });
       bool const moves = to != first || found != slots;  // else all lie where they belong
-      std::uint32_t const total = moves ? found * pieces : 0;
-      for (std::uint32_t batch = 0; batch < total; batch += team.lanes() * pieces_in_flight) {
-        piece held[pieces_in_flight];
-        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-          std::uint32_t const i = batch + j * team.lanes() + team.lane();
-          if (i < total) held[j] = rows.read(from[i / pieces], first_piece + i % pieces);
-        }
-        team.sync();
-        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-          std::uint32_t const i = batch + j * team.lanes() + team.lane();
-          if (i < total) rows.write(to + i / pieces, first_piece + i % pieces, held[j]);
+      std::uint32_t const total = moves ? found : 0;
+      for (std::uint32_t batch = 0; batch < total; batch += mine.rows * pieces_in_flight) {
+        for (std::uint32_t p = 0; p < pieces; p += mine.width) {
+          bool const has = mine.has_row() && p + mine.piece < pieces;
+          std::uint32_t const number = first_piece + p + mine.piece;
+          piece held[pieces_in_flight];
+          for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+            std::uint32_t const i = batch + j * mine.rows + mine.row;
+            if (has && i < total) held[j] = rows.read(from[i], number);
+          }
+          team.sync();
+          for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+            std::uint32_t const i = batch + j * mine.rows + mine.row;
+            if (has && i < total) rows.write(to + i, number, held[j]);
+          }
         }
       }
       team.sync();  // the list is written anew

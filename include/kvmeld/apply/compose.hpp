@@ -14,17 +14,21 @@ inline namespace KVMELD_ABI {
 
 /// plan = step after plan. Reads the step at other entries and writes the plan at its own: no hazard.
 struct compose_phase {
+  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;
 
   static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     plan_ref const& step = wave.step;
-    if (wave.state[t.item].still != 0) return;
-    team.for_each(wave.state[t.item].length, [&](std::uint32_t s) {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].still != 0) return;
+    team.for_each(min_of(block, n - begin), [&](std::uint32_t entry) {
+      slot_t const s = begin + entry;
       std::size_t const i = plan.at(t.item, s);
       if (plan.what[i] == fate::drop || plan.what[i] == fate::spread) return;
       bool const held = plan.what[i] == fate::keep;

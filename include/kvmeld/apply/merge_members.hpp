@@ -28,7 +28,8 @@ template <class Keys> struct merge_members_phase {
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const {
-    return scratch_size(static_cast<std::size_t>(lanes) * keys.channels() * sizeof(float));
+    return scratch_size(static_cast<std::size_t>(lanes) * keys.channels() * sizeof(float)) +
+           scratch_size(static_cast<std::size_t>(lanes) * sizeof(slot_t));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -99,21 +100,20 @@ private:
     ledger_ref const& l = wave.ledger;
     std::uint32_t const d = keys.channels();
     float* const rows = team.template scratch<float>(std::size_t{team.lanes()} * d);
+    slot_t* const wanted = team.template scratch<slot_t>(team.lanes());
     for (slot_t first = 0; first < n; first += team.lanes()) {
-      std::uint32_t const count = min_of(n - first, team.lanes());
-      std::uint32_t wanted = 0;  // the same for every lane
-      for (std::uint32_t r = 0; r < count; ++r) {
-        if (!takes_part(t, first + r) || l.is_direction(t.where, first + r)) continue;
-        ++wanted;
-        keys.load_tile(team, t.where, first + r, 1, 0, d, rows + std::size_t{r} * d, d);
-      }
-      if (wanted == 0) continue;
+      std::uint32_t const found = compact_indices(
+          team, min_of(n - first, team.lanes()),
+          [&](std::uint32_t r) { return takes_part(t, first + r) && !l.is_direction(t.where, first + r); },
+          [&](std::uint32_t rank, std::uint32_t r) { wanted[rank] = first + r; });
+      if (found == 0) continue;
+      for (std::uint32_t r = 0; r < found; ++r)
+        keys.load_tile(team, t.where, wanted[r], 1, 0, d, rows + std::size_t{r} * d, d);
       team.sync();
-      team.for_each(count, [&](std::uint32_t r) {
-        if (!takes_part(t, first + r) || l.is_direction(t.where, first + r)) return;
+      team.for_each(found, [&](std::uint32_t r) {
         float const* const row = rows + std::size_t{r} * d;
         // Above 0 for a zero row too: 0 would say that the row is a key.
-        l.members.own_norm[l.at(t.where, first + r)] = max_of(1e-30f, row_norm(row, d));
+        l.members.own_norm[l.at(t.where, wanted[r])] = max_of(1e-30f, row_norm(row, d));
       });
       team.sync();
     }

@@ -27,6 +27,7 @@ enum class side : std::uint8_t { key, value };
 /// touched. Sets are disjoint and sources are read only by their own target, so tiles need no order.
 /// Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along tokens.
 template <class Layout> struct merge_rows_phase {
+  static constexpr int least_blocks = 3;  ///< of a multiprocessor: members are looked up one after the other
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice =
       64;                                           ///< channels per tile, tokens first: each lists the sets
@@ -115,31 +116,39 @@ private:
     using T = typename Layout::element_type;
     row_pieces<Layout> const rows(layout, t.where);
     std::uint32_t const pieces = rows.count();
-    team.for_each((end - begin) * pieces, [&](std::uint32_t i) {
-      slot_t const p = begin + i / pieces;
+    piece_share const mine(team, pieces);
+    for (slot_t p = begin + mine.row; mine.has_row() && p < end; p += mine.rows) {
       member_list const m = members_of(wave, t.item, p);
-      if (m.count < 2) return;
-      float total[row_piece<T>::size] = {};
-      for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
-        row_piece<T> x[pieces_in_flight];
-        for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-          if (j + r < m.count) x[r] = rows.read(m.slots[j + r], i % pieces);
-        }
-        for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-          if (j + r >= m.count) break;
-          float const w = weight[m.slots[j + r]];
-          for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-            total[c] += w * element_traits<T>::to_float(x[r].x[c]);
-          }
-        }
+      if (m.count < 2) continue;
+      for (std::uint32_t index = mine.piece; index < pieces; index += mine.width) {
+        rows.write(p, index, merged_piece<T>(rows, m, index, weight));
       }
-      row_piece<T> merged;
-      for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-        merged.x[c] = element_traits<T>::from_float(total[c]);
-      }
-      rows.write(p, i % pieces, merged);
-    });
+    }
     team.sync();
+  }
+
+  template <class T>
+  KVMELD_HD static row_piece<T> merged_piece(row_pieces<Layout> const& rows, member_list const& m,
+                                             std::uint32_t index, float const* weight) {
+    float total[row_piece<T>::size] = {};
+    for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
+      row_piece<T> x[pieces_in_flight];
+      for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+        if (j + r < m.count) x[r] = rows.read(m.slots[j + r], index);
+      }
+      for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+        if (j + r >= m.count) break;
+        float const w = weight[m.slots[j + r]];
+        for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+          total[c] += w * element_traits<T>::to_float(x[r].x[c]);
+        }
+      }
+    }
+    row_piece<T> merged;
+    for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
+      merged.x[c] = element_traits<T>::from_float(total[c]);
+    }
+    return merged;
   }
 
   template <class Team>

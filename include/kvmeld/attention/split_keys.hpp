@@ -59,7 +59,8 @@ struct partial_rows {
   }
 };
 
-/// Joins the parts of each query row in their order, then ends as attention in one part does.
+/// Joins the parts of each query row in their order, then ends as attention in one part does. No part waits for another:
+/// their numbers are read side by side, and rescaled once.
 template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;
@@ -72,33 +73,43 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
     if (b.rows == 0) return;
     std::uint32_t const dv = extent.value_dim;
     softmax_state const state(team, this->query_block * extent.group, dv);
-    for (std::uint32_t part = 0; part < parts.count; ++part) {
-      team.for_each(b.rows, [&](std::uint32_t r) { take(parts.row(part, b, r), r, state); });
-      team.sync();
-      team.for_each(b.rows * dv, [&](std::uint32_t i) {
-        float const* const from = parts.row(part, b, i / dv);
-        if (from[1] == 0.0f) return;
-        std::uint32_t const r = i / dv;
-        state.total[i] = state.total[i] * state.factor[r] + from[2 + i % dv] * scale_of(from, r, state);
-      });
-      team.sync();
-    }
+    team.for_each(b.rows, [&](std::uint32_t r) { join_sums(b, r, state); });
+    team.sync();
+    team.for_each(b.rows * dv, [&](std::uint32_t i) {
+      std::uint32_t const r = i / dv, c = i % dv;
+      float const highest = state.highest[r];
+      float total = 0.0f;
+      for (std::uint32_t part = 0; part < parts.count; ++part) {
+        float const* const from = parts.row(part, b, r);
+        float const high = from[0], sum = from[1], x = from[2 + c];  // before it is known whether they count
+        if (sum != 0.0f) total += x * std::exp(high - highest);
+      }
+      state.total[i] = total;
+    });
+    team.sync();
     this->finish(team, b, dv, state);
   }
 
 private:
-  /// Maximum and sum of row r take in a part; `factor` is what earlier ones are rescaled by.
-  KVMELD_HD static void take(float const* from, std::uint32_t r, softmax_state const& state) {
-    if (from[1] == 0.0f) return;
-    bool const before = state.seen[r] != 0;
-    float const high = before ? max_of(state.highest[r], from[0]) : from[0];
-    state.factor[r] = before ? std::exp(state.highest[r] - high) : 0.0f;
-    state.highest[r] = high;
-    state.sum[r] = state.sum[r] * state.factor[r] + from[1] * std::exp(from[0] - high);
-    state.seen[r] = 1;
-  }
-  KVMELD_HD static float scale_of(float const* from, std::uint32_t r, softmax_state const& state) {
-    return std::exp(from[0] - state.highest[r]);
+  /// Maximum and sum of row r over all parts.
+  KVMELD_HD void join_sums(block_of_rows const& b, std::uint32_t r, softmax_state const& state) const {
+    bool any = false;
+    float highest = 0.0f, all = 0.0f;
+    for (std::uint32_t part = 0; part < parts.count; ++part) {
+      float const* const from = parts.row(part, b, r);
+      float const high = from[0], sum = from[1];
+      if (sum == 0.0f) continue;
+      highest = any ? max_of(highest, high) : high;
+      any = true;
+    }
+    for (std::uint32_t part = 0; part < parts.count; ++part) {
+      float const* const from = parts.row(part, b, r);
+      float const high = from[0], sum = from[1];
+      if (sum != 0.0f) all += sum * std::exp(high - highest);
+    }
+    state.highest[r] = highest;
+    state.sum[r] = all;
+    state.seen[r] = any ? 1 : 0;
   }
 };
 

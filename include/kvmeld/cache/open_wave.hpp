@@ -74,6 +74,7 @@ struct fallback_phase {
   bool last;  ///< no further rounds follow
 
   static constexpr bool light = true;
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_k_scratch(); }
 
@@ -155,19 +156,19 @@ struct settle_phase {
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() != 0) return;
     std::uint32_t const next = ledger.word(t.where, track_word::next_threshold);
-    if (next != 0) ledger.word(t.where, track_word::threshold) = next;
+    if (team.lane() == 0 && next != 0) ledger.word(t.where, track_word::threshold) = next;
     if (t.where.layer != 0 || t.where.kv_head != 0) return;
+    std::uint32_t const sequence = t.where.sequence, heads = ledger.extent.kv_heads;
     std::uint32_t most = 0, changed = 0;
-    for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
-      for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {
-        track const other = make_track(ledger.extent, layer, t.where.sequence, head);
-        most = max_of(most, ledger.word(other, track_word::last_rounds));
-        changed |= ledger.word(other, track_word::changed);
-      }
-    }
-    std::uint32_t const sequence = t.where.sequence;
+    team.for_each(ledger.extent.layers * heads, [&](std::uint32_t i) {
+      track const other = make_track(ledger.extent, i / heads, sequence, i % heads);
+      most = max_of(most, ledger.word(other, track_word::last_rounds));
+      changed |= ledger.word(other, track_word::changed);
+    });
+    most = team.reduce(most, op_max{});
+    changed = team.reduce(changed, op_max{});
+    if (team.lane() != 0) return;
     ledger.sequence_state(sequence, sequence_word::rounds) += most;
     if (changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
   }

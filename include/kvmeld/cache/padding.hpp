@@ -106,14 +106,16 @@ struct pad_phase : sequence_phase {
 /// truncated to before it.
 struct pad_settle_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (!leads(t) || team.lane() != 0) return;
-    std::uint32_t const sequence = t.where.sequence;
+    if (!leads(t)) return;
+    std::uint32_t const sequence = t.where.sequence, heads = ledger.extent.kv_heads;
     std::uint32_t empty = 0;
-    for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
-      for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head)
-        empty |= ledger.word(make_track(ledger.extent, layer, sequence, head), track_word::empty);
-    }
-    if (empty != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
+    team.for_each(ledger.extent.layers * heads, [&](std::uint32_t i) {
+      empty = max_of(
+          empty, ledger.word(make_track(ledger.extent, i / heads, sequence, i % heads), track_word::empty));
+    });
+    empty = team.reduce(empty, op_max{});
+    if (team.lane() == 0 && empty != 0)
+      ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
   }
 };
 

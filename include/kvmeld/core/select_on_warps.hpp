@@ -81,17 +81,23 @@ KVMELD_HD std::uint32_t select_on_warps(Team const& team, std::uint32_t n, std::
   }
   // Keys above the threshold are all taken; of those equal to it, the first `wanted` by index.
   std::uint32_t const threshold = prefix;
-  std::uint32_t equal = 0;
-  visit_warp_range(team, n,
-                   [&](std::uint32_t i, bool there) { equal += there && key(i) == threshold ? 1u : 0u; });
-  std::uint32_t rank = team.shuffle(team.scan(equal).before, 0);
-  std::uint32_t const below = (1u << team.lane() % warp_size) - 1u;
+  std::uint32_t equal = 0, turn = 0;
+  remembered_turns above, ties;
   visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
     std::uint32_t const x = there ? key(i) : 0;
-    std::uint32_t const ties = team.ballot(x == threshold);
-    bool const takes = x > threshold || (x == threshold && rank + count_bits(ties & below) < wanted);
-    rank += count_bits(ties);
-    if (x != 0 && takes) mark(i);
+    above.note(turn, x > threshold);
+    ties.note(turn++, x != 0 && x == threshold);
+    equal += x != 0 && x == threshold ? 1u : 0u;
+  });
+  std::uint32_t rank = team.shuffle(team.scan(equal).before, 0);
+  std::uint32_t const below = (1u << team.lane() % warp_size) - 1u;
+  turn = 0;
+  visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
+    bool const is_above = above.at(turn, [&] { return there && key(i) > threshold; });
+    bool const is_tie = ties.at(turn++, [&] { return there && threshold != 0 && key(i) == threshold; });
+    std::uint32_t const all = team.ballot(is_tie);
+    if (is_above || (is_tie && rank + count_bits(all & below) < wanted)) mark(i);
+    rank += count_bits(all);
   });
   team.sync();
   return min_of(k, eligible);

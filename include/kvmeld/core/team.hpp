@@ -107,16 +107,38 @@ KVMELD_HD void visit_warp_range(Team const& team, std::uint32_t n, Visit visit) 
 
 namespace detail {
 
+/// Answers of a lane, turn by turn, to be had again without looking at memory twice: the first 64.
+class remembered_turns {
+public:
+  KVMELD_HD void note(std::uint32_t turn, bool yes) {
+    if (turn < most) bits_ |= std::uint64_t{yes} << turn;
+  }
+  /// The answer of a turn, or again() where it was one too many.
+  template <class Again> KVMELD_HD bool at(std::uint32_t turn, Again again) const {
+    return turn < most ? (bits_ >> turn & 1u) != 0 : again();
+  }
+
+private:
+  static constexpr std::uint32_t most = 64;
+  std::uint64_t bits_ = 0;
+};
+
 /// compact_indices with neighbouring indices in neighbouring lanes.
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
-  std::uint32_t count = 0;
-  visit_warp_range(team, n, [&](std::uint32_t i, bool there) { count += there && chosen(i) ? 1u : 0u; });
+  std::uint32_t count = 0, turn = 0;
+  remembered_turns all_chosen;
+  visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
+    bool const mine = there && chosen(i);
+    all_chosen.note(turn++, mine);
+    count += mine ? 1u : 0u;
+  });
   scan_result const s = team.scan(count);
   std::uint32_t rank = team.shuffle(s.before, 0);
   std::uint32_t const below = (1u << team.lane() % warp_size) - 1u;
+  turn = 0;
   visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
-    bool const mine = there && chosen(i);
+    bool const mine = all_chosen.at(turn++, [&] { return there && chosen(i); });
     std::uint32_t const all = team.ballot(mine);
     if (mine) emit(rank + count_bits(all & below), i);
     rank += count_bits(all);
@@ -128,7 +150,7 @@ KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chos
 }  // namespace detail
 
 /// Writes the indices i < n for which `chosen(i)`, ascending, through emit(rank, i); returns how many.
-/// Collective. `chosen` is called twice per index.
+/// Collective. `chosen` is called once or twice per index.
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
   if constexpr (has_warps<Team>::value) return detail::compact_on_warps(team, n, chosen, emit);
@@ -174,6 +196,11 @@ template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_ty
 /// that a tile can have.
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
+
+/// The same: `near_scratch`, its scratch always is the nearest memory of a team, because it is little or because whoever
+/// launches it has seen to it that it fits. Devices have shorter instructions for memory that they know to be shared.
+template <class T, class = void> struct has_near_scratch : std::false_type {};
+template <class T> struct has_near_scratch<T, std::enable_if_t<T::near_scratch>> : std::true_type {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

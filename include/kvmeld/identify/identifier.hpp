@@ -150,6 +150,7 @@ template <class Identify> struct admit_phase {
 
   static constexpr bool light = is_light<Identify>::value;
   static constexpr bool wide = true;
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
 

@@ -28,6 +28,22 @@ template <class Layout> KVMELD_HD constexpr bool shares_pieces(std::uint32_t lan
 /// Pieces that a lane has read and not yet used.
 constexpr std::uint32_t pieces_in_flight = 4;
 
+/// How a team shares out rows of `pieces` pieces: a lane has the same piece of every row, or every `width`-th from it on, so
+/// that it divides once. Lanes that are left over have no row.
+struct piece_share {
+  std::uint32_t width, rows;  ///< pieces of a row, and rows, that the team has at a time
+  std::uint32_t piece, row;   ///< of these, the lane's; row is `rows` where it has none
+
+  /// The lane's part.
+  template <class Team>
+  KVMELD_HD piece_share(Team const& team, std::uint32_t pieces)
+      : width(min_of(pieces, team.lanes())),
+        rows(team.lanes() / width),
+        piece(team.lane() % width),
+        row(min_of(team.lane() / width, rows)) {}
+  KVMELD_HD bool has_row() const { return row != rows; }
+};
+
 /// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at multiples of
 /// 16 bytes, channels side by side, move 16 bytes at a time.
 template <class Layout> class row_pieces {

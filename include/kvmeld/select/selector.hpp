@@ -104,6 +104,7 @@ template <class Select> struct select_phase {
   bool makes_centers = false;  ///< of the selector; asked where budgets are shared
 
   static constexpr bool light = is_light<Select>::value;
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_scratch(); }
 

@@ -48,7 +48,7 @@ struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
     : std::integral_constant<int, Phase::least_blocks> {};
 
 /// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
-/// shared memory.
+/// shared memory, which phases with near_scratch take for granted.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
@@ -56,7 +56,10 @@ __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
   extern __shared__ __align__(64) std::byte shared[];
   using team_type = block_team<block_of<Phase>>;
   __shared__ typename team_type::storage collective;
-  std::byte* const own = scratch == nullptr ? shared : scratch + blockIdx.x * scratch_bytes;
+  std::byte* own = shared;
+  if constexpr (!has_near_scratch<Phase>::value) {
+    if (scratch != nullptr) own = scratch + blockIdx.x * scratch_bytes;
+  }
   std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
   while (item < items) {
     if (!source.idle(item)) {
@@ -238,7 +241,6 @@ public:
     constexpr int block = detail::block_of<Phase>;
     std::size_t const bytes = phase.scratch_bytes(block);
     auto* const kernel = detail::run_tiles<Phase, Source>;
-    ++launches_;
     if (bytes <= most_shared_) {
       if (bytes > 40 * 1024) {
         // The same for everyone who launches it: the attribute is the function's, not the launch's.
@@ -246,17 +248,18 @@ public:
                                   static_cast<int>(most_shared_)));
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      kernel<<<grid, block, bytes, stream_>>>(phase, source, per_item, items, nullptr, 0);
+      start(kernel, grid, block, bytes, phase, source, per_item, items, nullptr, 0);
+    } else if constexpr (has_near_scratch<Phase>::value) {
+      note(cudaErrorInvalidConfiguration);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
         return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
       }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      kernel<<<grid, block, 0, stream_>>>(phase, source, per_item, items,
-                                          static_cast<std::byte*>(scratch_.data()), bytes);
+      start(kernel, grid, block, 0, phase, source, per_item, items, static_cast<std::byte*>(scratch_.data()),
+            bytes);
     }
-    note(cudaGetLastError());
   }
 
   /// Numbers to device memory, as arguments of launches: nothing waits, and `list` may change at once.
@@ -266,14 +269,22 @@ public:
       packet.count =
           static_cast<std::uint32_t>(min_of<std::size_t>(detail::number_packet::most, list.size() - i));
       for (std::uint32_t j = 0; j < packet.count; ++j) packet.numbers[j] = list[i + j];
-      detail::write_numbers<><<<1, 128, 0, stream_>>>(packet, to + i);
-      ++launches_;
-      note(cudaGetLastError());
+      start(detail::write_numbers<>, 1, 128, 0, packet, to + i);
     }
   }
 
 private:
   std::uint32_t blocks() const { return 2 * processors_; }
+
+  /// A launch. Its own error is noted: what cudaGetLastError says may be of a call that somebody else made before.
+  template <class... Parameters>
+  void start(void (*kernel)(Parameters...), std::uint32_t grid, int block, std::size_t shared,
+             std::enable_if_t<true, Parameters> const&... arguments) const {
+    void* all[] = {const_cast<void*>(static_cast<void const*>(&arguments))...};
+    ++launches_;
+    note(cudaLaunchKernel(reinterpret_cast<void const*>(kernel), dim3(grid),
+                          dim3(static_cast<std::uint32_t>(block)), all, shared, stream_));
+  }
 
   /// Graphs may have captured its address.
   void retire(memory& m) {

@@ -35,6 +35,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   using value_type = typename Values::element_type;
   using softmax = warp_softmax<value_type>;
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
+  static constexpr bool near_scratch = true;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
@@ -76,8 +77,9 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   }
 
 private:
-  /// Words of a query row, 16 bytes further apart than they are long.
-  static constexpr std::uint32_t query_pitch = most_attended_channels / 2 + 4;
+  /// Words of a query row: 64 bytes more than a multiple of 128, as row_store has it for whole pieces.
+  static constexpr std::uint32_t query_pitch = most_attended_channels / 2 + 16;
+  static_assert(query_pitch % 32 == 16);
   static constexpr std::size_t attention_scratch(std::uint32_t value_dim) {
     return softmax_scratch(query_rows, value_dim);
   }

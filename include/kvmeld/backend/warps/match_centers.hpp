@@ -50,6 +50,7 @@ template <class Admit, identify::resemblance By, class Rows>
 struct match_centers<identify::nearest_center<Admit, By>, Rows> {
   using sides = sides_of<Rows>;
   using untuned_phase = propose_phase<identify::nearest_center<Admit, By>, Rows>;
+  static constexpr bool near_scratch = true;
   static constexpr std::uint32_t most_rows = 128, most_columns = 64, strip_columns = 32;
   untuned_phase untuned;
 

@@ -24,6 +24,7 @@ namespace tuned_form {
 /// matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
   static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr bool near_scratch = true;
   static constexpr std::uint32_t most_rows = 128, most_columns = 128, strip_columns = 64;
   propose_phase<Identify, Layout> untuned;
 

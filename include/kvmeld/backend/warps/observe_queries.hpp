@@ -33,10 +33,14 @@ namespace tuned_form {
 template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
+  using key_store = row_store<Keys, true>;
   static constexpr std::uint32_t channels = untuned_phase::channels, most_channels = 2;
   static constexpr std::uint32_t token_block = untuned_phase::token_block, results = token_block / 8;
   static constexpr std::uint32_t pieces = most_attended_channels / 32;
   static_assert(token_block % 8 == 0);
+  static constexpr bool near_scratch = true;
+  /// Of a multiprocessor: one loads while another multiplies. Other contributions than p want more registers.
+  static constexpr int least_blocks = has_contribution<Score>::value ? 1 : 2;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
@@ -46,7 +50,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   }
   std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
   std::size_t scratch_bytes(int lanes) const {
-    return row_store<Keys>::bytes(token_block, untuned.keys.channels()) +
+    return key_store::bytes(token_block, untuned.keys.channels()) +
            scratch_size(token_block * sizeof(float)) +
            scratch_size(static_cast<std::uint32_t>(lanes) / warp_size * token_block * channels *
                         sizeof(float));
@@ -59,7 +63,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
     std::uint32_t const tokens = s.tokens;
     if (tokens == 0) return;
     auto const u = untuned.updates_of(t.where, s.rows);
-    row_store<Keys> const store(team, token_block, untuned.keys.channels());
+    key_store const store(team, token_block, untuned.keys.channels());
     float* const bias = team.template scratch<float>(token_block);
     float* const parts = team.template scratch<float>(std::size_t{warps_of(team)} * token_block * channels);
     store.load(team, untuned.keys, t.where, tokens, [&](std::uint32_t i) { return s.begin + i; });
@@ -97,8 +101,8 @@ private:
 
   /// As many observed rows from `first` on as fill 16 with their heads. Those behind the last one are behind the last query.
   template <class Team, class Updates>
-  KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first,
-                       row_store<Keys> const& store, float const* bias, Updates const& u, sums& mine) const {
+  KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first, key_store const& store,
+                       float const* bias, Updates const& u, sums& mine) const {
     block_of_rows const b{s.member,
                           s.queries,
                           untuned.probes.query_of(s.queries, first),
@@ -110,6 +114,7 @@ private:
     slot_t const begin = s.begin;
     warp_place const place = place_in_warp(team);
     float const scale = untuned.params.scale_for(untuned.keys.channels());
+    float const share = 1.0f / static_cast<float>(b.group);  // exact: a power of two
     float p[results][4] = {};
     multiply(team, place, b, store, p);
     unrolled<2>([&](auto which) {
@@ -136,15 +141,19 @@ private:
       std::uint32_t const query = b.query_of(row);
       if (row % b.group != 0 || query >= b.queries) return;
       std::uint32_t const visible = untuned.params.visible(s.length, b.queries, query);
+      bool counts[channels];
+      unrolled<channels>([&](auto channel) {
+        constexpr std::uint32_t c = decltype(channel)::value;
+        counts[c] = c < u.used && first + row / b.group >= u.at[c].first_row;
+      });
       unrolled<2 * results>([&](auto number) {
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const token = 8 * n + 2 * place.pair + i;
         if (token >= tokens || begin + token >= visible) return;
-        float const mean = p[n][2 * half + i] / static_cast<float>(b.group);
+        float const mean = p[n][2 * half + i] * share;
         unrolled<channels>([&](auto channel) {
           constexpr std::uint32_t c = decltype(channel)::value;
-          if (c < u.used && first + row / b.group >= u.at[c].first_row)
-            mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - s.empty);
+          if (counts[c]) mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - s.empty);
         });
       });
     });
@@ -152,28 +161,26 @@ private:
 
   /// p = query rows x keys. Collective in a warp. Channels are multiplied in the order of key_pieces.
   template <class Team>
-  KVMELD_HD void multiply(Team const& team, warp_place place, block_of_rows const& b,
-                          row_store<Keys> const& store, float (&p)[results][4]) const {
+  KVMELD_HD void multiply(Team const& team, warp_place place, block_of_rows const& b, key_store const& store,
+                          float (&p)[results][4]) const {
     std::uint32_t const d = untuned.keys.channels();
-    piece_words rows[2][pieces];
-    unrolled<2 * pieces>([&](auto number) {
-      constexpr std::uint32_t half = decltype(number)::value / pieces, j = decltype(number)::value % pieces;
-      std::uint32_t const row = place.group + 8 * half, query = b.query_of(row);
-      rows[half][j] = {};
-      if (query < b.queries) {
-        rows[half][j] = row_words(untuned.query.row(b.member, b.head_of(row), query), 4 * j + place.pair, d);
-      }
-    });
     unrolled<pieces>([&](auto number) {
       constexpr std::uint32_t j = decltype(number)::value;
       if (32 * j >= d) return;
+      piece_words rows[2] = {};
+      unrolled<2>([&](auto which) {
+        constexpr std::uint32_t half = decltype(which)::value;
+        std::uint32_t const row = place.group + 8 * half, query = b.query_of(row);
+        if (query >= b.queries) return;
+        rows[half] = row_words(untuned.query.row(b.member, b.head_of(row), query), 4 * j + place.pair, d);
+      });
       unrolled<results>([&](auto result) {
         constexpr std::uint32_t n = decltype(result)::value;
         piece_words const key = store.words(8 * n + place.group, 4 * j + place.pair);
         unrolled<2>([&](auto step) {
           constexpr std::uint32_t s = decltype(step)::value;
-          std::uint32_t const a[4] = {rows[0][j].w[2 * s], rows[1][j].w[2 * s], rows[0][j].w[2 * s + 1],
-                                      rows[1][j].w[2 * s + 1]};
+          std::uint32_t const a[4] = {rows[0].w[2 * s], rows[1].w[2 * s], rows[0].w[2 * s + 1],
+                                      rows[1].w[2 * s + 1]};
           std::uint32_t const right[2] = {key.w[2 * s], key.w[2 * s + 1]};
           team.template multiply<matrix_format_of<key_type>>(p[n], a, right);
         });

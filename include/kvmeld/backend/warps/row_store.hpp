@@ -37,15 +37,17 @@ struct alignas(16) piece_words {
   std::uint32_t w[4];
 };
 
-/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps; rows lie 16 bytes
-/// further apart, an odd multiple, so that the words of a fragment are in 32 different banks.
-template <class Layout> class row_store {
+/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps. Rows lie an odd multiple
+/// of 16 bytes apart, so that the words of a fragment (left, right) are in 32 different banks; or with `Whole` pieces, which
+/// a quarter of a warp reads at once, four of a row each (words), 64 bytes more than a multiple of 128.
+template <class Layout, bool Whole = false> class row_store {
 public:
   using T = typename Layout::element_type;
   static constexpr std::uint32_t piece_size = row_piece<T>::size;
 
   KVMELD_HD static constexpr std::uint32_t pitch(std::uint32_t channels) {
-    return ceil_div(channels, matrix_step) * matrix_step + piece_size;
+    std::uint32_t const pieces = ceil_div(channels, matrix_step) * (matrix_step / piece_size);
+    return (Whole ? pieces + (12 - pieces % 8) % 8 : pieces + 1) * piece_size;
   }
   KVMELD_HD static constexpr std::size_t bytes(std::uint32_t rows, std::uint32_t channels) {
     return scratch_size(std::size_t{rows} * pitch(channels) * sizeof(T));

@@ -65,6 +65,7 @@ KVMELD_HD inline void ask_pool(share_state& leader, std::uint32_t wanted) {
 
 /// counts[digit] of the keys that begin with the digits found so far. Pass 0 has the highest digit.
 struct count_pool_phase : split_phase {
+  static constexpr bool near_scratch = true;
   pool what;
   std::uint32_t pass;
 
