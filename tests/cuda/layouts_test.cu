@@ -31,6 +31,10 @@ TEST_CASE("quantised rows and rings are on a device as on the host") {
   device_test::quantised_rows(cuda_device{});
 }
 
+TEST_CASE("numbers too large for an 8-bit float are counted on a device as on the host") {
+  device_test::saturated_rows(cuda_device{});
+}
+
 TEST_CASE("rows along tokens and rows that move are on a device as on the host") {
   device_test::rows_elsewhere(cuda_device{});
 }

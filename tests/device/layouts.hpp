@@ -107,13 +107,16 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
 }
 
+inline auto schedule_of_rows() {
+  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2),
+                                                kvmeld::quantity::entries(6));
+}
+
 template <class K, class V, class Device>
 void same_rows(Device const& device, char const* name,
                std::initializer_list<kvmeld::tuning> how = {kvmeld::tuning::off, kvmeld::tuning::on},
                kvmeld::shape const& s = small_rows) {
-  auto const policy = kvmeld::preset::chelsea::with_schedule(
-      {0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(6));
-  for (auto tuning : how) same_rows<K, V>(device, name, policy, tuning, s);
+  for (auto tuning : how) same_rows<K, V>(device, name, schedule_of_rows(), tuning, s);
 }
 
 template <class Device> void pages_of_engines(Device const& device) {
@@ -126,6 +129,30 @@ template <class Device> void pages_of_engines(Device const& device) {
 template <class Device> void quantised_rows(Device const& device) {
   same_rows<fp8_rows<Device>, byte_rows<Device>>(device, "fp8, int8", {kvmeld::tuning::off});
   same_rows<q8_0_blocks<Device>, crooked_ring<Device>>(device, "q8_0, ring");
+}
+
+/// Numbers beyond an 8-bit float's scale are counted where they are stored. What merges is a mean and never beyond; keys that
+/// turn are.
+template <class Device> void saturated_rows(Device const& device) {
+  laid_out<fp8_rows<Device>, byte_rows<Device>, Device> rows(small_rows);
+  noise n(43);
+  kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), schedule_of_rows(),
+                            rows.tensors(side::here), kvmeld::limits{small_rows}};
+  kvmeld::merged_cache there{device.executor(kvmeld::tuning::off), schedule_of_rows(),
+                             rows.tensors(side::there), kvmeld::limits{small_rows}};
+  rows.write(n, 0, 0, 90);
+  std::uint32_t const written = rows.keys.saturated.here[0];
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::half_split;
+  auto const turn = [&](auto& c) {
+    c.open(0, 90);
+    c.shift(0, 5, rope);
+  };
+  turn(here);
+  turn(there);
+  REQUIRE(Device::settled(there.executor()));
+  CHECK(rows.keys.saturated.here[0] > written);
+  CHECK(rows.same());
 }
 
 template <class Device> void rows_elsewhere(Device const& device) {

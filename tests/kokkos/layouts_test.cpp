@@ -26,6 +26,10 @@ TEST_CASE("pages of a pool are on Kokkos as on the host") { device_test::pages_o
 
 TEST_CASE("quantised rows and rings are on Kokkos as on the host") { device_test::quantised_rows(device{}); }
 
+TEST_CASE("numbers too large for an 8-bit float are counted on Kokkos as on the host") {
+  device_test::saturated_rows(device{});
+}
+
 TEST_CASE("rows along tokens and rows that move are on Kokkos as on the host") {
   device_test::rows_elsewhere(device{});
 }
