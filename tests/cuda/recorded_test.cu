@@ -3,6 +3,7 @@
 #include "device.cuh"
 #include "device/twins.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -283,6 +284,45 @@ TEST_CASE("what a graph refuses") {
     CHECK(cache.longest(0) == 62);
     CHECK(cache.longest(1) == 61);
   }
+  {  // what sizes launches is recorded as the most
+    graph attends(cache.executor()), shrinks(cache.executor());
+    array<float> const sums(std::vector<float>(3 * extent.query_heads()));
+    e.queries.put(std::vector<element>(engine::heads_of_all * extent.key_dim));
+    auto const observe = [&](std::uint32_t layer, std::uint32_t rows) {
+      cache.observe(
+          {layer, 2, rows},
+          kvmeld::rows_by_token<element const>(e.queries.data(), rows, extent.query_heads(), extent.key_dim),
+          kvmeld::rows_by_head<float const>(sums.data(), rows, extent.query_heads(), 1));
+    };
+    observe(1, 1);
+    attends.record([&] { observe(0, 1); });
+    CHECK(refusal_of([&] { attends.replay([&] { observe(0, 3); }); }) ==
+          "replay: 3 queries of a sequence where 1 were recorded; record with the most");
+    shrinks.record([&] { cache.compress({2}, kvmeld::budget::entries(100)); });
+    std::uint32_t const bound = cache.length_bound(2);
+    std::string const more =
+        refusal_of([&] { shrinks.replay([&] { cache.compress({2}, kvmeld::budget::entries(10)); }); });
+    CHECK(more.find("replay: ") == 0);
+    CHECK(more.find(" rounds where ") != std::string::npos);
+    CHECK(more.find(" were recorded; record with the most") != std::string::npos);
+    CHECK(cache.length_bound(2) == bound);
+  }
+  {  // a graph is launched into no other's capture
+    graph g(cache.executor());
+    g.record([&] { cache.append({0}, {1}); });
+    std::uint32_t const bound = cache.length_bound(0);
+    REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(refusal_of([&] {
+            g.replay([&] { cache.append({0}, {1}); });
+          }).find("replay: cudaGraphLaunch says ") == 0);
+    cudaGraph_t left = nullptr;
+    cudaStreamEndCapture(stream.is, &left);
+    if (left != nullptr) cudaGraphDestroy(left);
+    cudaGetLastError();
+    CHECK(cache.length_bound(0) == bound);
+    g.replay([&] { cache.append({0}, {1}); });
+    CHECK(cache.length_bound(0) == bound + 1);
+  }
   {  // what waits breaks the capture, and the executor remembers
     executor broken(stream.is);
     graph g(broken);
@@ -295,6 +335,30 @@ TEST_CASE("what a graph refuses") {
     CHECK(refusal_of([&] { g.record([] {}); }).find("record: a launch says ") == 0);
     CHECK(g.graph() == nullptr);
   }
+}
+
+// What a sound device never says; EMULATOR_REFUSES is the emulated one's.
+TEST_CASE("a graph that the runtime has no memory for leaves everything as it was") {
+  cudaDeviceProp device{};
+  REQUIRE(cudaGetDeviceProperties(&device, 0) == cudaSuccess);
+  if (std::string(device.name).find("emulated") == std::string::npos) return;
+  own_stream stream;
+  std::vector<element> const k(extent.slots() * extent.key_dim), v(extent.slots() * extent.value_dim);
+  engine e(stream.is, k, v);
+  e.cache.open(0, 60);
+  kvmeld::call_graph<kvmeld::cuda_executor<>> g(e.cache.executor());
+  auto const append = [&] { e.cache.append({0}, {1}); };
+  for (char const* call : {"cudaGraphInstantiate", "cudaGraphLaunch"}) {
+    setenv("EMULATOR_REFUSES", call, 1);
+    CHECK(refusal_of([&] { g.record(append); }).find(std::string("record: ") + call + " says ") == 0);
+    unsetenv("EMULATOR_REFUSES");
+    CHECK(e.cache.length_bound(0) == 60);
+    CHECK(e.cache.executor().error() == cudaSuccess);
+    CHECK(g.graph() == nullptr);
+  }
+  g.record(append);
+  e.cache.report_lengths(0);
+  CHECK(e.cache.longest(0) == 61);
 }
 
 TEST_CASE("errors that were told are nobody else's") {
