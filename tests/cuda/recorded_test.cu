@@ -3,6 +3,7 @@
 #include "device.cuh"
 #include "device/twins.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -23,6 +24,13 @@ struct own_stream {
   cudaStream_t is = nullptr;
 };
 
+/// A graph has as many rounds as full tracks need.
+kvmeld::preset::recommended::type in_few_rounds() {
+  auto policy = kvmeld::preset::recommended::for_budget();
+  policy.identify.admission.schedule = {0.5, 0.05, 3, 0.4};
+  return policy;
+}
+
 /// A cache over tensors that may move, with what attention reads and writes.
 class engine {
 public:
@@ -30,7 +38,7 @@ public:
       : keys_{array<element>(k), array<element>(k)},
         values_{array<element>(v), array<element>(v)},
         layouts_(std::vector<plain>{layout(keys_[0], extent.key_dim), layout(values_[0], extent.value_dim)}),
-        cache(kvmeld::cuda_executor<>(stream), kvmeld::preset::h2o::halves(),
+        cache(kvmeld::cuda_executor<>(stream), in_few_rounds(),
               kvmeld::kv{kvmeld::relocatable<plain>(layouts_.data(), extent.key_dim),
                          kvmeld::relocatable<plain>(layouts_.data() + 1, extent.value_dim)},
               kvmeld::limits{extent}) {}
@@ -87,8 +95,8 @@ public:
   array<float> out{std::vector<float>(extent.layers * heads_of_all * extent.value_dim)},
       lse{std::vector<float>(extent.layers * heads_of_all)}, kept{kept_floats};
   array<element> queries{heads_of_all * extent.key_dim};
-  kvmeld::merged_cache<kvmeld::cuda_executor<>, decltype(kvmeld::preset::h2o::halves()),
-                       kvmeld::relocatable<plain>, kvmeld::relocatable<plain>>
+  kvmeld::merged_cache<kvmeld::cuda_executor<>, kvmeld::preset::recommended::type, kvmeld::relocatable<plain>,
+                       kvmeld::relocatable<plain>>
       cache;
 };
 
@@ -166,7 +174,8 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
     }
     if (i % 6 == 5) {
       std::vector<std::uint32_t> table(extent.tracks());
-      for (std::uint32_t& budget : table) budget = 40 + n.next() % 20;
+      // The smallest first: those behind it take fewer rounds.
+      for (std::uint32_t& budget : table) budget = 40 + (i == 5 ? 0 : n.next() % 20);
       std::vector<std::uint32_t> const due = i == 5    ? std::vector<std::uint32_t>{0, 1, 2}
                                              : i == 11 ? std::vector<std::uint32_t>{2}
                                                        : std::vector<std::uint32_t>{1, 0};
@@ -191,6 +200,51 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
     CHECK(eager.cache.save(slot) == replayed.cache.save(slot));
     CHECK(eager.cache.length_bound(slot) == replayed.cache.length_bound(slot));
   }
+  CHECK(replayed.cache.executor().error() == cudaSuccess);
+}
+
+TEST_CASE("a step that attends, observes and merges what has grown is one graph") {
+  own_stream stream;
+  device_test::made_for const now(extent);
+  device_test::noise n(9);
+  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
+  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
+  engine eager(stream.is, k, v), replayed(stream.is, k, v);
+  for (engine* e : {&eager, &replayed}) {
+    for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 80 + 10 * slot);
+  }
+  kvmeld::call_graph<kvmeld::cuda_executor<>> graph(replayed.cache.executor());
+  std::uint32_t merged = 0;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    std::vector<std::uint32_t> slots, counts, due;
+    for (std::uint32_t slot : {0u, 1u, 2u}) {
+      if (i == 0 || eager.cache.length_bound(slot) > 46 + slot) due.push_back(slot);
+      if (i % 3 == slot && i != 0) continue;
+      slots.push_back(slot);
+      counts.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % 3);
+    }
+    merged += i != 0 && !due.empty() ? 1 : 0;
+    std::vector<element> q;
+    for (std::size_t j = 0; j < engine::heads_of_all * extent.key_dim; ++j)
+      q.push_back(__float2bfloat16(n.uniform()));
+    auto const calls = [&](engine& e) {
+      e.step(slots, counts, counts);
+      e.cache.compress(due, kvmeld::budget::entries(44 + i % 5), kvmeld::shortfall::evict_lowest);
+    };
+    for (engine* e : {&eager, &replayed}) e->queries.put(q);
+    calls(eager);
+    if (i == 0) {
+      graph.record([&] { calls(replayed); });
+    } else {
+      graph.replay([&] { calls(replayed); });
+    }
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    CHECK(same_bits(eager.out.get(), replayed.out.get()));
+    CHECK(same_bits(eager.rows(), replayed.rows()));
+    for (std::uint32_t slot : {0u, 1u, 2u}) CHECK(eager.cache.save(slot) == replayed.cache.save(slot));
+  }
+  CHECK(merged > 2);
+  CHECK(merged < 9);  // and some merge none
   CHECK(replayed.cache.executor().error() == cudaSuccess);
 }
 
@@ -230,6 +284,45 @@ TEST_CASE("what a graph refuses") {
     CHECK(cache.longest(0) == 62);
     CHECK(cache.longest(1) == 61);
   }
+  {  // what sizes launches is recorded as the most
+    graph attends(cache.executor()), shrinks(cache.executor());
+    array<float> const sums(std::vector<float>(3 * extent.query_heads()));
+    e.queries.put(std::vector<element>(engine::heads_of_all * extent.key_dim));
+    auto const observe = [&](std::uint32_t layer, std::uint32_t rows) {
+      cache.observe(
+          {layer, 2, rows},
+          kvmeld::rows_by_token<element const>(e.queries.data(), rows, extent.query_heads(), extent.key_dim),
+          kvmeld::rows_by_head<float const>(sums.data(), rows, extent.query_heads(), 1));
+    };
+    observe(1, 1);
+    attends.record([&] { observe(0, 1); });
+    CHECK(refusal_of([&] { attends.replay([&] { observe(0, 3); }); }) ==
+          "replay: 3 queries of a sequence where 1 were recorded; record with the most");
+    shrinks.record([&] { cache.compress({2}, kvmeld::budget::entries(100)); });
+    std::uint32_t const bound = cache.length_bound(2);
+    std::string const more =
+        refusal_of([&] { shrinks.replay([&] { cache.compress({2}, kvmeld::budget::entries(10)); }); });
+    CHECK(more.find("replay: ") == 0);
+    CHECK(more.find(" rounds where ") != std::string::npos);
+    CHECK(more.find(" were recorded; record with the most") != std::string::npos);
+    CHECK(cache.length_bound(2) == bound);
+  }
+  {  // a graph is launched into no other's capture
+    graph g(cache.executor());
+    g.record([&] { cache.append({0}, {1}); });
+    std::uint32_t const bound = cache.length_bound(0);
+    REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(refusal_of([&] {
+            g.replay([&] { cache.append({0}, {1}); });
+          }).find("replay: cudaGraphLaunch says ") == 0);
+    cudaGraph_t left = nullptr;
+    cudaStreamEndCapture(stream.is, &left);
+    if (left != nullptr) cudaGraphDestroy(left);
+    cudaGetLastError();
+    CHECK(cache.length_bound(0) == bound);
+    g.replay([&] { cache.append({0}, {1}); });
+    CHECK(cache.length_bound(0) == bound + 1);
+  }
   {  // what waits breaks the capture, and the executor remembers
     executor broken(stream.is);
     graph g(broken);
@@ -242,6 +335,30 @@ TEST_CASE("what a graph refuses") {
     CHECK(refusal_of([&] { g.record([] {}); }).find("record: a launch says ") == 0);
     CHECK(g.graph() == nullptr);
   }
+}
+
+// What a sound device never says; EMULATOR_REFUSES is the emulated one's.
+TEST_CASE("a graph that the runtime has no memory for leaves everything as it was") {
+  cudaDeviceProp device{};
+  REQUIRE(cudaGetDeviceProperties(&device, 0) == cudaSuccess);
+  if (std::string(device.name).find("emulated") == std::string::npos) return;
+  own_stream stream;
+  std::vector<element> const k(extent.slots() * extent.key_dim), v(extent.slots() * extent.value_dim);
+  engine e(stream.is, k, v);
+  e.cache.open(0, 60);
+  kvmeld::call_graph<kvmeld::cuda_executor<>> g(e.cache.executor());
+  auto const append = [&] { e.cache.append({0}, {1}); };
+  for (char const* call : {"cudaGraphInstantiate", "cudaGraphLaunch"}) {
+    setenv("EMULATOR_REFUSES", call, 1);
+    CHECK(refusal_of([&] { g.record(append); }).find(std::string("record: ") + call + " says ") == 0);
+    unsetenv("EMULATOR_REFUSES");
+    CHECK(e.cache.length_bound(0) == 60);
+    CHECK(e.cache.executor().error() == cudaSuccess);
+    CHECK(g.graph() == nullptr);
+  }
+  g.record(append);
+  e.cache.report_lengths(0);
+  CHECK(e.cache.longest(0) == 61);
 }
 
 TEST_CASE("errors that were told are nobody else's") {

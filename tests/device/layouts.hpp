@@ -5,10 +5,11 @@
 #include "twins.hpp"
 
 #include <initializer_list>
+#include <type_traits>
 
 namespace device_test {
 
-inline constexpr kvmeld::shape small_rows{2, 3, 2, 2, 32, 32, 112};
+inline constexpr kvmeld::shape small_rows{2, 3, 2, 2, 32, 32, 112}, latent_rows{2, 3, 1, 4, 40, 32, 112};
 
 /// What encode_row stores.
 struct channel_of {
@@ -19,7 +20,7 @@ struct channel_of {
 /// Keys of `K`, values of `V`.
 template <class K, class V, class Device> class laid_out {
 public:
-  explicit laid_out(kvmeld::shape const& s) : extent(s), keys(s, s.key_dim), values(s, s.value_dim) {}
+  explicit laid_out(kvmeld::shape const& s) : extent(s), keys(s, s.key_dim), values(values_of(s, keys)) {}
   auto tensors(side where) { return kvmeld::kv{keys.on(where), values.on(where)}; }
   /// Rows from slot `first` on, on both sides; what the device has written is the same.
   void write(noise& n, std::uint32_t sequence, std::uint32_t first, std::uint32_t tokens) {
@@ -43,14 +44,23 @@ public:
   kvmeld::shape extent;
   K keys;
   V values;
+
+private:
+  static V values_of(kvmeld::shape const& s, [[maybe_unused]] K& keys) {
+    if constexpr (std::is_constructible_v<V, K&, std::uint32_t>) {
+      return V(keys, s.value_dim);
+    } else {
+      return V(s, s.value_dim);
+    }
+  }
 };
 
 /// Compressions, tokens in between, a copy and attention.
 template <class K, class V, class Device, class Policy>
-void same_rows(Device const& device, char const* name, Policy const& policy, kvmeld::tuning tuning) {
+void same_rows(Device const& device, char const* name, Policy const& policy, kvmeld::tuning tuning,
+               kvmeld::shape const& s) {
   CAPTURE(std::string(name));
   CAPTURE(static_cast<int>(tuning));
-  kvmeld::shape const s = small_rows;
   laid_out<K, V, Device> rows(s);
   noise n(41);
   kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), policy, rows.tensors(side::here),
@@ -97,12 +107,16 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
 }
 
+inline auto schedule_of_rows() {
+  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2),
+                                                kvmeld::quantity::entries(6));
+}
+
 template <class K, class V, class Device>
 void same_rows(Device const& device, char const* name,
-               std::initializer_list<kvmeld::tuning> how = {kvmeld::tuning::off, kvmeld::tuning::on}) {
-  auto const policy = kvmeld::preset::chelsea::with_schedule(
-      {0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(6));
-  for (auto tuning : how) same_rows<K, V>(device, name, policy, tuning);
+               std::initializer_list<kvmeld::tuning> how = {kvmeld::tuning::off, kvmeld::tuning::on},
+               kvmeld::shape const& s = small_rows) {
+  for (auto tuning : how) same_rows<K, V>(device, name, schedule_of_rows(), tuning, s);
 }
 
 template <class Device> void pages_of_engines(Device const& device) {
@@ -117,8 +131,40 @@ template <class Device> void quantised_rows(Device const& device) {
   same_rows<q8_0_blocks<Device>, crooked_ring<Device>>(device, "q8_0, ring");
 }
 
+/// Numbers beyond an 8-bit float's scale are counted where they are stored. What merges is a mean and never beyond; keys that
+/// turn are.
+template <class Device> void saturated_rows(Device const& device) {
+  laid_out<fp8_rows<Device>, byte_rows<Device>, Device> rows(small_rows);
+  noise n(43);
+  kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), schedule_of_rows(),
+                            rows.tensors(side::here), kvmeld::limits{small_rows}};
+  kvmeld::merged_cache there{device.executor(kvmeld::tuning::off), schedule_of_rows(),
+                             rows.tensors(side::there), kvmeld::limits{small_rows}};
+  rows.write(n, 0, 0, 90);
+  std::uint32_t const written = rows.keys.saturated.here[0];
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::half_split;
+  auto const turn = [&](auto& c) {
+    c.open(0, 90);
+    c.shift(0, 5, rope);
+  };
+  turn(here);
+  turn(there);
+  REQUIRE(Device::settled(there.executor()));
+  CHECK(rows.keys.saturated.here[0] > written);
+  CHECK(rows.same());
+}
+
 template <class Device> void rows_elsewhere(Device const& device) {
   same_rows<token_rows<Device>, moving_rows<Device>>(device, "transposed, relocatable");
+}
+
+/// `Device` also views tensors: viewed(data, shape, channels, elements from row to row).
+template <class Device> void rows_by_layer(Device const& device) {
+  using keys = layer_tensors<Device>;
+  same_rows<keys, viewed_rows<Device>>(device, "a tensor per layer, a view");
+  same_rows<keys, latent_values<keys>>(device, "latent", {kvmeld::tuning::off, kvmeld::tuning::on},
+                                       latent_rows);
 }
 
 }  // namespace device_test

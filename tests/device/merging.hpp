@@ -40,6 +40,22 @@ template <class Device> void sets_otherwise(Device const& device) {
   }
 }
 
+/// KVMerger's sets by a threshold for each layer.
+template <class Device> void thresholds_per_layer(Device const& device) {
+  made_for const now({2, 3, 2, 2, 32, 16, 112});
+  std::vector<float> const theta{0.9f, 0.5f};
+  typename Device::template array<float> const far_theta(theta);
+  auto const by = [](float const* each) {
+    using kvmeld::quantity;
+    return kvmeld::preset::kvmerger::with_thresholds(each, quantity::of_budget(1.0 / 3),
+                                                     quantity::of_budget(0.25));
+  };
+  auto const here = by(theta.data()), there = by(far_theta.data());
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on})
+    same_life<typename Device::half>(device, "thresholds per layer", here, 1, tuning, {90, 70, 48, 36, 28},
+                                     &there);
+}
+
 template <class Device> void shared_entries(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     same_life<typename Device::bfloat16>(device, "ems", kvmeld::preset::ems::shared(), 1, tuning);

@@ -247,4 +247,48 @@ template <class Device> struct moving_rows : rows_of<Device, typename Device::bf
   typename Device::template array<plain> far;
 };
 
+/// A tensor per layer, the last one first; heads outside tokens in every other.
+template <class Device> struct layer_tensors : rows_of<Device, typename Device::bfloat16> {
+  using T = typename Device::bfloat16;
+  using plain = kvmeld::strided<T>;
+  layer_tensors(kvmeld::shape const& s, std::uint32_t channels)
+      : rows_of<Device, T>(s, channels, s.slots() * channels),
+        near(layers(side::here)),
+        far(layers(side::there)) {}
+  std::vector<plain> layers(side where) {
+    kvmeld::shape one = this->extent;
+    one.layers = 1;
+    std::vector<plain> out;
+    for (std::size_t i = this->extent.layers; i-- > 0;)
+      out.emplace_back(this->memory.on(where) + i * one.slots() * this->width, i % 2 == 0 ? "LSTHC" : "LSHTC",
+                       one, this->width);
+    return out;
+  }
+  auto on(side where) {
+    return kvmeld::per_layer<plain>(where == side::here ? near.data() : far.data(), this->width);
+  }
+  std::vector<plain> near;
+  typename Device::template array<plain> far;
+};
+
+/// The last channels of keys.
+template <class Keys> struct latent_values {
+  latent_values(Keys& k, std::uint32_t channels) : keys(k), width(channels) {}
+  auto on(side where) { return kvmeld::latent(keys.on(where), width, keys.width - width); }
+  void put() {}
+  bool same() const { return true; }
+  Keys& keys;
+  std::uint32_t width;
+};
+
+/// A tensor with gaps behind its rows, as a view that the device has of tensors: an mdspan, a Kokkos::View.
+template <class Device> struct viewed_rows : rows_of<Device, typename Device::bfloat16> {
+  using T = typename Device::bfloat16;
+  viewed_rows(kvmeld::shape const& s, std::uint32_t channels)
+      : rows_of<Device, T>(s, channels, s.slots() * (channels + 8)) {}
+  auto on(side where) {
+    return Device::viewed(this->memory.on(where), this->extent, this->width, this->width + 8);
+  }
+};
+
 }  // namespace device_test

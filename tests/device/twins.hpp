@@ -96,8 +96,10 @@ template <class Device, class T, class Policy> class twins {
 public:
   template <class U> using device_array = typename Device::template array<U>;
 
+  // `far`: the device's policy, where it reads memory.
   twins(Device const& device, Policy const& policy, std::uint32_t seed,
-        kvmeld::tuning tuning = kvmeld::tuning::off, kvmeld::limits const& sizes = usual_limits<Policy>())
+        kvmeld::tuning tuning = kvmeld::tuning::off, kvmeld::limits const& sizes = usual_limits<Policy>(),
+        Policy const* far = nullptr)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
         values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
@@ -105,8 +107,8 @@ public:
         device_values_(values_),
         host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
               sizes),
-        device_(device.executor(tuning), policy, tensors(device_keys_.data(), device_values_.data()), sizes) {
-  }
+        device_(device.executor(tuning), far != nullptr ? *far : policy,
+                tensors(device_keys_.data(), device_values_.data()), sizes) {}
 
   template <class F> void both(F f) {
     f(host_);
@@ -265,10 +267,11 @@ private:
 // Tuned forms may take another partner where two are equally good up to rounding; these rows have no such pairs.
 template <class T, class Device, class Policy>
 void same_life(Device const& device, char const* name, Policy const& policy, int units = 0,
-               kvmeld::tuning tuning = kvmeld::tuning::off, tokens_of_life const& life = {}) {
+               kvmeld::tuning tuning = kvmeld::tuning::off, tokens_of_life const& life = {},
+               Policy const* far = nullptr) {
   CAPTURE(std::string(name));
   CAPTURE(static_cast<int>(tuning));
-  twins<Device, T, Policy> pair(device, policy, 17, tuning);
+  twins<Device, T, Policy> pair(device, policy, 17, tuning, usual_limits<Policy>(), far);
   std::uint32_t const slots[] = {0, 1}, counts[] = {8, 5}, accepted[] = {8, 2};
   pair.both([&](auto& c) {
     c.open(0, life.first, 2, 7);

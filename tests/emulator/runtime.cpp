@@ -21,6 +21,12 @@ double now() {
       .count();
 }
 
+// Calls that a test wants to fail.
+bool refused(char const* call) {
+  char const* const name = std::getenv("EMULATOR_REFUSES");
+  return name != nullptr && std::strcmp(name, call) == 0;
+}
+
 // Both ends are looked at when the copy takes place.
 void copy(void* to, void const* from, std::size_t bytes) {
   auto& m = gpu().memory();
@@ -291,10 +297,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   return gpu().last(s->broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+  if (refused("cudaGraphInstantiate")) return gpu().last(cudaErrorMemoryAllocation);
   *ready = new CUgraphExec_st{graph->nodes};
   return gpu().last(cudaSuccess);
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t s) {
+  if (refused("cudaGraphLaunch")) return gpu().last(cudaErrorMemoryAllocation);
+  if (gpu().of(s)->capture != nullptr) {
+    gpu().of(s)->broken = true;
+    return gpu().last(cudaErrorStreamCaptureUnsupported);
+  }
   for (auto const& node : ready->nodes) {
     cudaError_t const e = gpu().enqueue(s, node);
     if (e != cudaSuccess) return e;

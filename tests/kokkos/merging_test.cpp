@@ -32,6 +32,10 @@ TEST_CASE("sets ended by gaps, chained or by a threshold are on Kokkos the host'
   on_all_devices([](auto const& d) { device_test::sets_otherwise(d); });
 }
 
+TEST_CASE("sets by a threshold for each layer are on Kokkos the host's") {
+  on_all_devices([](auto const& d) { device_test::thresholds_per_layer(d); });
+}
+
 TEST_CASE("shared entries on Kokkos are the host's") {
   on_all_devices([](auto const& d) { device_test::shared_entries(d); });
 }

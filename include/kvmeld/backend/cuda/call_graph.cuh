@@ -66,8 +66,9 @@ public:
       if (problem.empty()) check("a launch", e->error(), problem);
     }
     if (problem.empty()) check("cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
+    if (problem.empty()) problem = launch("record", all);
     if (!problem.empty()) forget();
-    return problem.empty() ? launch(all) : report(problem);
+    return report(problem);
   }
 
   /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
@@ -80,7 +81,7 @@ public:
       calls();
     }
     std::string const problem = record_.end();
-    return problem.empty() ? launch(all) : report(problem);
+    return report(problem.empty() ? launch("replay", all) : problem);
   }
 
   /// Null until `record`.
@@ -116,13 +117,14 @@ private:
     cudaGetLastError();  // told by the problem: no error of whoever launches next
     problem = message("record: ", call, " says ", cudaGetErrorString(e));
   }
-  status launch(joint_launch& all) {
+  /// Why not; empty if it is on its way.
+  std::string launch(char const* during, joint_launch& all) {
     executor_.write(static_cast<std::uint32_t*>(places_.data()), record_.numbers());
     cudaError_t const e = cudaGraphLaunch(ready_, executor_.stream());
     all.launched = e == cudaSuccess;
-    if (e != cudaSuccess) cudaGetLastError();
-    return report(e == cudaSuccess ? std::string()
-                                   : message("replay: cudaGraphLaunch says ", cudaGetErrorString(e)));
+    if (e == cudaSuccess) return {};
+    cudaGetLastError();
+    return message(during, ": cudaGraphLaunch says ", cudaGetErrorString(e));
   }
   void forget() {
     if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
