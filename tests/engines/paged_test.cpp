@@ -1,6 +1,6 @@
 // The paged engine: answers that do not depend on what else happens, and pages that are counted right.
 #include "kjv.hpp"
-#include "support/sanitizer.hpp"
+#include "support/brief.hpp"
 
 #include <engines/paged/host_engine.hpp>
 #include <engines/paged/soak.hpp>
@@ -162,8 +162,7 @@ TEST_CASE("shared beginnings are read once, are never written, and outlive who r
 }
 
 TEST_CASE("random requests on random engines: no page leaks, none is used twice") {
-  std::uint64_t const requests =
-      support::under_address_sanitizer ? 800 : 1500;  // kvmeld_paged --soak runs more
+  std::uint64_t const requests = support::brief() ? 800 : 1500;  // kvmeld_paged --soak runs more
   soak_result const r = soak(requests, 7, 40, 8);
   CHECK(r.problem == "");
   CHECK(r.requests == requests);

@@ -26,7 +26,7 @@ std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
 }
 
 // Cases of every pair. KVMELD_CROSS_CASES asks for another number.
-std::uint64_t cases_wanted() { return from_environment("KVMELD_CROSS_CASES", support::brief() ? 50 : 1000); }
+std::uint64_t cases_wanted() { return from_environment("KVMELD_CROSS_CASES", support::brief() ? 20 : 1000); }
 
 class tally {
 public:

@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include "reference/ledger_model.hpp"
+#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 
 namespace random_lifecycle_cases {
@@ -359,7 +360,8 @@ private:
   int next_name = 0;
 };
 
-template <kind Kind, class Policy> void lives(Policy const& policy, std::size_t calls) {
+template <kind Kind, class Policy> void lives(Policy const& policy, std::uint32_t calls) {
+  calls = support::long_life(calls);
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
     life<Kind, Policy> one(policy, seed);

@@ -1,4 +1,5 @@
 // Calls recorded once and replayed with other lists do what they do when they are made anew.
+#include "support/brief.hpp"
 #include "twins.hpp"
 
 #include <cstddef>
@@ -157,7 +158,7 @@ TEST_CASE("replayed calls leave the same bits, with lists of any length, growing
   });
   live(kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2),
                                               kvmeld::quantity::entries(4)),
-       1000, kvmeld::shortfall::report);
+       support::long_life(1000), kvmeld::shortfall::report);
 }
 
 TEST_CASE("a replay that is not what was recorded is refused") {
