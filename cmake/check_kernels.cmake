@@ -1,16 +1,20 @@
 # Compiles a .cu with warnings as errors and looks at what ptxas says of its kernels: tuned ones may not spill registers, the
 # generic ones only a few around the calls they make.
-#   cmake -DNVCC=nvcc -DARCHITECTURE=sm_90 -DSTANDARD=17 -DINCLUDE=include -DSOURCE=tests/cuda/kernels.cu -DOBJECT=kernels.o \
+#   cmake -DNVCC=nvcc -DARCHITECTURES=90,121 -DSTANDARD=17 -DINCLUDE=include -DSOURCE=tests/cuda/kernels.cu -DOBJECT=kernels.o \
 #         -P cmake/check_kernels.cmake
+# PTX is that of the first architecture; host code is not what this looks at.
 set(most_spilled 512) # bytes per thread of a generic kernel
+string(REPLACE "," ";" architectures "${ARCHITECTURES}")
+list(GET architectures 0 oldest)
+list(TRANSFORM architectures REPLACE "(.+)" "-gencode=arch=compute_${oldest},code=sm_\\1")
 execute_process(
-  COMMAND "${NVCC}" -std=c++${STANDARD} -O2 -arch=${ARCHITECTURE} -Werror all-warnings -Xcompiler -Wall,-Wextra -Xptxas -v
+  COMMAND "${NVCC}" -std=c++${STANDARD} -O0 ${architectures} -Werror all-warnings -Xcompiler -Wall,-Wextra -Xptxas -v
           "-I${INCLUDE}" -c -o "${OBJECT}" "${SOURCE}"
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "nvcc failed for ${ARCHITECTURE}, C++${STANDARD}:\n${output}")
+  message(FATAL_ERROR "nvcc failed for sm_${ARCHITECTURES}, C++${STANDARD}:\n${output}")
 endif()
 string(REGEX MATCHALL "Compiling entry function '[^']*'" kernels "${output}")
 string(REGEX MATCHALL "Function properties for [^ \n]+[ \n]+[0-9]+ bytes stack frame, [0-9]+ bytes spill stores" reports
@@ -34,7 +38,7 @@ foreach(report IN LISTS reports)
     set(worst ${bytes})
   endif()
   if(report MATCHES "tuned" OR bytes GREATER most_spilled)
-    message(FATAL_ERROR "${ARCHITECTURE}: ${report}")
+    message(FATAL_ERROR "sm_${ARCHITECTURES}: ${report}")
   endif()
 endforeach()
 set(most 0)
@@ -44,5 +48,5 @@ foreach(used IN LISTS registers)
     set(most ${used})
   endif()
 endforeach()
-message(STATUS "${ARCHITECTURE}, C++${STANDARD}: ${count} kernels, at most ${most} registers; no tuned one spills, ${spilling} "
+message(STATUS "sm_${ARCHITECTURES}, C++${STANDARD}: ${count} kernels, at most ${most} registers; no tuned one spills, ${spilling} "
                "generic ones do, at most ${worst} bytes")
