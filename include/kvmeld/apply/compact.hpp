@@ -47,7 +47,7 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
-  static constexpr int least_blocks = 4;  ///< of a multiprocessor: each waits for memory between barriers
+  static constexpr int least_blocks = 3;  ///< of a multiprocessor: each waits for memory between barriers
   Layout layout;
   wave_ref wave;
   bool zero;

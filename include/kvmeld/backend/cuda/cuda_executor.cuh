@@ -110,9 +110,10 @@ public:
     executor.note(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, executor.stream()));
     executor.note(cudaEventRecord(there_, executor.stream()));
   }
-  /// A fault on the way is the executor's error, and what was asked for never arrives.
+  /// A fault on the way is the executor's error, and what was asked for never arrives. Not while calls are recorded: a
+  /// thread that captures may not ask for events, or its capture is lost.
   template <class Executor> bool done(Executor& executor) const {
-    if (data_ == nullptr) return false;
+    if (data_ == nullptr || executor.records()) return false;
     cudaError_t const e = cudaEventQuery(there_);
     if (e != cudaSuccess && e != cudaErrorNotReady) executor.note(e);
     return e == cudaSuccess;
@@ -127,7 +128,8 @@ private:
 
 /// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists; and when
 /// a phase wants more scratch than shared memory has, once, unless `reserve` was called before. Errors of the runtime
-/// are kept: `error()` is the first one. Copies are independent and use the same stream.
+/// are kept: `error()` is the first one. Copies are independent and use the same stream. The stream outlives them all and
+/// the memory that they gave, which goes back in its order; its device is current when they are made and in every call.
 template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
