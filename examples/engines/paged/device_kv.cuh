@@ -69,39 +69,62 @@ __global__ void store_rows(Ref const cache, std::uint32_t layer, batch_part cons
   }
 }
 
-/// The engine's own attention: a block per row and query head. Lengths are each head's own, and log_degree is the bias.
+/// Two channels of a row, by the device's own conversion: keys that turn have them in pairs.
+__device__ inline float2 channels_of(kvmeld::half const* row, std::uint32_t pair) {
+  return __half22float2(reinterpret_cast<__half2 const*>(row)[pair]);
+}
+
+/// The engine's own attention: a block per row and query head, with shared memory of attend_bytes(). Lengths are each head's own,
+/// and log_degree is the bias.
 template <class Ref>
 __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
                             std::uint32_t const* part, float const* query, float* out, float* lse) {
-  using element = kvmeld::element_traits<kvmeld::half>;
-  extern __shared__ float logits[];
+  extern __shared__ kvmeld::half const* value_rows[];
+  float* const weights = reinterpret_cast<float*>(value_rows + cache.extent().capacity);
   __shared__ float most, sum;
   std::uint32_t const row = blockIdx.x, d = cache.extent().key_dim, heads = gridDim.y;
   batch_part const mine = parts[part[row]];
   kvmeld::track const head = cache.where(layer, mine.slot, blockIdx.y / cache.extent().group);
   std::uint32_t const seen = cache.length(head) - (mine.first + mine.count - 1 - row);
-  float const* const q = query + (std::size_t{row} * heads + blockIdx.y) * d;
+  auto const* const q = reinterpret_cast<float2 const*>(query + (std::size_t{row} * heads + blockIdx.y) * d);
   for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) {
     kvmeld::half const* const key = cache.keys.locate(head, s).base;
     float dot = 0.0f;
-    for (std::uint32_t c = 0; c < d; ++c) dot += q[c] * element::to_float(key[c]);
-    logits[s] = dot * rsqrtf(static_cast<float>(d)) + cache.log_degree(head, s);
+    for (std::uint32_t i = 0; i < d / 2; ++i) {
+      float2 const k = channels_of(key, i), x = q[i];
+      dot += x.x * k.x + x.y * k.y;
+    }
+    weights[s] = dot * rsqrtf(static_cast<float>(d)) + cache.log_degree(head, s);
+    value_rows[s] = cache.values.locate(head, s).base;  // looked up once, not for every channel
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     most = -FLT_MAX;
-    for (std::uint32_t s = 0; s < seen; ++s) most = fmaxf(most, logits[s]);
+    for (std::uint32_t s = 0; s < seen; ++s) most = fmaxf(most, weights[s]);
+  }
+  __syncthreads();
+  for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) weights[s] = expf(weights[s] - most);
+  __syncthreads();
+  if (threadIdx.x == 0) {
     sum = 0.0f;
-    for (std::uint32_t s = 0; s < seen; ++s) sum += expf(logits[s] - most);
+    for (std::uint32_t s = 0; s < seen; ++s) sum += weights[s];
     lse[std::size_t{row} * heads + blockIdx.y] = most + logf(sum);
   }
   __syncthreads();
-  for (std::uint32_t c = threadIdx.x; c < d; c += blockDim.x) {
-    float result = 0.0f;
-    for (std::uint32_t s = 0; s < seen; ++s)
-      result += expf(logits[s] - most) * element::to_float(cache.values.locate(head, s).base[c]);
-    out[(std::size_t{row} * heads + blockIdx.y) * d + c] = result / sum;
+  auto* const to = reinterpret_cast<float2*>(out + (std::size_t{row} * heads + blockIdx.y) * d);
+  for (std::uint32_t i = threadIdx.x; i < d / 2; i += blockDim.x) {
+    float2 result{0.0f, 0.0f};
+    for (std::uint32_t s = 0; s < seen; ++s) {
+      float2 const v = channels_of(value_rows[s], i);
+      result.x += weights[s] * v.x;
+      result.y += weights[s] * v.y;
+    }
+    to[i] = {result.x / sum, result.y / sum};
   }
+}
+/// Its shared memory: a pointer and a weight for every slot.
+inline std::size_t attend_bytes(kvmeld::shape const& s) {
+  return s.capacity * (sizeof(kvmeld::half const*) + sizeof(float));
 }
 
 /// As host_kv, of all heads. Policies are fixed at compile time here: one of them is enough device code.
@@ -150,7 +173,7 @@ public:
     out_.resize(all);
     lse_.resize(std::size_t{rows} * heads);
     store_rows<<<rows, 128>>>(cache_.ref(), layer, parts_.data(), part_.data(), key_.data(), value_.data());
-    attend_rows<<<dim3(rows, heads), 128, pool_.extent().capacity * sizeof(float)>>>(
+    attend_rows<<<dim3(rows, heads), 128, attend_bytes(pool_.extent())>>>(
         cache_.ref(), layer, parts_.data(), part_.data(), query_.data(), out_.data(), lse_.data());
     check(cudaGetLastError(), "attend_rows");
     out_.download(out, all);

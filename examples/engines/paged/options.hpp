@@ -1,10 +1,9 @@
-// The command line of the paged engine's programs.
+// The command line of the paged engine's programs on hosts, which choose a policy.
 #pragma once
 
-#include "engine.hpp"
+#include "workload_options.hpp"
 
 #include <demo/methods.hpp>
-#include <tiny_llama/options.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -13,63 +12,25 @@
 
 namespace paged_engine {
 
-struct program_options {
-  engine_options engine;
-  std::string model = "examples/data/tiny-kjv", policy = "chelsea";
-  std::uint32_t requests = 16, context = 320;
-  std::uint64_t seed = 1, soak = 0;
+struct program_options : workload_options {
+  std::string policy = "chelsea";
+  std::uint64_t soak = 0;
   bool quiet = false;
 
   kvmeld::compose::composed how() const { return demo::policy_of(policy, {}); }
 };
 
-/// Declares the options; CLI11 refuses what is out of range by name, value and what is allowed.
+/// As declare_workload, and how sequences shrink.
 inline void declare(CLI::App& app, program_options& o) {
   o.engine.sizes.pages = 160;
   o.engine.sizes.slots = 6;
   o.engine.trigger = 384;
   o.engine.budget = 192;
-  auto const at_least_one = CLI::Range(1u, 1u << 20);
-  app.add_option("--model", o.model, "folder with config.json, model.safetensors and heldout.txt")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
+  declare_workload(app, o);
   app.add_option("--policy", o.policy, "how sequences shrink")
       ->check(CLI::IsMember({"chelsea", "kvmerger", "d2o", "keepkv", "ems_collapsed", "cam", "h2o",
                              "scissorhands", "snapkv", "streaming_llm"}))
       ->capture_default_str();
-  app.add_option("--requests", o.requests, "how many arrive")->check(at_least_one)->capture_default_str();
-  app.add_option("--context", o.context, "tokens of the shortest prompt; the longest is twice that")
-      ->check(CLI::Range(128u, 800u))
-      ->capture_default_str();
-  app.add_option("--trigger", o.engine.trigger, "entries at which a sequence is merged; 0: never")
-      ->check(CLI::Range(0u, 1u << 20))
-      ->capture_default_str();
-  app.add_option("--budget", o.engine.budget, "entries it is merged to")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--pages", o.engine.sizes.pages, "pages of the pool")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--page-size", o.engine.sizes.page_size, "tokens of a page")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-  app.add_option("--slots", o.engine.sizes.slots, "sequences at a time")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-  app.add_option("--chunk", o.engine.chunk, "tokens of a prompt read in one step")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--drafts", o.engine.drafts, "tokens guessed per step; 0: none")
-      ->check(CLI::Range(0u, 64u))
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--preemption",
-         [&o](std::string const& how) {
-           o.engine.preempted = how == "save" ? preemption::save : preemption::recompute;
-         },
-         "what becomes of a sequence whose pages are taken: save or recompute")
-      ->check(CLI::IsMember({"save", "recompute"}));
-  app.add_option("--seed", o.seed, "of the requests")->capture_default_str();
   app.add_flag("--quiet", o.quiet, "no table of what is running");
 }
 
