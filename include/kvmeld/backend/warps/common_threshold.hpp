@@ -32,6 +32,7 @@ template <class Admit, class Layout> struct count_reached_phase {
   using identify_type = identify::consecutive_threshold<Admit>;
   count_sets_phase<identify_type, Layout> untuned;
 
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return (1u << untuned.steps) - 1; }
   std::size_t scratch_bytes(int lanes) const { return ends_scratch(lanes); }
 
@@ -65,6 +66,7 @@ template <class Admit, class Layout> struct mark_reached_phase {
   mark_sets_phase<identify_type, Layout> untuned;
   std::uint32_t bisections;
 
+  static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return ends_scratch(lanes); }
 

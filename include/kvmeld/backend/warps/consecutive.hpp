@@ -249,6 +249,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
   std::uint32_t bisections;  ///< of this pass
   bool first_pass, last_pass;
 
+  static constexpr bool near_scratch = true;
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
 
   std::uint32_t tiles(shape const&) const { return 1; }

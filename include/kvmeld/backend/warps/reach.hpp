@@ -117,6 +117,7 @@ struct known_reach {
 /// bracket bounds what lies between: an entry that reaches as far at both is done, others look only at entries in between, and
 /// rows that nobody looks at are not read. In the last passes these are nearly all.
 template <class Layout> struct reach_phase {
+  static constexpr bool near_scratch = true;
   static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr std::uint32_t tile_rows = 128, strip = 16;
   static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window and itself
