@@ -247,11 +247,18 @@ TEST_CASE("an identifier never needs more rounds than it says") {
     cache.compress({0}, budget::entries(limit));
     CHECK(cache.longest(0) == limit);
     CHECK(cache.rounds(0) <= kvmeld::most_rounds(policy.identify, n, limit));
+    // Every row is a number, so that no round was an unlikely one.
+    std::uint32_t const pinned = policy.select.pinned(n, limit, 0).total();
+    CHECK(cache.rounds(0) <= kvmeld::likely_rounds(policy.identify, n, limit, pinned));
     most = std::max(most, cache.rounds(0));
   }
   CHECK(most > 5);  // some took several
   CHECK(kvmeld::most_rounds(kvmeld::preset::kvmerger::for_budget().identify, 100, 20) == 1);
-  CHECK(kvmeld::most_rounds(kvmeld::preset::chelsea::llama3().identify, 20, 20) == 0);
+  auto const llama3 = kvmeld::preset::chelsea::llama3();
+  CHECK(kvmeld::most_rounds(llama3.identify, 20, 20) == 0);
+  CHECK(kvmeld::likely_rounds(llama3.identify, 20, 20, 3) == 0);
+  CHECK(kvmeld::likely_rounds(llama3.identify, 65536, 63569, 80) == 1);
+  CHECK(kvmeld::likely_rounds(llama3.identify, 65536, 13107, 80) <= 10);
 }
 
 }  // namespace device_memory_cases

@@ -323,12 +323,12 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
 /// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
-/// nothing. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list
+/// nothing; behind the `likely_rounds` first ones executors spend little on looking whether there is. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list
 /// ordered by sequence where they span layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
-              std::uint32_t most_rounds = 0xffffffffu) {
+              std::uint32_t most_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
   std::uint32_t const rounds =
@@ -343,13 +343,17 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
     if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
+    wave_ref rare = wave;
+    rare.unlikely = !guards && split == 1 && wave.scope == 1;
+    detail::launcher<Executor> const launch_rare{executor, rare};
     std::uint32_t round = 0;
     for (; round < rounds && detail::any_active<Executor>(wave); ++round) {
-      detail::plan_round(launch, p, x);
+      auto const& now = round < likely_rounds ? launch : launch_rare;
+      detail::plan_round(now, p, x);
       if constexpr (guards) {
-        detail::merge_guarded(launch, p.identify.guard, x, wave.step);
+        detail::merge_guarded(now, p.identify.guard, x, wave.step);
       } else if (merges) {
-        detail::merge_keys(launch, x.keys, wave.step);
+        detail::merge_keys(now, x.keys, wave.step);
       }
     }
     if (fallback == shortfall::evict_lowest) {

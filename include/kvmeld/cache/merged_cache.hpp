@@ -106,6 +106,7 @@ public:
     planned_.clear();
     std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
     std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
+    std::uint32_t likely = rounds;
     for (std::uint32_t slot : slots) {
       bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
       if (sizes_.padded) known_.drop_padding(slot);
@@ -119,6 +120,8 @@ public:
           rounds = max_of(rounds, rounds_between(before, limit, sum.tracks));
         }
         if (executor_.records()) most = max_of(most, rounds_between(full, limit, sum.tracks));
+        std::uint32_t const longest = executor_.records() ? full : before;
+        if (sum.tracks == 1 && longest > limit) likely = max_of(likely, likely_between(slot, longest, limit));
         known_.lower(t, bound);
       });
       if (changes) known_.compressed(slot);
@@ -127,7 +130,7 @@ public:
     rounds = executor_.limit("rounds", rounds, most);
     work_list const work = stage(slots);
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                     stage_budget(allowed), fallback, arrays_.workspace, rounds);
+                     stage_budget(allowed), fallback, arrays_.workspace, rounds, likely);
     if constexpr (is_immediate<Executor>::value) {
       for (std::uint32_t slot : slots) known_.read(ledger_, slot);
     }
@@ -285,6 +288,13 @@ private:
   std::uint32_t rounds_between(std::uint32_t before, std::uint32_t limit, std::uint32_t tracks) const {
     if (tracks == 1) return most_rounds(policy_.identify, before, limit);
     return most_rounds_of(policy_.identify, before > limit ? before - limit : 0, tracks);
+  }
+
+  /// Where the host cannot count what is pinned, only what has to go is sure to take part.
+  std::uint32_t likely_between(std::uint32_t slot, std::uint32_t before, std::uint32_t limit) const {
+    bool const counts = traits_of_selector(policy_.select).pins_exactly;
+    return likely_rounds(policy_.identify, before, limit,
+                         counts ? policy_.select.pinned(before, limit, facts_.frozen[slot]).total() : before);
   }
 
   std::string apply_problem() const {

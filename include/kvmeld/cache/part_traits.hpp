@@ -243,6 +243,24 @@ std::uint32_t most_rounds(Identify const& identify, std::uint32_t length, std::u
   return length - limit;
 }
 
+/// Rounds that it hardly ever takes more of, `outside` entries being pinned or frozen: what the identifier's own
+/// likely_rounds(length, limit, outside) says, if it does.
+template <class Identify, class = void> struct knows_likely_rounds : std::false_type {};
+template <class Identify>
+struct knows_likely_rounds<Identify,
+                           std::void_t<decltype(std::declval<Identify const&>().likely_rounds(0u, 0u, 0u))>>
+    : std::true_type {};
+/// See knows_likely_rounds.
+template <class Identify>
+std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit,
+                            std::uint32_t outside) {
+  if constexpr (knows_likely_rounds<Identify>::value) {
+    if (length > limit && traits_of_identifier(identify).repeats)
+      return identify.likely_rounds(length, limit, outside);
+  }
+  return most_rounds(identify, length, limit);
+}
+
 /// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose.
 template <class Identify, class = void> struct knows_rounds_of_splits : std::false_type {};
 template <class Identify>

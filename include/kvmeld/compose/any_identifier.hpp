@@ -88,6 +88,9 @@ public:
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::most_rounds(i, length, limit); });
   }
+  std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
+    return of_.visit([&](auto const& i) { return kvmeld::likely_rounds(i, length, limit, outside); });
+  }
   std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
     return of_.visit([&](auto const& i) { return kvmeld::most_rounds_of(i, excess, tracks); });
   }

@@ -74,10 +74,12 @@ struct track_source {
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
 struct wave_ref {
-  ledger_ref ledger;                            ///< of the cache
-  work_list work;                               ///< of the whole call; this wave's part begins at `first`
-  std::uint32_t first = 0;                      ///< first track of the work list in this wave
-  std::uint32_t tracks = 0;                     ///< tracks in this wave
+  ledger_ref ledger;         ///< of the cache
+  work_list work;            ///< of the whole call; this wave's part begins at `first`
+  std::uint32_t first = 0;   ///< first track of the work list in this wave
+  std::uint32_t tracks = 0;  ///< tracks in this wave
+  bool unlikely =
+      false;  ///< for launches of rounds that hardly any track needs: little should be spent on them
   std::uint32_t scope = 1;                      ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;                      ///< neighbouring tracks that share their budgets
   split_measure measure = split_measure::none;  ///< by what they compete
@@ -118,6 +120,10 @@ struct wave_ref {
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
   /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
+  /// Whether the rounds of a track alone are over: their launches would change nothing.
+  KVMELD_HD bool resting(std::uint32_t item) const {
+    return state[item].active == 0 && state[item].still != 0;
+  }
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
     return std::size_t{item} * ledger.extent.capacity + s;

@@ -126,20 +126,12 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// Rounds until a track of `length` entries with finite rows is down to `limit`, at most: of the entries that have to
   /// go at least those draw edges, and a schedule gives at least its floor.
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
-    if constexpr (Admit::repeats) {
-      constexpr std::uint32_t late = 1u << 30;
-      std::uint32_t rounds = 0;
-      for (track_state s{}; length > limit; ++rounds) {
-        s.alive = length;
-        s.limit = limit;
-        std::uint32_t const field = s.excess();
-        std::uint32_t const drawn = edges(field) - (field % chunk % 2);  // a lone entry at the end draws none
-        length -= max_of(1u, min_of(drawn, admission.allow(s, field, late).quota));
-      }
-      return rounds;
-    } else {
-      return length > limit ? 1 : 0;
-    }
+    return rounds_beside(length, length, limit);
+  }
+
+  /// The same where all but `outside` entries (pinned, frozen) may merge, as they do unless rows are no numbers.
+  std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
+    return rounds_beside(outside, length, limit);
   }
 
   /// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
@@ -168,6 +160,25 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
              "; allowed are numbers from 2 on";
     }
     return admission.problem();
+  }
+
+private:
+  /// `beside` entries never merge, though no more than may stay.
+  std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
+    if constexpr (Admit::repeats) {
+      constexpr std::uint32_t late = 1u << 30;
+      std::uint32_t rounds = 0;
+      for (track_state s{}; length > limit; ++rounds) {
+        s.alive = length;
+        s.limit = limit;
+        std::uint32_t const field = max_of(s.excess(), length - min_of(length, beside));
+        std::uint32_t const drawn = edges(field) - (field % chunk % 2);  // a lone entry at the end draws none
+        length -= max_of(1u, min_of(drawn, admission.allow(s, field, late).quota));
+      }
+      return rounds;
+    } else {
+      return length > limit ? 1 : 0;
+    }
   }
 };
 

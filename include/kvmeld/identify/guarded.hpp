@@ -36,6 +36,9 @@ template <class Identify, class Guard> struct guarded : Identify {
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return length > limit ? min_of(guard.rounds, length - limit) : 0;
   }
+  std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t) const {
+    return most_rounds(length, limit);
+  }
   std::string problem() const {
     std::string const own = problem_of(static_cast<Identify const&>(*this));
     return own.empty() ? problem_of(guard) : own;

@@ -47,12 +47,19 @@ template <class Phase>
 struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
     : std::integral_constant<int, Phase::least_blocks> {};
 
-/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. `scratch` null: the block's scratch is
-/// shared memory, which phases with near_scratch take for granted.
+/// Sources whose launches may be unlikely to have anything to do, and that tell of every item whether they have.
+template <class Source, class = void> struct may_rest : std::false_type {};
+template <class Source>
+struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().resting(0u))>> : std::true_type {};
+
+/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. With `blocks_per_item` not 0, so many share
+/// out the tiles of an item, or end at once where it rests. `scratch` null: the block's scratch is shared memory, which phases
+/// with near_scratch take for granted.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
-              std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
+              std::uint32_t per_item, std::uint32_t items, std::uint32_t blocks_per_item, std::byte* scratch,
+              std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];
   using team_type = block_team<block_of<Phase>>;
   __shared__ typename team_type::storage collective;
@@ -60,12 +67,21 @@ __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
   if constexpr (!has_near_scratch<Phase>::value) {
     if (scratch != nullptr) own = scratch + blockIdx.x * scratch_bytes;
   }
-  std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
+  std::uint32_t const share = blocks_per_item != 0 ? blocks_per_item : per_item;
+  std::uint32_t item = blockIdx.x / share, index = blockIdx.x % share;
+  if constexpr (may_rest<Source>::value) {
+    if (blocks_per_item != 0 && (source.idle(item) || source.resting(item))) return;
+  }
   while (item < items) {
     if (!source.idle(item)) {
       team_type const team(own, collective);
       phase(team, tile{source.where(item), item, index});
       __syncthreads();
+    }
+    if (blocks_per_item != 0) {
+      index += blocks_per_item;
+      if (index >= per_item) return;
+      continue;
     }
     item += gridDim.x / per_item;
     index += gridDim.x % per_item;
@@ -249,8 +265,13 @@ public:
         note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(most_shared_)));
       }
-      auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      start(kernel, grid, block, bytes, phase, source, per_item, items, nullptr, 0);
+      std::uint32_t few = 0;
+      if constexpr (detail::may_rest<Source>::value) {
+        if (source.unlikely) few = min_of(per_item, max_of(1u, blocks() / items));
+      }
+      auto const grid =
+          few != 0 ? few * items : static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
+      start(kernel, grid, block, bytes, phase, source, per_item, items, few, nullptr, 0);
     } else if constexpr (has_near_scratch<Phase>::value) {
       note(cudaErrorInvalidConfiguration);
     } else {
@@ -259,8 +280,8 @@ public:
       }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      start(kernel, grid, block, 0, phase, source, per_item, items, static_cast<std::byte*>(scratch_.data()),
-            bytes);
+      start(kernel, grid, block, 0, phase, source, per_item, items, 0,
+            static_cast<std::byte*>(scratch_.data()), bytes);
     }
   }
 
