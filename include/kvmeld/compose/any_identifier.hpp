@@ -88,6 +88,7 @@ public:
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::most_rounds(i, length, limit); });
   }
+  /// What the chosen one says, or most_rounds.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return of_.visit([&](auto const& i) { return kvmeld::likely_rounds(i, length, limit, outside); });
   }

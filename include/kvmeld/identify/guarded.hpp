@@ -36,6 +36,7 @@ template <class Identify, class Guard> struct guarded : Identify {
   std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return length > limit ? min_of(guard.rounds, length - limit) : 0;
   }
+  /// No fewer: what a guard lets through is data.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t) const {
     return most_rounds(length, limit);
   }
