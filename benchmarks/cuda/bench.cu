@@ -83,22 +83,26 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
   print_row(name, s, seconds, bytes_to_move<T>(s, budget, sizes.zero_emptied) / seconds / bandwidth,
             launches);
 
-  // One decode step of one layer, keys shared out over enough blocks.
+  // One decode step of every layer in turn, keys shared out over enough blocks: by the time a layer comes round again, others
+  // have taken its place in the caches.
   if constexpr (!decltype(cache)::shares) {
     std::uint32_t const parts = kvmeld::ceil_div(2 * multiprocessors(), heads);
     std::size_t const floats = kvmeld::attention::split_floats(s, parts, 1, 1);
     device_array<float> memory(floats);
     device_array<T> q(s.query_heads() * s.key_dim), out(s.query_heads() * s.value_dim);
     fill(q.data(), s.query_heads() * s.key_dim, 4u);
-    double const step = median_of(
-        9, [] {},
-        [&] {
-          kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
-                                    kvmeld::rows_by_token<T const>(q.data(), 1, s.query_heads(), s.key_dim),
-                                    cache.ref(),
-                                    kvmeld::rows_by_token(out.data(), 1, s.query_heads(), s.value_dim), {},
-                                    {parts, {memory.data(), floats}});
-        });
+    auto const queries = kvmeld::rows_by_token<T const>(q.data(), 1, s.query_heads(), s.key_dim);
+    auto const outputs = kvmeld::rows_by_token(out.data(), 1, s.query_heads(), s.value_dim);
+    double const step =
+        median_of(
+            9, [] {},
+            [&] {
+              for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+                kvmeld::attention::extend(cache.executor(), {}, {layer, 0, 1}, queries, cache.ref(), outputs,
+                                          {}, {parts, {memory.data(), floats}});
+              }
+            }) /
+        s.layers;
     double const read = double{heads} * budget * (2 * s.key_dim * sizeof(T) + 4);
     print_row(std::string("attend after ") + name, s, step, read / step / bandwidth, 2);
   }

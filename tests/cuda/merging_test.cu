@@ -15,6 +15,10 @@ TEST_CASE("sets by a threshold for each layer are on a device the host's") {
   device_test::thresholds_per_layer(cuda_device{});
 }
 
+TEST_CASE("rounds that hardly any track needs are made where one does") {
+  device_test::unlikely_rounds(cuda_device{});
+}
+
 TEST_CASE("shared entries on a device are the host's") { device_test::shared_entries(cuda_device{}); }
 
 TEST_CASE("scores of members on a device are the host's") { device_test::scores_of_members(cuda_device{}); }

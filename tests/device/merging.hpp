@@ -56,6 +56,27 @@ template <class Device> void thresholds_per_layer(Device const& device) {
                                      &there);
 }
 
+/// So many rows are no numbers that a track takes more rounds than caches of numbers do.
+template <class Device> void unlikely_rounds(Device const& device) {
+  made_for const now({1, 3, 2, 2, 32, 16, 112});
+  auto const policy = steep_chelsea();
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    twins<Device, typename Device::bfloat16, std::decay_t<decltype(policy)>> pair(device, policy, 5, tuning);
+    for (std::uint32_t head : {0u, 1u}) {
+      for (std::uint32_t slot = 4; slot < 84; slot += 2)
+        pair.poison(kvmeld::make_track(extent, 0, 0, head), slot);
+    }
+    pair.both([](auto& c) {
+      c.open(0, 100);
+      c.open(1, 20);
+      c.compress({0, 1}, kvmeld::budget::entries(65));
+    });
+    pair.check(0);
+    CHECK(pair.host().longest(0) == 65);
+    CHECK(pair.host().rounds(0) > kvmeld::likely_rounds(policy.identify, 100, 65, 8));
+  }
+}
+
 template <class Device> void shared_entries(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     same_life<typename Device::bfloat16>(device, "ems", kvmeld::preset::ems::shared(), 1, tuning);

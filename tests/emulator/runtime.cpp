@@ -239,7 +239,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   gpu().advance(s);
   if (gpu().of(s)->work.empty()) return gpu().last(cudaSuccess);
-  return gpu().error() != cudaSuccess ? gpu().error() : cudaErrorNotReady;  // no error to be remembered
+  return gpu().last(cudaErrorNotReady);  // remembered, though it is no error
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   std::uint64_t const wanted = e->recorded;
@@ -266,7 +266,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (e->reached >= e->recorded) return gpu().last(cudaSuccess);
   gpu().advance(e->stream);
-  return gpu().error() != cudaSuccess ? gpu().error() : cudaErrorNotReady;
+  return gpu().last(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   while (e->reached < e->recorded && gpu().error() == cudaSuccess) gpu().advance(e->stream);

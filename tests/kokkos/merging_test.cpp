@@ -36,6 +36,10 @@ TEST_CASE("sets by a threshold for each layer are on Kokkos the host's") {
   on_all_devices([](auto const& d) { device_test::thresholds_per_layer(d); });
 }
 
+TEST_CASE("rounds that hardly any track needs are made where one does") {
+  on_all_devices([](auto const& d) { device_test::unlikely_rounds(d); });
+}
+
 TEST_CASE("shared entries on Kokkos are the host's") {
   on_all_devices([](auto const& d) { device_test::shared_entries(d); });
 }

@@ -323,8 +323,9 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
 /// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
-/// nothing; behind the `likely_rounds` first ones executors spend little on looking whether there is. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list
-/// ordered by sequence where they span layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
+/// nothing; behind the `likely_rounds` first ones executors spend little on looking whether there is. Tracks that share their
+/// budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list ordered by sequence where they span
+/// layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,

@@ -17,22 +17,22 @@ inline namespace KVMELD_ABI {
 
 /// What the stages tell each other about one track of a wave.
 struct track_state {
-  std::uint32_t length;    ///< entries before the call
-  std::uint32_t limit;     ///< entries that may stay
-  std::uint32_t alive;     ///< entries left by the rounds so far
-  std::uint32_t field;     ///< entries of the live-slot list
-  std::uint32_t centers;   ///< entries of the list of centres, where the identifier merges into some
-  std::uint32_t rounds;    ///< rounds done in this call
-  std::uint32_t merged;    ///< entries that the last round's identifier removed
-  std::uint32_t spreads;   ///< spread sources that `link` listed
-  std::uint32_t sinks;     ///< entries at the beginning that the selector pinned
-  std::uint32_t recents;   ///< entries at the end that the selector pinned as the local window
-  std::uint32_t shielded;  ///< length of the beginning that is frozen or not writable
-  std::uint32_t active;    ///< 1 while the track is above its budget and makes progress
-  std::uint32_t still;     ///< 1: what `link` listed last, and the step with it, changes nothing
-  float low, high;         ///< bracket of a threshold that an identifier narrows over several launches
-  std::uint32_t low_node,
-      high_node;  ///< where the launch before left what it found at its ends; 0: it did not
+  std::uint32_t length;     ///< entries before the call
+  std::uint32_t limit;      ///< entries that may stay
+  std::uint32_t alive;      ///< entries left by the rounds so far
+  std::uint32_t field;      ///< entries of the live-slot list
+  std::uint32_t centers;    ///< entries of the list of centres, where the identifier merges into some
+  std::uint32_t rounds;     ///< rounds done in this call
+  std::uint32_t merged;     ///< entries that the last round's identifier removed
+  std::uint32_t spreads;    ///< spread sources that `link` listed
+  std::uint32_t sinks;      ///< entries at the beginning that the selector pinned
+  std::uint32_t recents;    ///< entries at the end that the selector pinned as the local window
+  std::uint32_t shielded;   ///< length of the beginning that is frozen or not writable
+  std::uint32_t active;     ///< 1 while the track is above its budget and makes progress
+  std::uint32_t still;      ///< 1: what `link` listed last, and the step with it, changes nothing
+  float low, high;          ///< bracket of a threshold that an identifier narrows over several launches
+  std::uint32_t low_node;   ///< where the launch before left what it found at the lower end; 0: nowhere
+  std::uint32_t high_node;  ///< the same of the upper end
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }
@@ -78,10 +78,9 @@ struct wave_ref {
   work_list work;            ///< of the whole call; this wave's part begins at `first`
   std::uint32_t first = 0;   ///< first track of the work list in this wave
   std::uint32_t tracks = 0;  ///< tracks in this wave
-  bool unlikely =
-      false;  ///< for launches of rounds that hardly any track needs: little should be spent on them
-  std::uint32_t scope = 1;                      ///< neighbouring tracks that share one plan
-  std::uint32_t split = 1;                      ///< neighbouring tracks that share their budgets
+  bool unlikely = false;     ///< a round that hardly any track needs: little should be spent on it
+  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
+  std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets
   split_measure measure = split_measure::none;  ///< by what they compete
 
   track_state* state = nullptr;  ///< [tracks]

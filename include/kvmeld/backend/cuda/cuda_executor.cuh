@@ -26,13 +26,14 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones included.
-struct number_packet {
-  static constexpr std::uint32_t most = 1000;  // arguments of a launch fit into 4 KB
+template <std::uint32_t Most> struct number_packet {
   std::uint32_t count;
-  std::uint32_t numbers[most];
+  std::uint32_t numbers[Most];
 };
-template <class = void>
-__global__ void write_numbers(__grid_constant__ number_packet const packet, std::uint32_t* to) {
+constexpr std::uint32_t many_numbers = 1000;  ///< arguments of a launch fit into 4 KB,
+constexpr std::uint32_t few_numbers = 30;     ///< which the host copies each time: most lists are this short
+template <std::uint32_t Most>
+__global__ void write_numbers(__grid_constant__ number_packet<Most> const packet, std::uint32_t* to) {
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
@@ -117,7 +118,10 @@ public:
   template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
     if (there_ == nullptr) executor.note(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
     if (bytes > bytes_) {
-      if (data_ != nullptr) executor.note(cudaFreeHost(data_));
+      if (data_ != nullptr) {
+        executor.note(cudaEventSynchronize(there_));  // nothing may write to freed memory
+        executor.note(cudaFreeHost(data_));
+      }
       data_ = nullptr;
       executor.note(cudaMallocHost(&data_, bytes));
       bytes_ = data_ == nullptr ? 0 : bytes;
@@ -131,6 +135,7 @@ public:
   template <class Executor> bool done(Executor& executor) const {
     if (data_ == nullptr || executor.records()) return false;
     cudaError_t const e = cudaEventQuery(there_);
+    if (e == cudaErrorNotReady) cudaGetLastError();  // no error, but it would be the engine's last one
     if (e != cudaSuccess && e != cudaErrorNotReady) executor.note(e);
     return e == cudaSuccess;
   }
@@ -206,7 +211,8 @@ public:
   void clear(void* to, std::size_t bytes) const { note(cudaMemsetAsync(to, 0, bytes, stream_)); }
   /// Small pieces travel as arguments of launches, so that nothing waits and a graph can capture them.
   void upload(void* to, void const* host, std::size_t bytes) const {
-    if (bytes % sizeof(std::uint32_t) == 0 && bytes <= 16 * sizeof(detail::number_packet)) {
+    if (bytes % sizeof(std::uint32_t) == 0 &&
+        bytes <= 16 * sizeof(detail::number_packet<detail::many_numbers>)) {
       write(static_cast<std::uint32_t*>(to),
             {static_cast<std::uint32_t const*>(host), bytes / sizeof(std::uint32_t)});
     } else {
@@ -287,17 +293,26 @@ public:
 
   /// Numbers to device memory, as arguments of launches: nothing waits, and `list` may change at once.
   void write(std::uint32_t* to, index_list list) const {
-    for (std::size_t i = 0; i < list.size(); i += detail::number_packet::most) {
-      detail::number_packet packet;
-      packet.count =
-          static_cast<std::uint32_t>(min_of<std::size_t>(detail::number_packet::most, list.size() - i));
-      for (std::uint32_t j = 0; j < packet.count; ++j) packet.numbers[j] = list[i + j];
-      start(detail::write_numbers<>, 1, 128, 0, packet, to + i);
+    for (std::size_t i = 0; i < list.size(); i += detail::many_numbers) {
+      auto const count =
+          static_cast<std::uint32_t>(min_of<std::size_t>(detail::many_numbers, list.size() - i));
+      if (count <= detail::few_numbers)
+        write_packet<detail::few_numbers>(to + i, list.begin() + i, count);
+      else
+        write_packet<detail::many_numbers>(to + i, list.begin() + i, count);
     }
   }
 
 private:
   std::uint32_t blocks() const { return 2 * processors_; }
+
+  template <std::uint32_t Most>
+  void write_packet(std::uint32_t* to, std::uint32_t const* numbers, std::uint32_t count) const {
+    detail::number_packet<Most> packet;
+    packet.count = count;
+    for (std::uint32_t j = 0; j < count; ++j) packet.numbers[j] = numbers[j];
+    start(detail::write_numbers<Most>, 1, 128, 0, packet, to);
+  }
 
   /// A launch. Its own error is noted: what cudaGetLastError says may be of a call that somebody else made before.
   template <class... Parameters>

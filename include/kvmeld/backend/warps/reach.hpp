@@ -136,7 +136,8 @@ template <class Layout> struct reach_phase {
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state const s = wave.state[t.item];
+    track_state s = wave.state[t.item];
+    if (first_pass) s.low_node = s.high_node = 0;  // of another search
     std::uint32_t const begin = t.index * tile_rows;
     if (s.active == 0 || begin >= s.field) return;
     if (below_floor && wave.share[t.item].above >= wave.share[t.item].least) return;
