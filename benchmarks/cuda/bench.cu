@@ -40,12 +40,6 @@ template <class T> struct tensors {
   device_array<T> keys, values, keys_before, values_before;
 };
 
-/// K and V read once, what stays written once, emptied rows of V zeroed where they are.
-template <class T> double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget, bool zero_emptied) {
-  double const before = double{1} * s.tracks() * s.capacity, after = double{1} * s.tracks() * budget;
-  return s.key_dim * sizeof(T) * (2 * before + 2 * after + (zero_emptied ? before - after : 0));
-}
-
 /// To a fifth, or to `few` entries, however many there were, and nothing is written where they lay.
 template <class T, class Policy>
 void run_preset(char const* name, tensors<T>& x, Policy const& policy, double bandwidth,

@@ -89,6 +89,12 @@ template <class Prepare, class Run> double median_of(int times, Prepare prepare,
   return static_cast<double>(all[all.size() / 2]) * 1e-3;
 }
 
+/// K and V read once, what stays written once, emptied rows of V zeroed where they are.
+template <class T> double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget, bool zero_emptied) {
+  double const before = double{1} * s.tracks() * s.capacity, after = double{1} * s.tracks() * budget;
+  return s.key_dim * sizeof(T) * (2 * before + 2 * after + (zero_emptied ? before - after : 0));
+}
+
 /// Bytes read plus bytes written per second by a copy on the device.
 inline double copy_bandwidth() {
   std::size_t const bytes = std::min<std::size_t>(std::size_t{1} << 30, free_memory() / 4);

@@ -51,12 +51,6 @@ void print_all(std::string const& what, double least, sums const& all) {
               all.asked / least, all.instructions * 1e-6);
 }
 
-/// As the benchmark's: K and V read once, what stays written once, emptied rows of V zeroed where they are.
-double bytes_to_move(kvmeld::shape const& s, std::uint32_t budget, bool zero_emptied) {
-  double const before = double{1} * s.tracks() * s.capacity, after = double{1} * s.tracks() * budget;
-  return s.key_dim * sizeof(element) * (2 * before + 2 * after + (zero_emptied ? before - after : 0));
-}
-
 /// To a share of the entries; 0: to few, however many there were, and nothing is written where they lay.
 template <class Policy>
 void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
@@ -83,7 +77,7 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
                      kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
   emulator::take_figures();
   cache.compress({0}, kvmeld::budget::entries(budget));
-  double const least = bytes_to_move(s, budget, sizes.zero_emptied);
+  double const least = bytes_to_move<element>(s, budget, sizes.zero_emptied);
   sums const all = print_kernels(least);
   print_all(std::string(name) + ", " + std::to_string(n) + " to " + std::to_string(budget), least, all);
   if (kept == 0)

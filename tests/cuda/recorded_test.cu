@@ -130,6 +130,22 @@ template <class Call> std::string refusal_of(Call call) {
   return {};
 }
 
+std::vector<element> random_queries(device_test::noise& n) {
+  std::vector<element> q;
+  for (std::size_t i = 0; i < engine::heads_of_all * extent.key_dim; ++i)
+    q.push_back(__float2bfloat16(n.uniform()));
+  return q;
+}
+
+template <class Calls>
+void record_or_replay(kvmeld::call_graph<kvmeld::cuda_executor<>>& g, bool first, Calls const& calls) {
+  if (first) {
+    g.record(calls);
+  } else {
+    g.replay(calls);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a decode step with attention, its compressions and tensors that move are in graphs as they are "
@@ -157,21 +173,14 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
       counts.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % 3);
       accepted.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % counts.back());
     }
-    std::vector<element> q;
-    for (std::size_t j = 0; j < engine::heads_of_all * extent.key_dim; ++j)
-      q.push_back(__float2bfloat16(n.uniform()));
+    auto const q = random_queries(n);
     both([&](engine& e) {
       REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
       e.queries.put(q);
     });
     eager.step(slots, counts, accepted);
-    auto const calls = [&] { replayed.step(slots, counts, accepted); };
-    if (i == 0) {
-      step.record(calls);
-      CHECK(step.graph() != nullptr);
-    } else {
-      step.replay(calls);
-    }
+    record_or_replay(step, i == 0, [&] { replayed.step(slots, counts, accepted); });
+    CHECK(step.graph() != nullptr);
     if (i % 6 == 5) {
       std::vector<std::uint32_t> table(extent.tracks());
       // The smallest first: those behind it take fewer rounds.
@@ -183,11 +192,7 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
         e.cache.compress(due, kvmeld::budget::per_track(table.data()));
       };
       compress(eager);
-      if (i == 5) {
-        shrink.record([&] { compress(replayed); });
-      } else {
-        shrink.replay([&] { compress(replayed); });
-      }
+      record_or_replay(shrink, i == 5, [&] { compress(replayed); });
       REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
       replayed.move();
     }
@@ -224,20 +229,14 @@ TEST_CASE("a step that attends, observes and merges what has grown is one graph"
       counts.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % 3);
     }
     merged += i != 0 && !due.empty() ? 1 : 0;
-    std::vector<element> q;
-    for (std::size_t j = 0; j < engine::heads_of_all * extent.key_dim; ++j)
-      q.push_back(__float2bfloat16(n.uniform()));
+    auto const q = random_queries(n);
     auto const calls = [&](engine& e) {
       e.step(slots, counts, counts);
       e.cache.compress(due, kvmeld::budget::entries(44 + i % 5), kvmeld::shortfall::evict_lowest);
     };
     for (engine* e : {&eager, &replayed}) e->queries.put(q);
     calls(eager);
-    if (i == 0) {
-      graph.record([&] { calls(replayed); });
-    } else {
-      graph.replay([&] { calls(replayed); });
-    }
+    record_or_replay(graph, i == 0, [&] { calls(replayed); });
     REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
     CHECK(same_bits(eager.out.get(), replayed.out.get()));
     CHECK(same_bits(eager.rows(), replayed.rows()));

@@ -107,16 +107,11 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(2e-4));
 }
 
-inline auto schedule_of_rows() {
-  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2),
-                                                kvmeld::quantity::entries(6));
-}
-
 template <class K, class V, class Device>
 void same_rows(Device const& device, char const* name,
                std::initializer_list<kvmeld::tuning> how = {kvmeld::tuning::off, kvmeld::tuning::on},
                kvmeld::shape const& s = small_rows) {
-  for (auto tuning : how) same_rows<K, V>(device, name, schedule_of_rows(), tuning, s);
+  for (auto tuning : how) same_rows<K, V>(device, name, steep_chelsea(), tuning, s);
 }
 
 template <class Device> void pages_of_engines(Device const& device) {
@@ -136,10 +131,10 @@ template <class Device> void quantised_rows(Device const& device) {
 template <class Device> void saturated_rows(Device const& device) {
   laid_out<fp8_rows<Device>, byte_rows<Device>, Device> rows(small_rows);
   noise n(43);
-  kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), schedule_of_rows(),
+  kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), steep_chelsea(),
                             rows.tensors(side::here), kvmeld::limits{small_rows}};
-  kvmeld::merged_cache there{device.executor(kvmeld::tuning::off), schedule_of_rows(),
-                             rows.tensors(side::there), kvmeld::limits{small_rows}};
+  kvmeld::merged_cache there{device.executor(kvmeld::tuning::off), steep_chelsea(), rows.tensors(side::there),
+                             kvmeld::limits{small_rows}};
   rows.write(n, 0, 0, 90);
   std::uint32_t const written = rows.keys.saturated.here[0];
   kvmeld::rope_params rope;

@@ -5,12 +5,6 @@
 
 namespace device_test {
 
-inline auto steep_chelsea() {
-  using kvmeld::quantity;
-  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
-                                                quantity::entries(6));
-}
-
 /// Chelsea and KVMerger, tuned and not.
 template <class Device> void merges(Device const& device, bool usual = true) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {

@@ -68,6 +68,12 @@ struct tokens_of_life {
   std::uint32_t first = 300, second = 200, budget = 120, smaller = 90, smallest = 70;
 };
 
+inline auto steep_chelsea() {
+  using kvmeld::quantity;
+  return kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, quantity::entries(2),
+                                                quantity::entries(6));
+}
+
 // Whether a device is slow: what a long generic form leaves on one shape is then not asked of the others.
 inline bool brief() { return std::getenv("KVMELD_BRIEF_DEVICE_TESTS") != nullptr; }
 

@@ -162,9 +162,10 @@ template <class Policy> bool merges_rows(Policy const& p) {
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
-/// Whether the step of the only round is the plan itself: there is nothing to compose, and what one round listed for its
-/// keys still holds for values.
-template <class Policy> bool plans_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
+/// Whether the step of the only round may be the plan itself: there is nothing to compose then, and what it listed for its keys
+/// still holds for values.
+template <class Policy>
+bool may_plan_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
   return rounds == 1 && fallback == shortfall::report && wave.scope == 1 && wave.split == 1 &&
          !is_guarded<typename Policy::identify_type>::value;
 }
@@ -198,7 +199,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
     if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
   }
-  if (wave.step.what != wave.plan.what) launch(compose_phase{wave});
+  if (!wave.plans_directly()) launch(compose_phase{wave});
 }
 
 /// Keys and the ledger take in the sets of `map`, which link_phase has listed.
@@ -277,7 +278,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     wave.measure = measure_of(p);
-    if (detail::plans_directly<Policy>(wave, fallback, 1)) wave.step = wave.plan;
+    if (detail::may_plan_directly<Policy>(wave, fallback, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
@@ -337,8 +338,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     wave.measure = measure_of(p);
-    bool const direct = detail::plans_directly<Policy>(wave, fallback, rounds);
-    if (direct) wave.step = wave.plan;
+    if (detail::may_plan_directly<Policy>(wave, fallback, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
@@ -365,7 +365,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
     if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
-    detail::finish(launch, x, ws.zero_emptied, merges && !guards, direct && round != 0);
+    detail::finish(launch, x, ws.zero_emptied, merges && !guards, wave.plans_directly() && round != 0);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

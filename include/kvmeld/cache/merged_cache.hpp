@@ -117,11 +117,14 @@ public:
         if (before > limit) {
           changes = true;
           loses = loses || sum.tracks > 1;
-          rounds = max_of(rounds, rounds_between(before, limit, sum.tracks));
+          if constexpr (!is_immediate<Executor>::value)
+            rounds = max_of(rounds, rounds_between(before, limit, sum.tracks));
         }
-        if (executor_.records()) most = max_of(most, rounds_between(full, limit, sum.tracks));
-        std::uint32_t const longest = executor_.records() ? full : before;
-        if (sum.tracks == 1 && longest > limit) likely = max_of(likely, likely_between(slot, longest, limit));
+        if constexpr (!is_immediate<Executor>::value) {
+          if (executor_.records()) most = max_of(most, rounds_between(full, limit, sum.tracks));
+          std::uint32_t const longest = executor_.records() ? full : before;
+          if (sum.tracks == 1) likely = max_of(likely, likely_between(slot, longest, limit));
+        }
         known_.lower(t, bound);
       });
       if (changes) known_.compressed(slot);

@@ -159,15 +159,9 @@ struct settle_phase {
     std::uint32_t const next = ledger.word(t.where, track_word::next_threshold);
     if (team.lane() == 0 && next != 0) ledger.word(t.where, track_word::threshold) = next;
     if (t.where.layer != 0 || t.where.kv_head != 0) return;
-    std::uint32_t const sequence = t.where.sequence, heads = ledger.extent.kv_heads;
-    std::uint32_t most = 0, changed = 0;
-    team.for_each(ledger.extent.layers * heads, [&](std::uint32_t i) {
-      track const other = make_track(ledger.extent, i / heads, sequence, i % heads);
-      most = max_of(most, ledger.word(other, track_word::last_rounds));
-      changed |= ledger.word(other, track_word::changed);
-    });
-    most = team.reduce(most, op_max{});
-    changed = team.reduce(changed, op_max{});
+    std::uint32_t const sequence = t.where.sequence;
+    std::uint32_t const most = highest_word(team, ledger, sequence, track_word::last_rounds),
+                        changed = highest_word(team, ledger, sequence, track_word::changed);
     if (team.lane() != 0) return;
     ledger.sequence_state(sequence, sequence_word::rounds) += most;
     if (changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];

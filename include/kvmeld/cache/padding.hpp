@@ -107,13 +107,8 @@ struct pad_phase : sequence_phase {
 struct pad_settle_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
-    std::uint32_t const sequence = t.where.sequence, heads = ledger.extent.kv_heads;
-    std::uint32_t empty = 0;
-    team.for_each(ledger.extent.layers * heads, [&](std::uint32_t i) {
-      empty = max_of(
-          empty, ledger.word(make_track(ledger.extent, i / heads, sequence, i % heads), track_word::empty));
-    });
-    empty = team.reduce(empty, op_max{});
+    std::uint32_t const sequence = t.where.sequence;
+    std::uint32_t const empty = highest_word(team, ledger, sequence, track_word::empty);
     if (team.lane() == 0 && empty != 0)
       ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
   }

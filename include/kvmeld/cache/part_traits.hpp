@@ -261,7 +261,7 @@ std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std:
   return most_rounds(identify, length, limit);
 }
 
-/// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose.
+/// most_rounds for `tracks` tracks that share their budgets and together have `excess` entries to lose.
 template <class Identify, class = void> struct knows_rounds_of_splits : std::false_type {};
 template <class Identify>
 struct knows_rounds_of_splits<Identify,

@@ -213,5 +213,17 @@ constexpr std::size_t ledger_bytes_per_entry(channel_list const& channels) {
   return sizeof(float) + sizeof(position_t) + sizeof(std::uint8_t) + channels.count * sizeof(float);
 }
 
+/// The highest of a track_word over all tracks of a sequence, on every lane. Cooperative.
+template <class Team>
+KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
+                                     std::uint32_t which) {
+  std::uint32_t const heads = l.extent.kv_heads;
+  std::uint32_t highest = 0;
+  team.for_each(l.extent.layers * heads, [&](std::uint32_t i) {
+    highest = max_of(highest, l.word(make_track(l.extent, i / heads, sequence, i % heads), which));
+  });
+  return team.reduce(highest, op_max{});
+}
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -119,6 +119,8 @@ struct wave_ref {
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
   /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
+  /// Whether the step of the only round is the plan itself.
+  KVMELD_HD bool plans_directly() const { return step.what == plan.what; }
   /// Whether the rounds of a track alone are over: their launches would change nothing.
   KVMELD_HD bool resting(std::uint32_t item) const {
     return state[item].active == 0 && state[item].still != 0;

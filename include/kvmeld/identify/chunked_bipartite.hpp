@@ -134,7 +134,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     return rounds_beside(outside, length, limit);
   }
 
-  /// The same for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
+  /// most_rounds for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
   /// floor is g entries away draws at least g / 2 edges and may admit a share r of g, rounded down but one at least: of
   /// all that have to go, a round takes half of that share or more.
   std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {

@@ -87,7 +87,7 @@ struct round_phase {
     bool const active = s.active != 0;
     // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of one round, its own
     // step, has just been begun.
-    if (s.still == 0 && wave.step.what != wave.plan.what)
+    if (s.still == 0 && !wave.plans_directly())
       team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
     if (team.lane() == 0) {
