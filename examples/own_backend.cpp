@@ -14,7 +14,7 @@
 // What the lanes of one team share: a place to meet, a number each for collective calls, scratch.
 class meeting_point {
 public:
-  explicit meeting_point(std::uint32_t lanes) : numbers(lanes) {}
+  meeting_point(std::uint32_t lanes, std::byte* memory) : numbers(lanes), scratch(memory) {}
   void meet() {
     std::unique_lock<std::mutex> lock(mutex_);
     std::uint64_t const turn = turn_;
@@ -29,7 +29,7 @@ public:
 
   std::vector<std::uint32_t> numbers;
   std::mutex counting;
-  kvmeld::host_memory scratch;
+  std::byte* scratch;
 
 private:
   std::mutex mutex_;
@@ -42,7 +42,7 @@ private:
 class thread_team {
 public:
   thread_team(meeting_point& shared, std::uint32_t lane)
-      : shared_(shared), lane_(lane), next_(static_cast<std::byte*>(shared.scratch.data())) {}
+      : shared_(shared), lane_(lane), next_(shared.scratch) {}
 
   std::uint32_t lane() const { return lane_; }
   std::uint32_t lanes() const { return static_cast<std::uint32_t>(shared_.numbers.size()); }
@@ -90,7 +90,7 @@ private:
 };
 
 // The executor: memory, copies in order with launches, and launches. All has happened when a call returns.
-class thread_executor {
+class thread_executor : public kvmeld::executor_base {
 public:
   using memory = kvmeld::host_memory;
   static constexpr bool immediate = true;
@@ -104,15 +104,14 @@ public:
   kvmeld::index_list stage(kvmeld::index_list list) const { return list; }
   std::uint32_t workers() const { return 1; }
 
-  // Nothing is recorded here; recordable_executor helps backends with graphs.
-  static constexpr bool records() { return false; }
-  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
-  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
-
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
-    meeting_point shared(lanes_);
-    shared.scratch = memory(phase.scratch_bytes(static_cast<int>(lanes_)));
+    std::size_t const bytes = phase.scratch_bytes(static_cast<int>(lanes_));
+    if (scratch_.size() < bytes) scratch_ = memory(bytes);
+    if (scratch_.size() < bytes)
+      return lacks(bytes);  // no memory: the rehearsal tells, and nothing is launched
+    if (rehearses()) return;
+    meeting_point shared(lanes_, static_cast<std::byte*>(scratch_.data()));
     auto const serve = [&](std::uint32_t lane) {
       for (std::uint32_t item = 0; item < items; ++item) {
         if (source.idle(item)) continue;
@@ -130,6 +129,7 @@ public:
 
 private:
   std::uint32_t lanes_;
+  memory scratch_;
 };
 
 // Compresses 1,000 tokens on an executor and returns the entries left per head; K and V are the engine's.

@@ -362,7 +362,7 @@ TEST_CASE("a graph that the runtime has no memory for leaves everything as it wa
 
 TEST_CASE("errors that were told are nobody else's") {
   kvmeld::cuda_executor<> executor;
-  CHECK_THROWS_AS(executor.allocate(std::size_t{1} << 60), std::bad_alloc);
+  CHECK(executor.allocate(std::size_t{1} << 60).data() == nullptr);
   CHECK(cudaPeekAtLastError() == cudaSuccess);
   executor.note(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal));
   CHECK(executor.error() != cudaSuccess);
@@ -404,6 +404,32 @@ TEST_CASE("scratch beyond shared memory, eager and recorded") {
   check();
 }
 
+TEST_CASE("scratch that a device has no memory for is refused before anything is launched") {
+  using executor_type = kvmeld::cuda_executor<kvmeld::workspace_resource>;
+  std::size_t const lists = 4 * executor_type::staged_numbers;
+  array<unsigned char> const room(lists);  // and no byte of scratch
+  std::size_t used = 0;
+  executor_type executor(nullptr, {room.data(), lists, &used});
+  auto const numbers = static_cast<std::uint32_t>(executor.most_scratch() / 4 + 1000);
+  array<std::uint32_t> sums(2 * extent.tracks());
+  roomy_phase const phase{sums.data(), numbers};
+  std::vector<std::uint32_t> const slots{0, 1, 2};
+  auto const list = executor.stage(slots);
+  std::size_t const before = executor.launches();
+  CHECK(refusal_of([&] {
+          kvmeld::launch_all(executor, "a test", [&] {
+            executor.run(phase, extent, extent.tracks(), kvmeld::track_source{extent, {list.data(), 3}});
+          });
+        }) == "a test: the executor has no memory for " + std::to_string(phase.scratch_bytes(1)) +
+                  " bytes of scratch per tile; free memory, then make the call again");
+  CHECK(executor.launches() == before);
+  CHECK(executor.error() == cudaSuccess);
+  std::vector<std::uint32_t> const many(executor_type::staged_numbers);
+  CHECK(refusal_of([&] { executor.stage(many); }) ==
+        "cuda_executor: the device has no memory for a list of " + std::to_string(many.size()) +
+            " numbers; free some");
+}
+
 TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and no byte less") {
   using executor = kvmeld::cuda_executor<kvmeld::workspace_resource>;
   auto const policy = kvmeld::preset::h2o::halves();
@@ -432,7 +458,8 @@ TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and 
     if (missing == 0) {
       make();
     } else {
-      CHECK_THROWS_AS(make(), std::bad_alloc);
+      CHECK(refusal_of(make) == "merged_cache: the executor has no memory for " + std::to_string(cache) +
+                                    " bytes of ledger and workspace");
     }
   }
 }

@@ -158,6 +158,11 @@ public:
   }
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
+    if (rehearses()) {
+      std::size_t const bytes = phase.scratch_bytes(1);
+      if (!host_.reserve(bytes).ok()) lacks(bytes);
+      return;
+    }
     if (record() != nullptr) {
       if (record()->launch(kind_of<Phase>(), std::uint64_t{items} * phase.tiles(extent)))
         captured_->push_back([=](fenced_executor& e) { e.run(phase, extent, items, source); });
@@ -166,6 +171,7 @@ public:
     gate const g(fence_);
     host_.run(phase, extent, items, source);
   }
+  void reserve(std::size_t bytes) { host_.reserve(bytes); }
   // While a record is attached launches are kept here, as a stream under capture keeps them.
   void capture_in(std::vector<std::function<void(fenced_executor&)>>& launches) { captured_ = &launches; }
 
@@ -184,7 +190,9 @@ public:
   explicit fenced_graph(fenced_executor const& e, std::size_t room = 4096)
       : executor_(e),
         places_(executor_.allocate(room * sizeof(std::uint32_t))),
-        record_(static_cast<std::uint32_t*>(places_.data()), room) {}
+        record_(static_cast<std::uint32_t*>(places_.data()), room) {
+    executor_.reserve(1 << 20);  // a graph's launches find their scratch
+  }
   fenced_graph(fenced_graph const&) = delete;
   fenced_graph& operator=(fenced_graph const&) = delete;
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <vector>
 
@@ -33,6 +34,7 @@ public:
     declared = bytes;
     std::size_t const whole = bytes + 2 * guard;
     if (memory.size() < whole) memory = kvmeld::host_memory(whole);
+    if (memory.size() < whole) throw std::bad_alloc();
     std::memset(memory.data(), guard_byte, whole);
     poison();
   }
@@ -143,7 +145,7 @@ private:
 enum class tile_order { ascending, descending };
 
 // `teams` teams of `lanes` lanes; team i takes every teams-th tile. Copies share the threads.
-class lane_executor {
+class lane_executor : public kvmeld::executor_base {
 public:
   using memory = kvmeld::host_memory;
   static constexpr bool immediate = true;
@@ -159,9 +161,6 @@ public:
   void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
   kvmeld::index_list stage(kvmeld::index_list list) const { return list; }
-  static constexpr bool records() { return false; }
-  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
-  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return teams_; }
   int lanes() const { return static_cast<int>(lanes_); }
   void reserve(std::size_t) {}
@@ -181,10 +180,9 @@ protected:
     std::uint64_t const per_item = phase.tiles(extent);
     std::uint64_t const total = per_item * items;
     if (total == 0) return;
-    for (auto const& board : boards_) {
-      board->prepare(phase.scratch_bytes(lanes()));
-      board->barrier.mend();
-    }
+    for (auto const& board : boards_) board->prepare(phase.scratch_bytes(lanes()));
+    if (rehearses()) return;
+    for (auto const& board : boards_) board->barrier.mend();
     pool_->run([&](std::uint32_t thread) {
       std::uint32_t const number = thread / lanes_;
       auto const team = make(*boards_[number], thread % lanes_, lanes_);

@@ -10,6 +10,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
@@ -142,20 +143,22 @@ namespace detail {
 
 /// extend whose arguments are in order, and which leaves logits where `kept` wants some.
 template <class Executor, class Keys, class Values, class Q, class Out>
-void run_extend(Executor& executor, attention_params const& params, query_batch const& batch,
-                head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-                log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
+status run_extend(Executor& executor, attention_params const& params, query_batch const& batch,
+                  head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
+                  log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
   partial_rows const parts{split.memory.data(),         split.parts,
                            source.batch.size(),         cache.extent().query_heads(),
                            source.batch.most_queries(), cache.extent().value_dim};
-  executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
-               source);
-  if (split.parts > 1) {
-    join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
-    executor.run(join, cache.extent(), source.items(), source);
-  }
+  return launch_all(executor, "attention::extend", [&] {
+    executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
+                 source);
+    if (split.parts > 1) {
+      join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
+      executor.run(join, cache.extent(), source.items(), source);
+    }
+  });
 }
 
 }  // namespace detail
@@ -179,8 +182,7 @@ status extend(Executor& executor, attention_params const& params, query_batch co
   std::string problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return report(problem);
-  detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});
-  return {};
+  return detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});
 }
 
 }  // namespace attention

@@ -41,7 +41,7 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 /// forms everywhere) the bits of extend followed by observe; in the tuned forms of devices they differ by the rounding of
 /// logits. Where the score needs no attention this is extend, and takes no memory. Refuses what extend and observe refuse,
 /// memory too small, and policies that share entries (EMS): their members have logits of their own. A refused call leaves
-/// everything as it was.
+/// the cache as it was.
 template <class Cache, class Q, class Out>
 status extend_and_observe(Cache& cache, attention_params const& params, query_batch const& batch,
                           head_rows<Q> query, head_rows<Out> out, span<float> memory,
@@ -75,8 +75,9 @@ status extend_and_observe(Cache& cache, attention_params const& params, query_ba
         lse = rows_by_head(own, batch.most_queries(), s.query_heads(), 1);
       }
     }
-    detail::run_extend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
-    if (!observes) return {};
+    status attended =
+        detail::run_extend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
+    if (!attended.ok() || !observes) return attended;
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,
                                         kept.rows.row_stride};
     return cache.observe_logits(batch, logits, lse, params, probes);

@@ -8,6 +8,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
@@ -196,9 +197,10 @@ status extend(Executor& executor, attention_params const& params, query_batch co
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  executor.run(extend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
-               source);
-  return {};
+  return launch_all(executor, "attention::extend", [&] {
+    executor.run(extend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
+                 source);
+  });
 }
 
 }  // namespace attention

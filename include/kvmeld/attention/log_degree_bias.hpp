@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -85,8 +86,8 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
   log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
-  executor.run(phase, s, work.sequence_count * s.kv_heads, phase);
-  return {};
+  return launch_all(executor, "attention::write_log_degree",
+                    [&] { executor.run(phase, s, work.sequence_count * s.kv_heads, phase); });
 }
 
 }  // namespace attention

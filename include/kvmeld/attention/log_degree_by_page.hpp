@@ -5,6 +5,7 @@
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -66,9 +67,8 @@ status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> cons
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
   using phase_type = log_degree_by_page_phase<Keys, Values, page_places<Entry, Index>, T>;
-  executor.run(phase_type{cache, work, executor.stage(slots).data(), places, out}, s, work.tracks(s),
-               track_source{s, work});
-  return {};
+  phase_type const phase{cache, work, executor.stage(slots).data(), places, out};
+  return launch_all(executor, call, [&] { executor.run(phase, s, work.tracks(s), track_source{s, work}); });
 }
 
 }  // namespace attention

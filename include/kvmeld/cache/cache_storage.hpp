@@ -51,10 +51,8 @@ public:
     sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
     std::size_t const bytes = cache_bytes(sizes_, channels_of(policy_));
     memory_ = executor_.allocate(bytes);
-    if (memory_.data() == nullptr) {
-      construction_ = report(message("merged_cache: the executor has no ", bytes, " bytes"));
-      return;
-    }
+    require_memory(bytes);
+    if (!construction_.ok()) return;
     executor_.clear(memory_.data(), memory_.size());
     known_ = known_state(sizes_.extent);
     planned_.reserve(sizes_.extent.sequences);
@@ -71,10 +69,11 @@ public:
         memory_(other.memory_),
         policy_name_(other.policy_name_),
         planned_(other.planned_) {
-    if (construction_.ok()) bind_memory();
+    if (valid().ok()) require_memory(other.memory_.size());
+    if (valid().ok()) bind_memory();
   }
   /// Calls of the other are refused from then on.
-  cache_storage(cache_storage&& other)
+  cache_storage(cache_storage&& other) noexcept
       : ledger_readings(std::move(other)),
         executor_(std::move(other.executor_)),
         policy_(other.policy_),
@@ -83,9 +82,10 @@ public:
         memory_(std::move(other.memory_)),
         policy_name_(std::move(other.policy_name_)),
         planned_(std::move(other.planned_)) {
-    if (construction_.ok()) bind_memory();
+    if (valid().ok()) bind_memory();
     other.ledger_ = other.facts_ = {};
-    other.construction_ = status("the cache was moved from; use the one it was moved to");
+    other.arrays_ = {};
+    other.moved_from_ = true;
   }
   /// As the copy or move that made `other`.
   cache_storage& operator=(cache_storage other) noexcept {
@@ -97,7 +97,7 @@ public:
     policy_name_ = std::move(other.policy_name_);
     planned_ = std::move(other.planned_);
     ledger_readings::operator=(std::move(other));
-    if (construction_.ok()) bind_memory();
+    if (valid().ok()) bind_memory();
     return *this;
   }
 
@@ -122,6 +122,11 @@ public:
   std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
 
 protected:
+  void require_memory(std::size_t bytes) {
+    if (memory_.size() >= bytes) return;
+    construction_ = report(
+        message("merged_cache: the executor has no memory for ", bytes, " bytes of ledger and workspace"));
+  }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());
     arrays_ = carve_cache(a, sizes_, channels_of(policy_));
@@ -133,10 +138,10 @@ protected:
   void keep_known() {
     auto const undo = [](void* self) {
       auto& cache = *static_cast<cache_storage*>(self);
-      cache.known_ = cache.known_before_;
+      std::swap(cache.known_, cache.known_before_);  // cannot throw
       cache.facts_ = cache.known_.view(cache.ledger_);
     };
-    if (executor_.remembers(this, undo)) known_before_ = known_;
+    executor_.remember(this, undo, [&] { known_before_ = known_; });
   }
 
   Executor executor_;

@@ -333,6 +333,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
               std::uint32_t most_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
+  bool const rehearses = executor.rehearses();  // one likely round and one that is not are all that there are
+  if (rehearses) most_rounds = min_of(most_rounds, 2u);
   std::uint32_t const rounds =
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
@@ -348,7 +350,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     rare.unlikely = !guards && split == 1 && wave.scope == 1;
     detail::launcher<Executor> const launch_rare{executor, rare};
     std::uint32_t round = 0;
-    for (; round < rounds && detail::any_active<Executor>(wave); ++round) {
+    for (; round < rounds && (rehearses || detail::any_active<Executor>(wave)); ++round) {
       auto const& now = round < likely_rounds ? launch : launch_rare;
       detail::plan_round(now, p, x);
       if constexpr (guards) {

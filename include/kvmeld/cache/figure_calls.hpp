@@ -47,9 +47,9 @@ public:
     };
     if (status s = this->refuse_once("request_figures", problem); !s.ok()) return s;
     if (!is_immediate<Executor>::value && way_.sent()) return {};
-    this->launch(show_figures_phase{{this->ledger_, this->stage(slots), nullptr},
-                                    this->arrays_.workspace.figures,
-                                    this->arrays_.figures});
+    show_figures_phase const show{
+        {this->ledger_, this->stage(slots), nullptr}, this->arrays_.workspace.figures, this->arrays_.figures};
+    if (status s = this->launch_all("request_figures", show); !s.ok()) return s;
     if constexpr (is_immediate<Executor>::value) {
       take(this->arrays_.figures);
     } else {

@@ -25,7 +25,10 @@ inline namespace KVMELD_ABI {
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
-  status const& valid() const { return construction_; }
+  status const& valid() const {
+    static status const moved("the cache was moved from; use the one it was moved to");
+    return moved_from_ ? moved : construction_;
+  }
 
   /// Entries of one track, pending ones and empty slots (limits.padded) included.
   std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
@@ -93,7 +96,7 @@ protected:
   }
   bool within(char const* call, std::uint32_t slot, std::uint32_t layer = 0, std::uint32_t head = 0) const {
     shape const& s = ledger_.extent;
-    if (!construction_.ok()) return report(construction_.text()).ok();
+    if (!valid().ok()) return report(valid().text()).ok();
     struct {
       char const* name;
       std::uint32_t value, count;
@@ -109,10 +112,11 @@ protected:
 
   /// Looks for the problem only where construction succeeded: without it there is no ledger to look at.
   template <class Problem> status refuse(Problem problem) const {
-    return report(construction_.ok() ? problem() : construction_.text());
+    return report(valid().ok() ? problem() : valid().text());
   }
 
   status construction_;
+  bool moved_from_ = false;
   ledger_ref ledger_;  ///< for phases
   ledger_ref facts_;   ///< for the host: the same where it may look, else known_'s words
   known_state known_;

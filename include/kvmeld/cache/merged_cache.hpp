@@ -36,19 +36,25 @@ inline namespace KVMELD_ABI {
 /// validates the plan on the host, with a few bytes per entry of one track. Copies are deep in the ledger and share K
 /// and V: `rebind` the copy to a copy of the tensors.
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
-/// with the same text; a refused call leaves the cache as it was.
+/// with the same text; a refused call leaves the cache as it was. So does a call that finds no memory: each call makes room
+/// for all its launches before the first one, and the host's view (lengths, bounds) changes after the last one is enqueued.
+/// Missing memory of the executor is a refusal; missing memory of the host's heap is std::bad_alloc.
+/// Moving a cache allocates nothing; the cache that was moved from refuses its calls.
 template <class Executor, class Policy, class Keys, class Values>
 class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
   using base = figure_calls<Executor, Policy, Keys, Values>;
   using base::arrays_;
-  using base::bounds_of;
+  using base::bounds;
+  using base::bounds_;
   using base::budgets_;
   using base::executor_;
   using base::facts_;
+  using base::first_figures;
   using base::for_tracks;
   using base::keep_known;
   using base::known_;
   using base::launch;
+  using base::launch_all;
   using base::ledger_;
   using base::memory_;
   using base::planned_;
@@ -76,10 +82,15 @@ public:
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     auto const problem = [&] { return plan_problem_for(slots, allowed, fallback, true); };
     if (status s = refuse_once("plan", problem); !s.ok()) return s;
+    work_list const work = plan_work(arrays_.planned, slots.size());
+    budget const staged = stage_budget(allowed);
+    auto const launches = [&] {
+      kvmeld::plan(executor_, policy_, tensors_, ledger_, work, staged, fallback, arrays_.workspace);
+    };
+    if (status s = make_room(executor_, "plan", launches); !s.ok()) return s;
     planned_.assign(slots.begin(), slots.end());
     executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
-    kvmeld::plan(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
-                 stage_budget(allowed), fallback, arrays_.workspace);
+    launches();
     return {};
   }
 
@@ -87,8 +98,11 @@ public:
   /// one that is not sound.
   status apply() {
     if (status s = refuse_once("apply", [&] { return apply_problem(); }); !s.ok()) return s;
-    kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
-                  arrays_.workspace);
+    status const s = kvmeld::launch_all(executor_, "apply", [&] {
+      kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
+                    arrays_.workspace);
+    });
+    if (!s.ok()) return s;
     for (std::uint32_t slot : planned_) {
       known_.lose(slot);  // the plan may have been edited
       known_.compressed(slot);
@@ -102,42 +116,25 @@ public:
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
     if (status s = refuse([&] { return plan_problem_for(slots, allowed, fallback, false); }); !s.ok())
       return s;
-    keep_known();
-    planned_.clear();
-    std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;  // or as many as it takes
-    std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
-    std::uint32_t likely = rounds;
-    for (std::uint32_t slot : slots) {
-      bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
-      if (sizes_.padded) known_.drop_padding(slot);
-      bool loses = !exact(fallback);
-      bounds_after(slot, allowed, fallback, [&](track t, std::uint32_t bound, split_sum const& sum) {
-        std::uint32_t const before = sum.held, limit = sum.allowed;
-        std::uint32_t const full = sum.tracks * sizes_.extent.capacity;
-        if (before > limit) {
-          changes = true;
-          loses = loses || sum.tracks > 1;
-          if constexpr (!is_immediate<Executor>::value)
-            rounds = max_of(rounds, rounds_between(before, limit, sum.tracks));
-        }
-        if constexpr (!is_immediate<Executor>::value) {
-          if (executor_.records()) most = max_of(most, rounds_between(full, limit, sum.tracks));
-          std::uint32_t const longest = executor_.records() ? full : before;
-          if (sum.tracks == 1) likely = max_of(likely, likely_between(slot, longest, limit));
-        }
-        known_.lower(t, bound);
-      });
-      if (changes) known_.compressed(slot);
-      if (loses) known_.lose(slot);
-    }
-    rounds = executor_.limit("rounds", rounds, most);
+    launch_counts const counts = counts_for(slots, allowed, fallback);
     work_list const work = stage(slots);
-    kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                     stage_budget(allowed), fallback, arrays_.workspace, rounds, likely);
-    if constexpr (is_immediate<Executor>::value) {
-      for (std::uint32_t slot : slots) known_.read(ledger_, slot);
+    sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+    budget const staged = stage_budget(allowed);
+    keep_known();
+    status const s = kvmeld::launch_all(executor_, "compress", [&] {
+      kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
+                       staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
+      if (sizes_.padded) pad(all, slots);
+    });
+    if (!s.ok()) return s;
+    planned_.clear();
+    for (std::uint32_t slot : slots) {
+      if constexpr (is_immediate<Executor>::value) {
+        known_.read(ledger_, slot);
+      } else {
+        know_compressed(slot, allowed, fallback);
+      }
     }
-    if (sizes_.padded) pad(work, slots);
     return {};
   }
 
@@ -188,8 +185,8 @@ public:
   void reset_rounds(std::uint32_t slot) {
     if (!within("reset_rounds", slot)) return;
     keep_known();
-    launch(reset_rounds_phase{{ledger_, stage({&slot, 1}), nullptr}});
-    known_.reset_rounds(slot);
+    if (launch_all("reset_rounds", reset_rounds_phase{{ledger_, stage({&slot, 1}), nullptr}}).ok())
+      known_.reset_rounds(slot);
   }
 
   /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included, in a
@@ -216,10 +213,13 @@ public:
     auto const problem = [&] { return saved::problem(facts_, slot, from, policy_name_); };
     if (status s = refuse_once("resume", problem); !s.ok()) return s;
     readable_ledger const to = readable();
+    sequence_phase const all{ledger_, stage({&slot, 1}), nullptr};
+    auto const launches = [&] { launch(first_figures(all)); };
+    if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
     saved::resume(to.ledger, slot, from, policy_name_);
     if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
     known_.read(to.ledger, slot);
-    this->open_figures(slot);
+    launches();
     return {};
   }
 
@@ -311,20 +311,59 @@ private:
     return {list, static_cast<std::uint32_t>(sequences),
             sizes_.scope == plan_scope::group || sizes_.budgets_over == split::group};
   }
-  /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
-  void pad(work_list work, index_list slots) {
-    sequence_phase const all{ledger_, work, executor_.stage(bounds_of(slots)).data()};
+  /// What a compression enqueues.
+  struct launch_counts {
+    std::uint32_t rounds;         ///< at most; where launches are immediate, as many as it takes
+    std::uint32_t likely_rounds;  ///< that may have something to do
+  };
+  /// Also fills bounds_: the longest that each sequence can be once it is compressed.
+  launch_counts counts_for(index_list slots, budget allowed, shortfall fallback) {
+    std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;
+    std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
+    std::uint32_t likely = rounds;
+    bounds_.assign(slots.size(), 0);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      std::uint32_t const slot = slots[i];
+      bounds_after(slot, allowed, fallback, [&](track, std::uint32_t bound, split_sum const& sum) {
+        bounds_[i] = max_of(bounds_[i], bound);
+        if constexpr (!is_immediate<Executor>::value) {
+          std::uint32_t const full = sum.tracks * sizes_.extent.capacity;
+          if (sum.held > sum.allowed)
+            rounds = max_of(rounds, rounds_between(sum.held, sum.allowed, sum.tracks));
+          if (executor_.records()) most = max_of(most, rounds_between(full, sum.allowed, sum.tracks));
+          std::uint32_t const longest = executor_.records() ? full : sum.held;
+          if (sum.tracks == 1) likely = max_of(likely, likely_between(slot, longest, sum.allowed));
+        }
+      });
+    }
+    return {executor_.limit("rounds", rounds, most), likely};
+  }
+  /// Does to what the host knows what a compression does to a sequence.
+  void know_compressed(std::uint32_t slot, budget allowed, shortfall fallback) {
+    bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+    bool loses = !exact(fallback);
+    if (sizes_.padded) known_.drop_padding(slot);
+    bounds_after(slot, allowed, fallback, [&](track t, std::uint32_t bound, split_sum const& sum) {
+      if (sum.held > sum.allowed) {
+        changes = true;
+        loses = loses || sum.tracks > 1;
+      }
+      known_.lower(t, bound);
+    });
+    if (changes) known_.compressed(slot);
+    if (loses) known_.lose(slot);
+    if (sizes_.padded) known_.pad(slot, writes_all && known_.known(slot));
+  }
+  /// Fills the tracks of every sequence up to the longest that the host knows: where launches are immediate, the longest
+  /// there is.
+  void pad(sequence_phase const& all, index_list slots) {
+    if constexpr (is_immediate<Executor>::value) {
+      for (std::size_t i = 0; i < slots.size(); ++i) bounds_[i] = this->longest(slots[i]);
+    }
     launch(clear_padding_phase<Keys>{all, tensors_.keys});
     launch(clear_padding_phase<Values>{all, tensors_.values});
     launch(pad_phase{all});
     launch(pad_settle_phase{all});
-    for (std::uint32_t slot : slots) {
-      if constexpr (is_immediate<Executor>::value) {
-        known_.read(ledger_, slot);
-      } else {
-        known_.pad(slot, writes_all && known_.known(slot));
-      }
-    }
   }
 
   /// Recorded calls may be given other budgets, of any kind, when they are made again.

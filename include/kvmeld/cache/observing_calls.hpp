@@ -54,7 +54,7 @@ public:
       batch_source const source{this->sizes_.extent, batch.staged(this->executor_)};
       using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, Keys, Q>,
                                             observe_queries_phase<score_type, Keys, Q>>;
-      run(phase_type{of(source, probes), this->tensors_.keys, params, query, lse}, batch);
+      return run("observe", phase_type{of(source, probes), this->tensors_.keys, params, query, lse}, batch);
     }
     return {};
   }
@@ -68,7 +68,8 @@ public:
     if constexpr (score_type::needs_attention) {
       if (!wants()) return {};
       batch_source const source{this->sizes_.extent, batch.staged(this->executor_)};
-      run(observe_rows_phase<score_type, T, shares>{of(source, probes), params, rows}, batch);
+      return run("observe_rows", observe_rows_phase<score_type, T, shares>{of(source, probes), params, rows},
+                 batch);
     }
     return {};
   }
@@ -87,7 +88,8 @@ public:
       if constexpr (score_type::needs_attention) {
         if (!wants()) return {};
         batch_source const source{this->sizes_.extent, batch.staged(this->executor_)};
-        run(observe_logits_phase<score_type>{of(source, probes), params, logits, lse}, batch);
+        return run("observe_logits",
+                   observe_logits_phase<score_type>{of(source, probes), params, logits, lse}, batch);
       }
       return {};
     }
@@ -110,14 +112,18 @@ private:
   observe_base<score_type> of(batch_source const& source, probe_rows probes) const {
     return {this->policy_.score, this->ledger_, source, probes};
   }
-  template <class Phase> void run(Phase const& phase, query_batch const& batch) {
+  template <class Phase> status run(char const* call, Phase const& phase, query_batch const& batch) {
     batch_source const& source = phase.source;
-    this->executor_.run(phase, this->sizes_.extent, source.items(), source);
     observed_phase<score_type> const done{this->policy_.score, this->ledger_, source, phase.probes};
-    this->executor_.run(done, this->sizes_.extent, source.items(), source);
     this->keep_known();
+    status s = kvmeld::launch_all(this->executor_, call, [&] {
+      this->executor_.run(phase, this->sizes_.extent, source.items(), source);
+      this->executor_.run(done, this->sizes_.extent, source.items(), source);
+    });
+    if (!s.ok()) return s;
     for (std::uint32_t i = 0; i < batch.size(); ++i)
       this->known_.observe(batch.sequence(i), batch.layer(), phase.probes.count(batch.queries(i)));
+    return s;
   }
 };
 

@@ -49,9 +49,9 @@ public:
             refuse_once("open", [&] { return check_calls::open(facts_, slot, tokens_cached, frozen); });
         !s.ok())
       return s;
+    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()};
+    if (status s = launch_all("open", open_phase{all, frozen, id}, first_figures(all)); !s.ok()) return s;
     forget_plan_of(slot);
-    launch(open_phase{{ledger_, stage({&slot, 1}), executor_.stage({&tokens_cached, 1}).data()}, frozen, id});
-    open_figures(slot);
     known_.open(slot, tokens_cached, frozen, id);
     return {};
   }
@@ -62,10 +62,10 @@ public:
   template <class Entry, class Index>
   status write_pages(index_list slots, page_notes<Entry, Index> const& notes) {
     if (status s = refuse([&] { return check_calls::write_pages(facts_, slots, notes); }); !s.ok()) return s;
-    index_list const bounds = bounds_of(slots);
-    launch(write_pages_phase<page_notes<Entry, Index>>{
-        {ledger_, stage(slots), executor_.stage(bounds).data()}, notes});
-    return {};
+    bounds_.clear();
+    for (std::uint32_t slot : slots) bounds_.push_back(known_.longest(slot));
+    sequence_phase const all{ledger_, stage(slots), executor_.stage(bounds()).data()};
+    return launch_all("write_pages", write_pages_phase<page_notes<Entry, Index>>{all, notes});
   }
   /// Starts a sequence on pages that hold entries already, merged ones perhaps, of which write_pages has left notes: where they
   /// were swapped in, received, or are shared with others (`freeze` those). `slots` are the length_bound they were written
@@ -77,11 +77,12 @@ public:
                page_notes<Entry, Index> const& notes, std::uint32_t id = 0) {
     auto const problem = [&] { return check_calls::adopt(facts_, slot, slots, tokens, notes); };
     if (status s = refuse_once("adopt", problem); !s.ok()) return s;
-    forget_plan_of(slot);
     sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&slots, 1}).data()};
-    launch(open_phase{all, 0, id});
-    launch(adopt_phase<page_notes<Entry, Index>>{all, notes, tokens});
-    open_figures(slot);
+    if (status s = launch_all("adopt", open_phase{all, 0, id},
+                              adopt_phase<page_notes<Entry, Index>>{all, notes, tokens}, first_figures(all));
+        !s.ok())
+      return s;
+    forget_plan_of(slot);
     known_.adopt(slot, slots, tokens, id);
     if constexpr (is_immediate<Executor>::value) known_.read(ledger_, slot);
     return {};
@@ -95,15 +96,19 @@ public:
               fork_rows how = fork_rows::copy) {
     auto const problem = [&] { return check_calls::fork(facts_, from, into, frozen, how, seen_tensors()); };
     if (status s = refuse_once("fork", problem); !s.ok()) return s;
+    track_source const source{sizes_.extent, stage({&from, 1})};
+    sequence_phase const copy{ledger_, stage({&into, 1}), nullptr};
+    status const s = kvmeld::launch_all(executor_, "fork", [&] {
+      if (how == fork_rows::copy) {
+        launch(fork_rows_phase<Keys>{tensors_.keys, ledger_, into, frozen}, source);
+        launch(fork_rows_phase<Values>{tensors_.values, ledger_, into, frozen}, source);
+      }
+      launch(fork_phase{ledger_, into, frozen, id}, source);
+      launch(first_figures(copy));
+    });
+    if (!s.ok()) return s;
     forget_plan_of(from);
     forget_plan_of(into);
-    track_source const source{sizes_.extent, stage({&from, 1})};
-    if (how == fork_rows::copy) {
-      launch(fork_rows_phase<Keys>{tensors_.keys, ledger_, into, frozen}, source);
-      launch(fork_rows_phase<Values>{tensors_.values, ledger_, into, frozen}, source);
-    }
-    launch(fork_phase{ledger_, into, frozen, id}, source);
-    open_figures(into);
     known_.fork(from, into, frozen, id);
     return {};
   }
@@ -114,10 +119,9 @@ public:
   status truncate(std::uint32_t slot, std::uint32_t tokens) {
     if (status s = refuse([&] { return check_calls::truncate(facts_, slot, tokens); }); !s.ok()) return s;
     keep_known();
-    forget_plan_of(slot);
     sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&tokens, 1}).data()};
-    launch(truncate_phase{all});
-    launch(truncate_settle_phase{all});
+    if (status s = launch_all("truncate", truncate_phase{all}, truncate_settle_phase{all}); !s.ok()) return s;
+    forget_plan_of(slot);
     known_.truncate(slot, tokens);
     return {};
   }
@@ -127,8 +131,9 @@ public:
   status freeze(std::uint32_t slot, std::uint32_t length) {
     if (status s = refuse([&] { return check_calls::freeze(facts_, slot, length); }); !s.ok()) return s;
     keep_known();
+    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&length, 1}).data()};
+    if (status s = launch_all("freeze", freeze_phase{all}); !s.ok()) return s;
     forget_plan_of(slot);
-    launch(freeze_phase{{ledger_, stage({&slot, 1}), executor_.stage({&length, 1}).data()}});
     known_.freeze(slot, length);
     return {};
   }
@@ -147,12 +152,15 @@ public:
       return check_calls::shifted_entries(readable().ledger, slot, offset, rope, first, seen_tensors().keys);
     };
     if (status s = refuse_once("shift", problem); !s.ok()) return s;
-    forget_plan_of(slot);
     sequence_phase const all{ledger_, stage({&slot, 1}), nullptr};
-    if (rope.active())
-      launch(turn_keys_phase<Keys>{tensors_.keys, ledger_, rope, offset, first}, {sizes_.extent, all.work});
-    launch(shift_phase<Keys>{all, tensors_.keys, offset, first, rope.active()});
-    launch(shift_settle_phase{all, offset, first});
+    status const s = kvmeld::launch_all(executor_, "shift", [&] {
+      if (rope.active())
+        launch(turn_keys_phase<Keys>{tensors_.keys, ledger_, rope, offset, first}, {sizes_.extent, all.work});
+      launch(shift_phase<Keys>{all, tensors_.keys, offset, first, rope.active()});
+      launch(shift_settle_phase{all, offset, first});
+    });
+    if (!s.ok()) return s;
+    forget_plan_of(slot);
     known_.shift(slot, offset, first);
     return {};
   }
@@ -161,8 +169,8 @@ public:
   status close(std::uint32_t slot) {
     if (status s = refuse([&] { return check_calls::is_open("close", facts_, {slot}); }); !s.ok()) return s;
     keep_known();
+    if (status s = launch_all("close", close_phase{{ledger_, stage({&slot, 1}), nullptr}}); !s.ok()) return s;
     forget_plan_of(slot);
-    launch(close_phase{{ledger_, stage({&slot, 1}), nullptr}});
     known_.close(slot);
     return {};
   }
@@ -173,8 +181,7 @@ public:
     if (status s = refuse([&] { return check_calls::append(facts_, slots, counts); }); !s.ok()) return s;
     keep_known();
     sequence_phase const all{ledger_, stage(slots), executor_.stage(counts).data()};
-    launch(append_phase{all});
-    launch(append_settle_phase{all});
+    if (status s = launch_all("append", append_phase{all}, append_settle_phase{all}); !s.ok()) return s;
     for (std::size_t i = 0; i < slots.size(); ++i) known_.append(slots[i], counts[i]);
     // Where lengths cannot be looked at, apply could not tell that the plan is of the past.
     if constexpr (!is_immediate<Executor>::value) {
@@ -188,8 +195,7 @@ public:
     if (status s = refuse([&] { return check_calls::commit(facts_, slots, accepted); }); !s.ok()) return s;
     keep_known();
     sequence_phase const all{ledger_, stage(slots), executor_.stage(accepted).data()};
-    launch(commit_phase{all});
-    launch(commit_settle_phase{all});
+    if (status s = launch_all("commit", commit_phase{all}, commit_settle_phase{all}); !s.ok()) return s;
     for (std::size_t i = 0; i < slots.size(); ++i) known_.commit(slots[i], accepted[i]);
     return {};
   }
@@ -224,16 +230,11 @@ protected:
   }
   /// The ledger where the host can read it; waits where launches are not immediate.
   readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
-  /// What the host knows each sequence's tracks to be at most; valid until the next time.
-  index_list bounds_of(index_list slots) {
-    bounds_.clear();
-    for (std::uint32_t slot : slots) bounds_.push_back(known_.longest(slot));
-    return {bounds_.data(), bounds_.size()};
-  }
+  /// One number per sequence of a call, in bounds_.
+  index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   /// Nothing was compressed in a sequence that begins.
-  void open_figures(std::uint32_t slot) {
-    figure_counts* const figures = arrays_.workspace.figures;
-    if (figures != nullptr) launch(open_figures_phase{{ledger_, stage({&slot, 1}), nullptr}, figures});
+  open_figures_phase first_figures(sequence_phase const& all) const {
+    return {all, arrays_.workspace.figures};
   }
   /// A plan is for the sequences that were open when it was made.
   void forget_plan_of(std::uint32_t slot) {
@@ -247,12 +248,18 @@ protected:
     return {staged.data(), static_cast<std::uint32_t>(staged.size())};
   }
   template <class Phase> void launch(Phase const& phase) { launch(phase, {sizes_.extent, phase.work}); }
+  void launch(open_figures_phase const& phase) {
+    if (phase.figures != nullptr) launch(phase, {sizes_.extent, phase.work});
+  }
+  /// The launches of a call, all of them or none; see kvmeld::launch_all.
+  template <class... Phases> status launch_all(char const* call, Phases const&... phases) {
+    return kvmeld::launch_all(executor_, call, [&] { (launch(phases), ...); });
+  }
   template <class Phase> void launch(Phase const& phase, track_source const& source) {
     executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
   }
 
-private:
-  std::vector<std::uint32_t> bounds_;
+  std::vector<std::uint32_t> bounds_;  ///< of the call that is made
 };
 
 }  // namespace KVMELD_ABI

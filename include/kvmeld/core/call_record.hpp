@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -90,14 +91,15 @@ public:
     return recording_;
   }
 
-  /// Has undo(owner) called if the calls made since `begin_...` are not launched. True the first time an owner asks: then
-  /// it keeps what it has to go back to.
-  bool remember(void* owner, void (*undo)(void*)) {
+  /// Has undo(owner) called if the calls made since `begin_...` are not launched. The first time an owner asks, keep() stores
+  /// what the owner has to go back to; where keep() throws, nothing is remembered.
+  template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) {
     for (auto const& [known, how] : undos_) {
-      if (known == owner) return false;
+      if (known == owner) return;
     }
+    undos_.reserve(undos_.size() + 1);
+    keep();
     undos_.push_back({owner, undo});
-    return true;
   }
   /// Owners go back to what they were when the calls began. For whoever keeps the launches, where it made none.
   void take_back() {
@@ -166,11 +168,11 @@ struct joint_launch {
 };
 
 /// Base of executors whose calls can be recorded. A copy of an executor is attached to nothing.
-class recordable_executor {
+class recordable_executor : public executor_base {
 public:
   recordable_executor() = default;
   /// Attached to nothing.
-  recordable_executor(recordable_executor const&) {}
+  recordable_executor(recordable_executor const&) : executor_base() {}
   /// Keeps its own attachment.
   recordable_executor& operator=(recordable_executor const&) { return *this; }
 
@@ -179,9 +181,9 @@ public:
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
     return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
   }
-  /// Whether `owner` is to keep what it knows now, for undo(owner): before its first change in calls that are recorded.
-  bool remembers(void* owner, void (*undo)(void*)) const {
-    return record_ != nullptr && record_->remember(owner, undo);
+  /// In calls that are recorded, before the owner's first change: keep() stores what the owner knows now, for undo(owner).
+  template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) const {
+    if (record_ != nullptr) record_->remember(owner, undo, keep);
   }
 
 protected:

@@ -21,11 +21,15 @@ public:
 
   /// How many more numbers may be placed before a list is written over.
   std::size_t window() const { return numbers() / 3; }
-  /// A place for n numbers. Lists longer than the window get a larger ring by allocate(bytes), once.
+  /// A place for n numbers. Lists longer than the window get a larger ring by allocate(bytes), once. Null where there is no
+  /// memory for it; the ring of before stays.
   template <class Allocate> std::uint32_t* place(std::size_t n, Allocate allocate) {
     if (n > window()) {
+      outgrown_.reserve(outgrown_.size() + 1);
+      Memory larger = allocate(6 * n * sizeof(std::uint32_t));
+      if (larger.data() == nullptr) return nullptr;
       outgrown_.push_back(std::move(memory_));
-      memory_ = allocate(6 * n * sizeof(std::uint32_t));
+      memory_ = std::move(larger);
       next_ = 0;
     }
     // What is skipped here is shorter than the list, so no longer than the window; hence its third.

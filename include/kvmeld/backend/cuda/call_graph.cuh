@@ -37,7 +37,7 @@ public:
       : executor_(executor),
         callers_{&executor},
         places_(executor.allocate(numbers * sizeof(std::uint32_t))),
-        record_(static_cast<std::uint32_t*>(places_.data()), numbers) {}
+        record_(static_cast<std::uint32_t*>(places_.data()), places_.size() / sizeof(std::uint32_t)) {}
   call_graph(call_graph const&) = delete;
   call_graph& operator=(call_graph const&) = delete;
   ~call_graph() { forget(); }

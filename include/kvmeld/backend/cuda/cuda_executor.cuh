@@ -168,8 +168,10 @@ public:
     processors_ = static_cast<std::uint32_t>(processors);
     // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
     most_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
-    if (error_ == cudaSuccess)
-      staging_ = staging_ring<memory>(allocate(staged_numbers * sizeof(std::uint32_t)));
+    if (error_ != cudaSuccess) return;
+    memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
+    if (lists.data() == nullptr) lacks_lists(staged_numbers);
+    staging_ = staging_ring<memory>(std::move(lists));
   }
   /// Same stream, resource and tuning; staging and scratch of its own.
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
@@ -228,16 +230,20 @@ public:
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
     std::uint32_t* const to = staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
+    if (to == nullptr && list.size() != 0) {
+      lacks_lists(list.size());
+      return {nullptr, 0};
+    }
     write(to, list);
     return {to, list.size()};
   }
 
-  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has.
-  void reserve(std::size_t bytes) {
-    std::size_t const wanted = bytes * blocks();
-    if (bytes <= most_shared_ || wanted <= scratch_.size()) return;
-    retire(scratch_);
-    scratch_ = allocate(wanted);
+  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has. Refuses where the device has
+  /// no memory; the scratch of before stays.
+  status reserve(std::size_t bytes) {
+    if (make_room(bytes)) return {};
+    return report(message("cuda_executor: the device has no memory for ", bytes,
+                          " bytes of scratch per block; free some"));
   }
 
   tuning tuning_mode() const { return tuning_; }
@@ -260,10 +266,14 @@ public:
   void launch(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     std::uint32_t const per_item = phase.tiles(extent);
     std::uint64_t const total = std::uint64_t{per_item} * items;
-    if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
-    if (total == 0) return;
     constexpr int block = detail::block_of<Phase>;
     std::size_t const bytes = phase.scratch_bytes(block);
+    if (rehearses()) {
+      if (!make_room(bytes)) lacks(bytes);
+      return;
+    }
+    if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
+    if (total == 0) return;
     auto* const kernel = detail::run_tiles<Phase, Source>;
     if (bytes <= most_shared_) {
       if (bytes > 40 * 1024) {
@@ -284,7 +294,7 @@ public:
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
         return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
       }
-      reserve(bytes);
+      if (status const s = reserve(bytes); !s.ok()) return;
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
       start(kernel, grid, block, 0, phase, source, per_item, items, 0,
             static_cast<std::byte*>(scratch_.data()), bytes);
@@ -304,7 +314,22 @@ public:
   }
 
 private:
+  /// Refuses; where exceptions are off, `error()` tells.
+  void lacks_lists(std::size_t numbers) const {
+    note(cudaErrorMemoryAllocation);
+    report(message("cuda_executor: the device has no memory for a list of ", numbers, " numbers; free some"));
+  }
   std::uint32_t blocks() const { return 2 * processors_; }
+  bool make_room(std::size_t bytes) {
+    std::size_t const wanted = bytes * blocks();
+    if (bytes <= most_shared_ || wanted <= scratch_.size()) return true;
+    retired_.reserve(retired_.size() + 1);
+    memory larger = allocate(wanted);
+    if (larger.data() == nullptr) return false;
+    retire(scratch_);
+    scratch_ = std::move(larger);
+    return true;
+  }
 
   template <std::uint32_t Most>
   void write_packet(std::uint32_t* to, std::uint32_t const* numbers, std::uint32_t count) const {

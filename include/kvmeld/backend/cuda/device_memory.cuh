@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -51,8 +50,8 @@ private:
   std::size_t* used_;  ///< the engine's counter, from 0 on
 };
 
-/// Owns a piece of a resource; copies are deep, in stream order. Throws std::bad_alloc where there is no memory, or
-/// where exceptions are off is left empty.
+/// Owns a piece of a resource; copies are deep, in stream order. Where there is no memory, data() is null and size() 0;
+/// nothing is thrown.
 template <class Resource> class device_memory {
 public:
   device_memory() = default;
@@ -61,11 +60,7 @@ public:
       : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
     if (bytes_ == 0) return;
     data_ = resource_->allocate(bytes_, stream_);
-    if (data_ != nullptr) return;
-    bytes_ = 0;
-#if KVMELD_EXCEPTIONS
-    throw std::bad_alloc();
-#endif
+    if (data_ == nullptr) bytes_ = 0;
   }
   /// A deep copy, on the same stream.
   device_memory(device_memory const& other) {

@@ -6,6 +6,7 @@
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
@@ -25,13 +26,15 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace.
+/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace. Where there is no
+/// memory, data() is null and size() 0; nothing is thrown.
 class host_memory {
 public:
   host_memory() = default;
   /// Uninitialised, aligned to arena::alignment.
-  explicit host_memory(std::size_t bytes) : bytes_(bytes) {
-    if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment});
+  explicit host_memory(std::size_t bytes) {
+    if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment}, std::nothrow);
+    if (data_ != nullptr) bytes_ = bytes;
   }
   /// A deep copy.
   host_memory(host_memory const& other) : host_memory(other.bytes_) {
@@ -60,7 +63,7 @@ private:
 /// no tile reads what another of the same launch writes. Everything has happened when a call returns.
 /// Scratch of the workers belongs to the executor and grows to the largest phase it has run: call `reserve` first
 /// where allocation on the run path matters. Not for concurrent use; copies are independent.
-class host_executor {
+class host_executor : public executor_base {
 public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< everything has happened when a call returns
@@ -76,7 +79,8 @@ public:
 
   /// The same threads, tuning and kernels; scratch of its own.
   host_executor(host_executor const& other)
-      : threads_(other.threads_),
+      : executor_base(),
+        threads_(other.threads_),
         tuning_(other.tuning_),
         kernels_(other.kernels_),
         instructions_(other.instructions_) {}
@@ -99,19 +103,18 @@ public:
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
   /// The list where phases can read it: here, as it is.
   index_list stage(index_list list) const { return list; }
-  static constexpr bool records() { return false; }
-  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
-  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
   tuning tuning_mode() const { return tuning_; }
   /// What the tuned forms are made of; `generic` where tuning is off.
   instruction_set instructions() const { return instructions_; }
 
-  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it.
-  void reserve(std::size_t bytes) {
-    std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
-    if (wanted > scratch_.size() / threads_) scratch_ = memory(wanted * threads_);
+  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it. Refuses where there is no memory;
+  /// the scratch of before stays.
+  status reserve(std::size_t bytes) {
+    if (make_room(bytes)) return {};
+    return report(
+        message("host_executor: there is no memory for ", bytes, " bytes of scratch per worker; free some"));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -124,7 +127,12 @@ public:
     }
     std::uint64_t const per_item = phase.tiles(extent);
     std::int64_t const total = static_cast<std::int64_t>(per_item * items);
-    reserve(phase.scratch_bytes(1));
+    std::size_t const wanted = phase.scratch_bytes(1);
+    if (rehearses()) {
+      if (!make_room(wanted)) lacks(wanted);
+      return;
+    }
+    if (status const s = reserve(wanted); !s.ok()) return;
     std::size_t const bytes = scratch_.size() / threads_;
     std::size_t const phase_bytes = bytes - kernel_bytes();
     auto const body = [&](std::int64_t n, std::uint32_t worker) {
@@ -150,6 +158,14 @@ public:
   }
 
 private:
+  bool make_room(std::size_t bytes) {
+    std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
+    if (wanted <= scratch_.size() / threads_) return true;
+    memory larger(wanted * threads_);
+    if (larger.data() == nullptr) return false;
+    scratch_ = std::move(larger);
+    return true;
+  }
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
   static std::uint32_t default_threads() {
 #if defined(_OPENMP)

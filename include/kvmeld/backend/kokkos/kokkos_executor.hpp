@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <type_traits>
 #include <utility>
 
@@ -39,7 +40,7 @@ inline namespace KVMELD_ABI {
 /// that matters on the run path. Copies are independent and use the same instance. Cannot be recorded in a graph.
 /// `Immediate` false treats a host space as a device: no launch is waited for.
 template <class Space = Kokkos::DefaultExecutionSpace, bool Immediate = runs_on_host<Space>::value>
-class kokkos_executor {
+class kokkos_executor : public executor_base {
   static constexpr bool on_host = runs_on_host<Space>::value;
   static_assert(on_host || !Immediate,
                 "kvmeld: the host cannot read this execution space's memory at any time");
@@ -68,7 +69,11 @@ public:
   }
   /// Same instance, lanes and tuning; staging of its own.
   kokkos_executor(kokkos_executor const& other)
-      : space_(other.space_), tuning_(other.tuning_), lanes_(other.lanes_), kernels_(other.kernels_) {
+      : executor_base(),
+        space_(other.space_),
+        tuning_(other.tuning_),
+        lanes_(other.lanes_),
+        kernels_(other.kernels_) {
     make_staging();
   }
   /// Takes over the other's staging.
@@ -80,6 +85,7 @@ public:
     std::swap(lanes_, other.lanes_);
     std::swap(kernels_, other.kernels_);
     std::swap(staging_, other.staging_);
+    std::swap(reserved_, other.reserved_);
     return *this;
   }
   ~kokkos_executor() = default;
@@ -126,24 +132,21 @@ public:
     } else {
       std::uint32_t* const to =
           staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
+      if (to == nullptr) {
+        report(message("kokkos_executor: there is no memory for a list of ", list.size(), " numbers"));
+        return {nullptr, 0};
+      }
       write(to, list.data(), list.size());
       return {to, list.size()};
     }
   }
-  static constexpr bool records() { return false; }
-  static constexpr bool remembers(void*, void (*)(void*)) { return false; }
-  static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
 
-  /// Makes Kokkos allocate `bytes` of scratch for every team that can run at once now, if it has less.
-  void reserve(std::size_t bytes) const {
-    bytes += kernel_bytes();
-    if (bytes == 0) return;
-    check_scratch(bytes);
-    std::uint64_t const teams = most_teams(level_of(bytes));
-    auto p = policy(min_of<std::uint64_t>(teams, static_cast<std::uint64_t>(space_.concurrency())), lanes_);
-    p.set_scratch_size(level_of(bytes), Kokkos::PerTeam(static_cast<int>(padded(bytes))));
-    Kokkos::parallel_for(p, detail::nothing{});
-    if constexpr (immediate) space_.fence();
+  /// Makes Kokkos allocate `bytes` of scratch for every team that can run at once now, if it has less. Refuses where there is
+  /// no memory.
+  status reserve(std::size_t bytes) const {
+    if (make_room(bytes + kernel_bytes())) return {};
+    return report(
+        message("kokkos_executor: there is no memory for ", bytes, " bytes of scratch per team; free some"));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -158,6 +161,10 @@ public:
     for (std::uint32_t lanes = lanes_;;) {
       work.scratch_bytes = phase.scratch_bytes(static_cast<int>(lanes));
       work.all_bytes = work.scratch_bytes + kernel_bytes();
+      if (rehearses()) {
+        if (!make_room(work.all_bytes)) lacks(work.all_bytes);
+        return;
+      }
       check_scratch(work.all_bytes);
       work.level = level_of(work.all_bytes);
       auto p = policy(min_of(total, most_teams(work.level)), lanes);
@@ -209,6 +216,28 @@ private:
     }
     return n;
   }
+  /// Has Kokkos allocate scratch by a launch that does nothing. False where it cannot.
+  bool make_room(std::size_t bytes) const {
+    if (bytes == 0) return true;
+    int const level = level_of(bytes);
+    if (bytes <= reserved_[level]) return true;
+    check_scratch(bytes);
+    std::uint64_t const teams = most_teams(level);
+    auto p = policy(min_of<std::uint64_t>(teams, static_cast<std::uint64_t>(space_.concurrency())), lanes_);
+    p.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(padded(bytes))));
+#if KVMELD_EXCEPTIONS
+    try {
+      Kokkos::parallel_for(p, detail::nothing{});
+    } catch (std::exception const&) {
+      return false;
+    }
+#else
+    Kokkos::parallel_for(p, detail::nothing{});
+#endif
+    if constexpr (immediate) space_.fence();
+    reserved_[level] = bytes;
+    return true;
+  }
   /// Where scratch lies: near the lanes while it is small, which on hosts is the same memory.
   static int level_of(std::size_t bytes) {
     bool const far = on_host || padded(bytes) > static_cast<std::size_t>(team_policy::scratch_size_max(0));
@@ -245,6 +274,7 @@ private:
   tuning tuning_;
   std::uint32_t lanes_ = 1;
   host_kernels const* kernels_ = nullptr;
+  mutable std::size_t reserved_[2] = {0, 0};  ///< bytes per team that Kokkos has, for each of its levels
   staging_ring<memory> staging_;
 };
 

@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
+#include <exception>
 #include <utility>
 
 namespace kvmeld {
@@ -22,14 +23,25 @@ template <class MemorySpace> byte_view<MemorySpace> view_bytes(void const* p, st
 
 }  // namespace detail
 
-/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. What a kokkos_executor gives a cache for
+/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. Where there is no memory, data() is null
+/// and size() 0. What a kokkos_executor gives a cache for
 /// its ledger and workspace; freed before Kokkos::finalize.
 template <class MemorySpace> class kokkos_memory {
 public:
   kokkos_memory() = default;
   /// `bytes` bytes of the space.
-  explicit kokkos_memory(std::size_t bytes) : bytes_(bytes) {
-    if (bytes != 0) data_ = Kokkos::kokkos_malloc<MemorySpace>("kvmeld", bytes);
+  explicit kokkos_memory(std::size_t bytes) {
+    if (bytes == 0) return;
+#if KVMELD_EXCEPTIONS
+    try {
+      data_ = Kokkos::kokkos_malloc<MemorySpace>("kvmeld", bytes);
+    } catch (std::exception const&) {
+      return;
+    }
+#else
+    data_ = Kokkos::kokkos_malloc<MemorySpace>("kvmeld", bytes);
+#endif
+    if (data_ != nullptr) bytes_ = bytes;
   }
   /// A deep copy.
   kokkos_memory(kokkos_memory const& other) : kokkos_memory(other.bytes_) {

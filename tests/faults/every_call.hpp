@@ -1,0 +1,252 @@
+// Every public call of a cache, made once for each of its allocations with that allocation failing.
+#pragma once
+
+#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "faults/failing_new.hpp"
+#include "support/cache_bytes.hpp"
+#include "support/random_cache.hpp"
+
+namespace faults {
+
+inline constexpr kvmeld::shape extent{2, 3, 2, 2, 16, 8, 80};
+inline constexpr std::uint32_t members = 70;
+using kvmeld::budget;
+
+// An engine's tensors and a cache over them. Copies are deep, and the copy's executor has no scratch yet.
+template <class Executor, class Policy> struct subject {
+  using memory_type = support::engine_memory<float>;
+  using tensors_type = decltype(std::declval<memory_type&>().tensors());
+  using cache_type =
+      kvmeld::merged_cache<Executor, Policy, decltype(tensors_type::keys), decltype(tensors_type::values)>;
+
+  subject(Executor const& executor, Policy const& policy, kvmeld::limits const& sizes)
+      : memory(extent), cache(executor, policy, memory.tensors(), sizes) {}
+  subject(subject const& other) : memory(other.memory), cache(other.cache) { cache.rebind(memory.tensors()); }
+  subject& operator=(subject const&) = delete;
+
+  memory_type memory;
+  cache_type cache;
+};
+
+// All that a caller can see of a cache, and all that it would save.
+struct state {
+  support::byte_list keys, values;
+  std::vector<std::vector<std::byte>> saved;
+  std::vector<std::uint32_t> told;
+
+  template <class Subject> explicit state(Subject const& s) {
+    keys = support::bytes_of(s.memory.keys);
+    values = support::bytes_of(s.memory.values);
+    auto const& c = s.cache;
+    for (std::uint32_t slot = 0; slot < extent.sequences; ++slot) {
+      try {
+        saved.push_back(c.save(slot));
+      } catch (kvmeld::invalid_argument const&) {
+        saved.emplace_back();  // not open
+      }
+      told.insert(told.end(),
+                  {c.length_bound(slot), c.longest(slot), c.tokens(slot), c.findings(slot), c.rounds(slot),
+                   c.compressed_at(slot), static_cast<std::uint32_t>(c.entries(slot))});
+    }
+    told.push_back(c.planned_work().sequence_count);
+  }
+  bool operator==(state const& other) const {
+    return keys == other.keys && values == other.values && saved == other.saved && told == other.told;
+  }
+};
+
+struct outcome {
+  std::size_t calls = 0, failures = 0;
+};
+
+// Makes call(subject) on copies of `before` until no allocation fails. A call that fails leaves everything as it was, and does
+// what it does when it is made again.
+template <class Subject, class Call>
+void every_allocation(outcome& sum, char const* name, Subject const& before, Call call) {
+  CAPTURE(std::string(name));
+  state const was(before);
+  Subject smooth(before);
+  call(smooth);
+  state const expected(smooth);
+  ++sum.calls;
+  for (std::int64_t n = 1;; ++n) {
+    CAPTURE(n);
+    REQUIRE(n < 500);
+    Subject one(before);
+    bool failed = false, over = false;
+    {
+      failing_allocation const fault(n);
+      try {
+        call(one);
+      } catch (std::bad_alloc const&) {
+        failed = true;
+      } catch (kvmeld::invalid_argument const& refusal) {
+        failed = true;
+        CHECK(std::string(refusal.what()).find(" memory for ") != std::string::npos);
+      }
+      over = fault.waits();
+    }
+    if (failed) {
+      ++sum.failures;
+      CHECK(state(one) == was);
+      call(one);
+    }
+    CHECK(state(one) == expected);
+    if (over) break;
+  }
+}
+
+// Rows of attention, queries and their log-sum-exps for one layer; outside of what fails.
+struct attention_given {
+  attention_given() {
+    support::dice d(8);
+    for (float& x : p) x = static_cast<float>(d.uniform()) * 0.1f;
+    for (float& x : q) x = static_cast<float>(d.normal());
+    for (float& x : lse) x = static_cast<float>(4 + d.uniform());
+  }
+  static constexpr std::uint32_t rows = 3, tokens = extent.capacity + members;
+  std::vector<float> p = std::vector<float>(2 * extent.query_heads() * rows * tokens);
+  std::vector<float> q = std::vector<float>(2 * rows * extent.query_heads() * extent.key_dim);
+  std::vector<float> lse = std::vector<float>(2 * rows * extent.query_heads());
+  std::vector<float> out = std::vector<float>(2 * rows * extent.query_heads() * extent.value_dim);
+  auto probabilities() const {
+    return kvmeld::rows_by_head<float const>(p.data(), rows, extent.query_heads(), tokens);
+  }
+  auto queries() const {
+    return kvmeld::rows_by_token<float const>(q.data(), rows, extent.query_heads(), extent.key_dim);
+  }
+  auto sums() const { return kvmeld::rows_by_head<float const>(lse.data(), rows, extent.query_heads(), 1); }
+  auto outputs() { return kvmeld::rows_by_token(out.data(), rows, extent.query_heads(), extent.value_dim); }
+};
+
+inline kvmeld::limits usual_limits(bool shares) {
+  kvmeld::limits sizes{extent};
+  sizes.whole_plan = true;
+  sizes.members = shares ? members : 0;
+  return sizes;
+}
+
+// Two sequences that have seen attention; the second has entries pending.
+template <class Executor, class Policy>
+subject<Executor, Policy> lived(Executor const& executor, Policy const& policy, kvmeld::limits const& sizes) {
+  subject<Executor, Policy> s(executor, policy, sizes);
+  support::dice d(3);
+  for (std::uint32_t q : {0u, 1u}) s.memory.fill_sequence(d, q, 0, 70, support::texture::walk);
+  attention_given given;
+  s.cache.open(0, 60, 2, 5);
+  s.cache.open(1, 50);
+  std::uint32_t const slots[] = {0, 1}, rows[] = {3, 3};
+  for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+    s.cache.observe_rows({layer, {slots, 2}, {rows, 2}}, given.probabilities());
+  s.cache.append({1}, {4});
+  return s;
+}
+
+template <class Executor, class Policy>
+void every_call(outcome& sum, Executor const& executor, Policy const& policy, kvmeld::limits const& sizes) {
+  using kvmeld::shortfall;
+  using subject_type = subject<Executor, Policy>;
+  constexpr bool shares = subject_type::cache_type::shares;
+  subject_type const start = lived(executor, policy, sizes);
+  attention_given given;
+  std::uint32_t const slots[] = {0, 1}, rows[] = {3, 2};
+  kvmeld::query_batch const batch{1, {slots, 2}, {rows, 2}}, first{0, {slots, 1}, {rows, 1}};
+  auto const each = [&](char const* name, subject_type const& from, auto call) {
+    every_allocation(sum, name, from, [&](subject_type& s) { call(s.cache); });
+  };
+
+  each("compress", start, [](auto& c) { c.compress({0}, budget::entries(25)); });
+  bool const evicts = !kvmeld::is_guarded<typename Policy::identify_type>::value;
+  if (evicts) {
+    each("compress, evicting what is missing", start,
+         [](auto& c) { c.compress({0}, budget::ratio(0.4), shortfall::evict_lowest); });
+  }
+  if (!sizes.padded) {
+    each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30)); });
+    subject_type planned(start);
+    planned.cache.plan({0}, budget::entries(30));
+    each("apply", planned, [](auto& c) { c.apply(); });
+    each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28)); });
+    each("compress with a plan made", planned, [](auto& c) { c.compress({0}, budget::entries(25)); });
+  }
+  if (sizes.budgets_over != kvmeld::split::head) {
+    each("compress, budgets shared", start,
+         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3)); });
+  }
+
+  each("open", start, [](auto& c) { c.open(2, 20, 3, 1); });
+  each("append", start, [](auto& c) { c.append({0, 1}, {2, 3}); });
+  each("commit", start, [](auto& c) { c.commit({1}, {2}); });
+  each("fork", start, [](auto& c) { c.fork(0, 2, 4, 3); });
+  each("truncate", start, [](auto& c) { c.truncate(0, 40); });
+  each("freeze", start, [](auto& c) { c.freeze(0, 1); });
+  each("close", start, [](auto& c) { c.close(0); });
+  each("reset_rounds", start, [](auto& c) { c.reset_rounds(0); });
+  each("report_lengths", start, [](auto& c) { c.report_lengths(0); });
+  each("reports", start, [](auto& c) {
+    c.request_report();
+    while (!c.poll_report()) {}
+  });
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::half_split;
+  each("shift", start, [&](auto& c) { c.shift(0, 100, rope, 2); });
+  std::vector<std::byte> const bytes = start.cache.save(0);
+  each("save", start, [](auto& c) { c.save(0); });
+  each("resume", start, [&](auto& c) { c.resume(2, {bytes.data(), bytes.size()}); });
+  if (sizes.figures) {
+    each("figures", start, [](auto& c) {
+      c.request_figures({0, 1});
+      while (!c.figures_ready()) {}
+    });
+  }
+  each("a copy", start, [](auto& c) {
+    auto copy = c;
+    c = std::move(copy);
+  });
+
+  each("observe_rows", start, [&](auto& c) { c.observe_rows(first, given.probabilities()); });
+  each("observe", start, [&](auto& c) { c.observe(first, given.queries(), given.sums()); });
+  each("extend", start, [&](auto& c) {
+    kvmeld::attention::extend(c.executor(), {}, batch, given.queries(), c.ref(), given.outputs());
+  });
+  if constexpr (!shares) {
+    auto const split_memory =
+        std::make_shared<std::vector<float>>(kvmeld::attention::split_floats(extent, 2, 2, 3));
+    each("extend, keys split", start, [&](auto& c) {
+      kvmeld::attention::extend(c.executor(), {}, batch, given.queries(), c.ref(), given.outputs(), {},
+                                {2, {split_memory->data(), split_memory->size()}});
+    });
+    std::vector<float> kept(kvmeld::attention::observed_floats(extent, 2, 3));
+    each("extend_and_observe", start, [&](auto& c) {
+      kvmeld::attention::extend_and_observe(c, kvmeld::attention_params{}, first, given.queries(),
+                                            given.outputs(), {kept.data(), kept.size()});
+    });
+    std::vector<float> bias(2 * extent.kv_heads * extent.capacity);
+    each("write_log_degree", start, [&](auto& c) {
+      kvmeld::attention::write_log_degree(
+          c.executor(), c.ref(), 1, {slots, 2},
+          kvmeld::rows_by_head(bias.data(), 1, extent.kv_heads, extent.capacity));
+    });
+  }
+  if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) {
+    each("set_guard", start, [](auto& c) {
+      auto const guard = c.policy().identify.guard;
+      c.set_guard(guard);
+    });
+  }
+}
+
+}  // namespace faults

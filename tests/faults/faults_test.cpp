@@ -1,0 +1,188 @@
+// A call that finds no memory leaves a cache as it was, and can be made again. On the host and on a
+// device whose memory the host cannot touch; tests/kokkos and tests/cuda run the same.
+#include "faults/every_call.hpp"
+
+#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/fenced_executor.hpp"
+
+namespace faults_cases {
+
+using faults::every_call;
+using faults::extent;
+using faults::usual_limits;
+using kvmeld::quantity;
+
+namespace {
+
+// Sets beyond the budget, so that lengths follow from data.
+auto small_chelsea() {
+  return kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05}, quantity::entries(2),
+                                                quantity::entries(4));
+}
+auto small_ems() { return kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0); }
+auto guarded_merger() {
+  return kvmeld::preset::kvmerger::guarded(kvmeld::guard::certified{0.5f, 1.0f, 1.0f, 0.0f});
+}
+// How many failures were survived, so that a test that injects none is seen.
+void check(faults::outcome const& sum, std::size_t failures_per_call) {
+  MESSAGE(sum.failures << " failed allocations in " << sum.calls << " calls");
+  CHECK(sum.failures > failures_per_call * sum.calls);
+}
+
+}  // namespace
+
+TEST_CASE("every allocation of every call fails once: the host") {
+  faults::outcome sum;
+  every_call(sum, kvmeld::host_executor(1), small_chelsea(), usual_limits(false));
+  every_call(sum, kvmeld::host_executor(3), kvmeld::preset::kvmerger::for_budget(), usual_limits(false));
+  every_call(sum, kvmeld::host_executor(1, kvmeld::tuning::off), kvmeld::preset::snapkv::with_window(16),
+             usual_limits(false));
+  every_call(sum, kvmeld::host_executor(2), small_ems(), usual_limits(true));
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::cam::over_h2o(), usual_limits(false));
+  every_call(sum, kvmeld::host_executor(1), guarded_merger(), usual_limits(false));
+  check(sum, 1);
+}
+
+TEST_CASE("every allocation of every call fails once: options of caches") {
+  faults::outcome sum;
+  auto sizes = usual_limits(false);
+  sizes.figures = true;
+  sizes.wave_tracks = 1;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
+  sizes = usual_limits(false);
+  sizes.budgets_over = kvmeld::split::layer;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
+  sizes = usual_limits(false);
+  sizes.whole_plan = false;
+  sizes.padded = true;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
+  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::halves(), sizes);
+  check(sum, 1);
+}
+
+TEST_CASE("every allocation of every call fails once: a device") {
+  faults::outcome sum;
+  every_call(sum, support::fenced_executor(), small_chelsea(), usual_limits(false));
+  every_call(sum, support::fenced_executor(), small_ems(), usual_limits(true));
+  check(sum, 1);
+}
+
+TEST_CASE("every allocation of recorded calls fails once: the host's view goes back") {
+  std::size_t failures = 0;
+  for (bool replays : {false, true}) {
+    for (std::int64_t n = 1;; ++n) {
+      CAPTURE(n);
+      auto s = faults::lived(support::fenced_executor(), small_chelsea(), usual_limits(false));
+      support::fenced_graph graph(s.cache.executor());
+      auto const calls = [&] {
+        s.cache.commit({1}, {3});
+        s.cache.append({0}, {2});
+        s.cache.commit({0}, {1});
+        s.cache.compress({0, 1}, kvmeld::budget::entries(30));
+      };
+      if (replays) REQUIRE(graph.record(s.cache.executor(), calls).empty());
+      if (replays) s.cache.append({1}, {4});
+      faults::state const was(s);
+      bool failed = false, over = false;
+      {
+        faults::failing_allocation const fault(n);
+        try {
+          if (replays) {
+            graph.replay(s.cache.executor(), calls);
+          } else {
+            graph.record(s.cache.executor(), calls);
+          }
+        } catch (std::bad_alloc const&) {
+          failed = true;
+        } catch (kvmeld::invalid_argument const&) {
+          failed = true;
+        }
+        over = fault.waits();
+      }
+      if (failed) {
+        ++failures;
+        CHECK(faults::state(s) == was);
+      }
+      if (over) break;
+    }
+  }
+  CHECK(failures > 10);
+}
+
+TEST_CASE("moving a cache allocates nothing") {
+  auto s = faults::lived(kvmeld::host_executor(1), small_chelsea(), usual_limits(false));
+  using cache_type = decltype(s.cache);
+  static_assert(std::is_nothrow_move_constructible_v<cache_type>, "");
+  bool over = false;
+  cache_type other = s.cache;
+  {
+    faults::failing_allocation const fault(1);
+    cache_type moved = std::move(s.cache);
+    other = std::move(moved);
+    over = fault.waits();
+  }
+  CHECK(over);
+  CHECK(other.longest(0) == 60);
+  CHECK_THROWS_WITH_AS(s.cache.longest(0), "the cache was moved from; use the one it was moved to",
+                       kvmeld::invalid_argument);
+}
+
+TEST_CASE("construction without memory is refused by name, and leaks nothing") {
+  support::engine_memory<float> memory(extent);
+  for (std::int64_t n = 1;; ++n) {
+    bool over = false;
+    {
+      faults::failing_allocation const fault(n);
+      try {
+        kvmeld::merged_cache const cache{kvmeld::host_executor(1), kvmeld::preset::h2o::halves(),
+                                         memory.tensors(), kvmeld::limits{extent}};
+      } catch (std::bad_alloc const&) {
+      } catch (kvmeld::invalid_argument const& refusal) {
+        CHECK(std::string(refusal.what()).find("merged_cache: the executor has no memory for ") == 0);
+      }
+      over = fault.waits();
+    }
+    if (over) break;
+  }
+  // More than there can be: nobody has to arm anything.
+  kvmeld::host_executor executor(1);
+  CHECK(executor.allocate(std::size_t{1} << 62).data() == nullptr);
+  CHECK_THROWS_WITH_AS(
+      executor.reserve(std::size_t{1} << 60),
+      "host_executor: there is no memory for 1152921504606846976 bytes of scratch per worker; free some",
+      kvmeld::invalid_argument);
+}
+
+TEST_CASE("a cache chosen at run time passes failures on") {
+  auto const start = faults::lived(kvmeld::host_executor(1), small_chelsea(), usual_limits(false));
+  for (std::int64_t n = 1;; ++n) {
+    auto s = start;
+    kvmeld::any_cache any(s.cache);
+    std::uint32_t const before = any.longest(0);
+    bool failed = false, over = false;
+    {
+      faults::failing_allocation const fault(n);
+      try {
+        any.compress({0}, kvmeld::budget::entries(20));
+      } catch (std::exception const&) {
+        failed = true;
+      }
+      over = fault.waits();
+    }
+    if (failed) CHECK(any.longest(0) == before);
+    if (!failed) CHECK(any.longest(0) == 20);
+    if (over) break;
+  }
+}
+
+}  // namespace faults_cases
