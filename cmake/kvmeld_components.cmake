@@ -40,10 +40,16 @@ endfunction()
 function(kvmeld_find_kokkos problem)
   set(oldest 3.4) # asked here: Kokkos' own version file takes a request for 3.4 as one for 3.x
   set(CMAKE_CXX_EXTENSIONS OFF) # packages of Kokkos 3 would otherwise set this in the user's cache
-  if(NOT TARGET Kokkos::kokkos)
-    find_package(Kokkos CONFIG QUIET)
+  set(imported TRUE)
+  if(TARGET Kokkos::kokkos)
+    get_target_property(imported Kokkos::kokkos IMPORTED)
   endif()
-  if(NOT TARGET Kokkos::kokkos)
+  set(found TRUE) # a Kokkos that is part of the project
+  if(imported) # a package that was not found may have left its target behind: only a search tells
+    find_package(Kokkos CONFIG QUIET)
+    set(found ${Kokkos_FOUND})
+  endif()
+  if(NOT found OR NOT TARGET Kokkos::kokkos)
     set(${problem} "Kokkos ${oldest} or newer was not found; Kokkos_ROOT may say where it is" PARENT_SCOPE)
     return()
   endif()

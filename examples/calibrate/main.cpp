@@ -7,6 +7,8 @@
 #include <demo/methods.hpp>
 
 #include <tiny_llama/calibration_file.hpp>
+#include <tiny_llama/command_line.hpp>
+#include <tiny_llama/error.hpp>
 #include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
@@ -15,8 +17,6 @@
 #include <tiny_llama/tokens.hpp>
 
 #include <kvmeld/calibrate.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -45,20 +45,18 @@ struct options {
 constexpr int text_tokens = 65;
 constexpr int least_entries = 40;  // what the presets pin at most, and some
 
-void check(options& o) {
+void check(options const& o) {
   auto const refuse = [](std::string const& text) { throw tiny_llama::option_error(text + "."); };
-  std::sort(o.shares.begin(), o.shares.end());
-  o.shares.erase(std::unique(o.shares.begin(), o.shares.end()), o.shares.end());
   for (double s : o.shares) {
-    if (!(s > 0 && s < 1) || s * o.context < least_entries) {
-      refuse(kvmeld::message("--shares has ", s, "; shares below 1 that keep ", least_entries,
-                             " of --context ", o.context, " entries or more are allowed"));
+    if (!(s < 1) || s * o.context < least_entries) {
+      refuse(kvmeld::message("--shares has ", s, "; each share must be below 1 and keep at least ",
+                             least_entries, " of --context ", o.context, " entries"));
     }
   }
   for (double r : o.ratios) {
     if (!(r >= o.shares.front() && r < 1)) {
-      refuse(kvmeld::message("--ratio has ", r, "; allowed are the smallest of --shares, ", o.shares.front(),
-                             ", to below 1"));
+      refuse(kvmeld::message("--ratio has ", r, "; each total must be below 1 and at least ",
+                             o.shares.front(), ", the smallest of --shares"));
     }
   }
   for (std::string const& m : o.methods) {
@@ -66,9 +64,48 @@ void check(options& o) {
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
                       m != "composed" && m != "ems" && m != "chelsea_probed";
     if (!fits)
-      refuse("--method has \"" + m +
-             "\"; allowed are the demo's methods but full, composed, ems and chelsea_probed");
+      refuse("--method has " + tiny_llama::in_quotes(m) +
+             "; each must be a method of the demo other than full, composed, ems and chelsea_probed");
   }
+  tiny_llama::expect_writable("--out", o.out);
+  if (!o.chart.empty()) tiny_llama::expect_writable("--chart", o.chart);
+}
+
+/// Returns the text of --help where it was asked for.
+std::string parse(int argc, char** argv, options& o) {
+  using namespace tiny_llama;
+  command_line line(
+      "Measures what the heads of a model need and writes it to a file for kvmeld_demo --calibration.");
+  line.add("--model", "DIR", "folder with config.json and model.safetensors [examples/data/tiny-kjv]",
+           [&](auto const& v) { o.model = some_path("--model", v); });
+  line.add("--text", "FILE", "text to take samples from [heldout.txt in the model's folder]",
+           [&](auto const& v) { o.text = some_path("--text", v); });
+  line.add("--method", "NAMES",
+           "methods to calibrate, comma-separated [streaming_llm,h2o,snapkv,kvmerger,chelsea,recommended]",
+           [&](auto const& v) { o.methods = split_at_commas(v); });
+  line.add("--shares", "SHARES",
+           "shares of a head's entries to measure, comma-separated [0.05,0.1,0.2,0.35,0.6]",
+           [&](auto const& v) { o.shares = shares_above_zero("--shares", v); });
+  line.add("--ratio", "SHARES", "totals to show allotments and find thresholds for [0.5,0.35,0.2]",
+           [&](auto const& v) {
+             o.ratios = shares_above_zero("--ratio", v);
+             std::reverse(o.ratios.begin(), o.ratios.end());
+           });
+  line.add("--context", "N", "tokens per sample [1024]",
+           [&](auto const& v) { o.context = small_number("--context", v, 512, 1 << 20); });
+  line.add("--samples", "N", "samples to average over [6]",
+           [&](auto const& v) { o.samples = small_number("--samples", v, 1, 1000); });
+  line.add("--needles", "N", "planted numbers per sample [4]",
+           [&](auto const& v) { o.needles = small_number("--needles", v, 0, 32); });
+  line.add("--seed", "N", "seed of the samples; the demo's contexts come from other seeds [1001]",
+           [&](auto const& v) { o.seed = seed_number("--seed", v); });
+  line.add("--out", "FILE", "file to write [calibration.json]",
+           [&](auto const& v) { o.out = some_path("--out", v); });
+  line.add("--chart", "FILE", "write a picture as SVG",
+           [&](auto const& v) { o.chart = some_path("--chart", v); });
+  line.add("--threads", "N", "threads, 0 for as many as the machine has [0]",
+           [&](auto const& v) { o.threads = small_number("--threads", v, 0, 1024); });
+  return line.parse(argc, argv);
 }
 
 /// Thresholds per layer and ratio of one sample, added to the calibration.
@@ -228,37 +265,12 @@ void print(calibration const& c, options const& o) {
 
 int main(int argc, char** argv) {
   options o;
-  CLI::App app{
-      "Measures what the heads of a model need and writes it to a file for kvmeld_demo --calibration."};
-  app.add_option("--model", o.model, "folder with config.json and model.safetensors")->capture_default_str();
-  app.add_option("--text", o.text, "text to take samples from [heldout.txt in the model's folder]");
-  app.add_option("--method", o.methods, "methods to calibrate, comma-separated")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--shares", o.shares, "shares of a head's entries to measure, comma-separated")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--ratio", o.ratios, "totals to show allotments and find thresholds for")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--context", o.context, "tokens per sample")
-      ->check(CLI::Range(512, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--samples", o.samples, "samples to average over")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--needles", o.needles, "planted numbers per sample")
-      ->check(CLI::Range(0, 32))
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "seed of the samples; the demo's contexts come from other seeds")
-      ->capture_default_str();
-  app.add_option("--out", o.out, "file to write")->capture_default_str();
-  app.add_option("--chart", o.chart, "write a picture as SVG");
-  app.add_option("--threads", o.threads, "threads, 0 for as many as the machine has")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
   try {
+    std::string const help = parse(argc, argv, o);
+    if (!help.empty()) {
+      std::cout << help;
+      return 0;
+    }
     check(o);
     calibration const c = measure(o);
     print(c, o);

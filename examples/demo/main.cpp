@@ -20,6 +20,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -68,7 +69,7 @@ void check_budgets(options const& o) {
     if (kept < least) {
       std::ostringstream text;
       text << "--budget is " << budget << ", which keeps " << kept << " of --context " << o.context
-           << " entries; budgets that keep " << least << " or more are allowed.";
+           << " entries; it must be a share that keeps at least " << least << ".";
       throw tiny_llama::option_error(text.str());
     }
   }
@@ -154,6 +155,10 @@ int main(int argc, char** argv) {
       return 0;
     }
     options const& chosen = parsed.chosen;
+    for (auto const& [name, path] :
+         {std::pair{"--json", chosen.json}, {"--chart", chosen.chart}, {"--figures", chosen.figures}}) {
+      if (!path.empty()) tiny_llama::expect_writable(name, path);
+    }
     bool const composes =
         std::find(chosen.methods.begin(), chosen.methods.end(), "composed") != chosen.methods.end();
     if (composes) {

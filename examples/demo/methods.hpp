@@ -27,8 +27,7 @@ inline preset::kvmerger::paper_type kvmerger_with(float const* theta, double kep
 template <class Part> Part part_named(char const* option, std::string const& name) {
   Part part;
   if (!kvmeld::compose::find(name, part)) {
-    throw tiny_llama::option_error(std::string(option) + " is \"" + name + "\"; allowed are " +
-                                   kvmeld::compose::names_of<Part>() + ".");
+    tiny_llama::refuse_option(option, name, "one of " + kvmeld::compose::names_of<Part>());
   }
   return part;
 }

@@ -42,9 +42,21 @@ inline std::string read_file(std::string const& path, std::uint64_t most) {
   return bytes;
 }
 
+/// Where write_file writes before it renames.
+inline std::string part_of(std::string const& path) { return path + ".part"; }
+
+/// Whether write_file could write to `path` now. What is at `path` stays as it is.
+inline bool can_write_file(std::string const& path) {
+  std::error_code problem;
+  if (std::filesystem::is_directory(path, problem)) return false;
+  bool const opens = std::ofstream(part_of(path), std::ios::binary | std::ios::trunc).is_open();
+  if (opens) std::remove(part_of(path).c_str());
+  return opens;
+}
+
 /// Writes beside the target, then renames, so that whoever reads `path` finds the old file or the whole new one.
 inline void write_file(std::string const& path, std::string const& bytes) {
-  std::string const part = path + ".part";
+  std::string const part = part_of(path);
   {
     std::ofstream out(part, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

@@ -1,8 +1,9 @@
-// The demo's command line: every bad value is refused in one sentence with its name, itself and what is allowed.
+// The demo's command line.
 #pragma once
 
+#include "command_line.hpp"
+
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,12 @@ struct options {
 /// All methods, in the order in which they run and are reported.
 std::vector<std::string> const& known_methods();
 
-/// Carries the sentence for stderr; a program ends with exit_code.
-class option_error : public std::runtime_error {
-public:
-  using std::runtime_error::runtime_error;
-  static constexpr int exit_code = 2;
-};
-
 struct parsed_options {
   options chosen;
   std::string help;  ///< not empty: print it on stdout and end with 0
 };
 
-/// Throws option_error.
+/// Files to write are not looked at, see expect_writable. Throws option_error.
 parsed_options parse_options(int argc, char const* const* argv);
 
 }  // namespace tiny_llama

@@ -1,6 +1,7 @@
 // The demo's command line: what it takes, and the one sentence by which it refuses.
 #include "options.hpp"
 
+#include "files.hpp"
 #include "model_files.hpp"
 
 #include <doctest/doctest.h>
@@ -100,35 +101,62 @@ TEST_CASE("options: values") {
 
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
-        "--method is 'h2o,foo'; full, streaming_llm, h2o, scissorhands, snapkv, "
+        "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
         "d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-        "chelsea_flat, recommended, chelsea_probed, composed, separated by commas, or all, are allowed.");
-  CHECK(told({"--select", ""}) == "--select is ''; a name is needed.");
+        "chelsea_flat, recommended, chelsea_probed, composed, several of them separated by commas, or all.");
+  CHECK(told({"--select", ""}) == "--select is ''; it must be a name.");
   for (char const* bad :
        {"0", "-0.5", "1.01", "nan", "inf", "1e999", "0.5,", ",", "0.5 ", " 0.5", "0.5;0.2", "50%"}) {
     CHECK(told({std::string("--budget=") + bad}) ==
           "--budget is '" + std::string(bad) +
-              "'; shares above 0 and up to 1, separated by commas, are needed.");
+              "'; it must be shares above 0 and up to 1, separated by commas.");
   }
-  CHECK(test::has(told({"--budget", ""}), "--budget is ''; shares above 0"));
-  CHECK(told({"--context", "63"}) == "--context is '63'; a whole number from 64 to 1048576 is needed.");
+  CHECK(test::has(told({"--budget", ""}), "--budget is ''; it must be shares above 0"));
+  CHECK(told({"--context", "63"}) == "--context is '63'; it must be a whole number from 64 to 1048576.");
   CHECK(test::has(told({"--context", "1e3"}), "--context is '1e3'"));
-  CHECK(told({"--context", "100"}) == "--context is '100'; with --needles 4 at least 292 is needed.");
-  CHECK(told({"--contexts", "0"}) == "--contexts is '0'; a whole number from 1 to 10000 is needed.");
-  CHECK(told({"--needles", "33"}) == "--needles is '33'; a whole number from 0 to 32 is needed.");
+  CHECK(told({"--context", "100"}) == "--context is '100'; it must be at least 292 with --needles 4.");
+  CHECK(told({"--contexts", "0"}) == "--contexts is '0'; it must be a whole number from 1 to 10000.");
+  CHECK(told({"--needles", "33"}) == "--needles is '33'; it must be a whole number from 0 to 32.");
   CHECK(test::has(told({"--needles=-1"}), "--needles is '-1'"));
   CHECK(test::has(told({"--seed", "18446744073709551616"}),
-                  "--seed is '18446744073709551616'; a whole number from 0 to"));
-  CHECK(test::has(told({"--threads", "2000"}), "--threads is '2000'; a whole number from 0 to 1024"));
+                  "--seed is '18446744073709551616'; it must be a whole number from 0 to"));
+  CHECK(test::has(told({"--threads", "2000"}),
+                  "--threads is '2000'; it must be a whole number from 0 to 1024"));
   for (char const* path : {"--model", "--text", "--json", "--chart", "--figures", "--calibration"}) {
-    CHECK(told({path, ""}) == std::string(path) + " is ''; a path is needed.");
+    CHECK(told({path, ""}) == std::string(path) + " is ''; it must be a path.");
   }
   for (char const* bad : {"0", "-1", "1e", "", "nan"}) {
-    CHECK(told({"--epsilon", bad}) == "--epsilon is '" + std::string(bad) + "'; a number above 0 is needed.");
+    CHECK(told({"--epsilon", bad}) ==
+          "--epsilon is '" + std::string(bad) + "'; it must be a number above 0 and below 1e30.");
   }
-  CHECK(told({"--split", "rank"}) == "--split is 'rank'; head, layer and group are allowed.");
-  CHECK(test::has(told({"--foo"}), "--foo"));
-  CHECK(test::has(told({"stray"}), "stray"));
-  CHECK(test::has(told({"--context"}), "--context"));
-  CHECK(test::has(told({"--seed", "1", "--seed", "2"}), "--seed"));
+  CHECK(told({"--split", "rank"}) == "--split is 'rank'; it must be head, layer or group.");
+  for (char const* bad : {"-1", "", "+1", "1e3", "0x1"}) {
+    CHECK(told({"--seed", bad}) ==
+          "--seed is '" + std::string(bad) + "'; it must be a whole number from 0 to 18446744073709551615.");
+  }
+  CHECK(told({"--foo"}) == "'--foo' is unknown; it must be an option that --help lists.");
+  CHECK(told({"--foo=3", "--seed", "1"}) == "'--foo=3' is unknown; it must be an option that --help lists.");
+  CHECK(told({"stray"}) == "'stray' is unknown; it must be an option that --help lists.");
+  CHECK(told({"--context"}) == "--context has no value; it must have one.");
+  CHECK(told({"--seed", "1", "--seed", "2"}) == "--seed is given 2 times; it must be given at most once.");
+}
+
+TEST_CASE("options: files to write are tried before, and left as they are") {
+  test::temporary_folder folder;
+  auto const told_of = [](std::string const& path) {
+    return test::refusal<option_error>([&] { tiny_llama::expect_writable("--json", path); });
+  };
+  CHECK(told_of(folder / "no/report.json") ==
+        "--json is " + tiny_llama::in_quotes(folder / "no/report.json") +
+            "; it must be a file in a folder that exists and that can be written.");
+  CHECK(test::has(told_of(folder.path()), "--json is "));
+  std::string const there = folder.write("there.json", "old");
+  tiny_llama::expect_writable("--json", there);
+  CHECK(tiny_llama::read_file(there, 10) == "old");
+  tiny_llama::expect_writable("--json", folder / "new.json");
+  std::size_t files = 0;
+  for (auto const& entry : std::filesystem::directory_iterator(folder.path())) {
+    files += entry.path().empty() ? 0 : 1;
+  }
+  CHECK(files == 1);  // nothing is left of the trial
 }

@@ -13,6 +13,10 @@ step_fails("component telepathy: kvmeld has the components host, cuda and kokkos
            "-DREQUIRED=telepathy")
 step_fails("not compatible|compatible with requested version" ${asks} -B "${WORK_DIR}/6" "-DREQUIRED=host" -DVERSION=99.0)
 
+# A Kokkos that is not found, and leaves its target behind: asked for twice, it is missing twice.
+file(WRITE "${WORK_DIR}/lost/KokkosConfig.cmake"
+     "if(NOT TARGET Kokkos::kokkos)\nadd_library(Kokkos::kokkos INTERFACE IMPORTED)\nendif()\nset(Kokkos_FOUND FALSE)\n")
+step(${asks} -B "${WORK_DIR}/9" "-DREQUIRED=host" "-DOPTIONAL=kokkos" "-DMISSING=kokkos" "-DKokkos_DIR=${WORK_DIR}/lost" -DTWICE=ON)
 # A Kokkos that is too old.
 file(WRITE "${WORK_DIR}/old/KokkosConfig.cmake"
      "add_library(Kokkos::kokkos INTERFACE IMPORTED)\nset(Kokkos_VERSION 3.3.1)\n")

@@ -53,7 +53,8 @@ status extend_and_observe(Cache& cache, attention_params const& params, query_ba
   } else {
     shape const& s = cache.sizes().extent;
     bool const observes = traits_of_score(cache.policy().score).needs_attention;
-    std::string problem = detail::extend_problem(params, batch, s, query, out);
+    std::string problem = cache.valid().text();
+    if (problem.empty()) problem = detail::extend_problem(params, batch, s, query, out);
     if (problem.empty()) problem = detail::split_problem(split, batch, s);
     if (problem.empty()) problem = probes_problem("attention::extend_and_observe", probes);
     if (problem.empty() && observes) {

@@ -4,6 +4,7 @@
 
 #include <kvmeld/attention/attend_masked.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
+#include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/cache/shared_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
@@ -193,7 +194,8 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
               log_sums<float> lse = {}) {
-  std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  std::string problem = ref_problem("attention::extend", cache.ledger);
+  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};

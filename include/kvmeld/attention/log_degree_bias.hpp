@@ -67,6 +67,8 @@ template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1) {
   shape const& s = cache.extent();
+  if (std::string const problem = ref_problem("attention::write_log_degree", cache.ledger); !problem.empty())
+    return report(problem);
   if (layer >= s.layers) {
     return report(
         message("attention::write_log_degree: layer is ", layer, "; allowed are 0 to ", s.layers - 1));

@@ -51,6 +51,7 @@ status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> cons
                                 page_places<Entry, Index> const& places, T* out) {
   char const* const call = "attention::write_log_degree_by_page";
   shape const& s = cache.extent();
+  if (std::string const problem = ref_problem(call, cache.ledger); !problem.empty()) return report(problem);
   if (sequences.size() != slots.size()) {
     return report(message(call, ": ", sequences.size(), " sequences but ", slots.size(),
                           " numbers of slots; give one each"));

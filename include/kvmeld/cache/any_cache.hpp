@@ -46,7 +46,7 @@ struct any_rows {
 using any_output = std::variant<head_rows<float>, head_rows<half>, head_rows<bfloat16>>;
 
 /// Owns a cache of any type and forwards to it; see merged_cache for what the calls do and refuse. Move-only. A call
-/// costs one virtual call more. An empty or moved-from one may only be assigned to.
+/// costs one virtual call more. Calls of an empty or moved-from one are refused.
 /// The element types of `out` are the queries' own or float.
 class any_cache {
 public:
@@ -56,97 +56,165 @@ public:
       : held_(std::make_unique<model<merged_cache<Executor, Policy, Keys, Values>>>(std::move(cache))) {}
 
   bool empty() const { return held_ == nullptr; }
-  std::string name() const { return held_->name(); }
-  bool needs_attention() const { return held_->needs_attention(); }
-  observation_need needs_observation() const { return held_->needs_observation(); }
-  bool exact(shortfall fallback = shortfall::report) const { return held_->exact(fallback); }
-  status const& valid() const { return held_->readings().valid(); }
-  limits const& sizes() const { return held_->sizes(); }
+  std::string name() const {
+    return ask([&](interface& held) { return held.name(); });
+  }
+  bool needs_attention() const {
+    return ask([&](interface& held) { return held.needs_attention(); });
+  }
+  observation_need needs_observation() const {
+    return ask([&](interface& held) { return held.needs_observation(); });
+  }
+  bool exact(shortfall fallback = shortfall::report) const {
+    return ask([&](interface& held) { return held.exact(fallback); });
+  }
+  status const& valid() const {
+    static status const nothing(no_cache);
+    return empty() ? nothing : held_->readings().valid();
+  }
+  limits const& sizes() const {
+    static limits const nothing{};
+    return empty() ? nothing : held_->sizes();
+  }
 
   status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
               std::uint32_t id = 0) {
-    return held_->open(slot, tokens_cached, frozen, id);
+    return ask([&](interface& held) { return held.open(slot, tokens_cached, frozen, id); });
   }
-  status close(std::uint32_t slot) { return held_->close(slot); }
-  status write_pages(index_list slots, page_notes<> const& notes) { return held_->write_pages(slots, notes); }
+  status close(std::uint32_t slot) {
+    return ask([&](interface& held) { return held.close(slot); });
+  }
+  status write_pages(index_list slots, page_notes<> const& notes) {
+    return ask([&](interface& held) { return held.write_pages(slots, notes); });
+  }
   status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
                std::uint32_t id = 0) {
-    return held_->adopt(slot, slots, tokens, notes, id);
+    return ask([&](interface& held) { return held.adopt(slot, slots, tokens, notes, id); });
   }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
-    return held_->fork(from, into, id, frozen, how);
+    return ask([&](interface& held) { return held.fork(from, into, id, frozen, how); });
   }
-  status truncate(std::uint32_t slot, std::uint32_t tokens) { return held_->truncate(slot, tokens); }
-  status freeze(std::uint32_t slot, std::uint32_t length) { return held_->freeze(slot, length); }
+  status truncate(std::uint32_t slot, std::uint32_t tokens) {
+    return ask([&](interface& held) { return held.truncate(slot, tokens); });
+  }
+  status freeze(std::uint32_t slot, std::uint32_t length) {
+    return ask([&](interface& held) { return held.freeze(slot, length); });
+  }
   status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
-    return held_->shift(slot, offset, rope, first);
+    return ask([&](interface& held) { return held.shift(slot, offset, rope, first); });
   }
-  status append(index_list slots, index_list counts) { return held_->append(slots, counts); }
-  status commit(index_list slots, index_list accepted) { return held_->commit(slots, accepted); }
+  status append(index_list slots, index_list counts) {
+    return ask([&](interface& held) { return held.append(slots, counts); });
+  }
+  status commit(index_list slots, index_list accepted) {
+    return ask([&](interface& held) { return held.commit(slots, accepted); });
+  }
 
   status observe(query_batch const& batch, any_rows query, log_sums<float const> lse,
                  attention_params const& params = {}, probe_rows probes = {}) {
-    return held_->observe(batch, query, lse, params, probes);
+    return ask([&](interface& held) { return held.observe(batch, query, lse, params, probes); });
   }
   status observe_rows(query_batch const& batch, head_rows<float const> rows,
                       attention_params const& params = {}, probe_rows probes = {}) {
-    return held_->observe_rows(batch, rows, params, probes);
+    return ask([&](interface& held) { return held.observe_rows(batch, rows, params, probes); });
   }
   status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    return held_->plan(slots, allowed, fallback);
+    return ask([&](interface& held) { return held.plan(slots, allowed, fallback); });
   }
-  status apply() { return held_->apply(); }
+  status apply() {
+    return ask([&](interface& held) { return held.apply(); });
+  }
   status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    return held_->compress(slots, allowed, fallback);
+    return ask([&](interface& held) { return held.compress(slots, allowed, fallback); });
   }
 
   /// attention::extend over this cache.
   status attend(attention_params const& params, query_batch const& batch, any_rows query, any_output out,
                 log_sums<float> lse = {}) {
-    return held_->attend(params, batch, query, out, lse);
+    return ask([&](interface& held) { return held.attend(params, batch, query, out, lse); });
   }
   /// attention::extend_and_observe over this cache.
   status attend_and_observe(attention_params const& params, query_batch const& batch, any_rows query,
                             any_output out, span<float> memory, log_sums<float> lse = {},
                             probe_rows probes = {}) {
-    return held_->attend_and_observe(params, batch, query, out, memory, lse, probes);
+    return ask([&](interface& held) {
+      return held.attend_and_observe(params, batch, query, out, memory, lse, probes);
+    });
   }
   /// attention::write_log_degree over this cache.
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output out,
                           std::uint32_t heads_per_track = 1) {
-    return held_->write_log_degree(layer, sequences, out, heads_per_track);
+    return ask(
+        [&](interface& held) { return held.write_log_degree(layer, sequences, out, heads_per_track); });
   }
 
   std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
-    return held_->readings().length(layer, slot, kv_head);
+    return ask([&](interface& held) { return held.readings().length(layer, slot, kv_head); });
   }
-  std::uint32_t longest(std::uint32_t slot) const { return held_->readings().longest(slot); }
-  std::uint32_t length_bound(std::uint32_t slot) const { return held_->readings().length_bound(slot); }
+  std::uint32_t longest(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().longest(slot); });
+  }
+  std::uint32_t length_bound(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().length_bound(slot); });
+  }
   std::uint32_t length_after(std::uint32_t slot, budget allowed,
                              shortfall fallback = shortfall::report) const {
-    return held_->length_after(slot, allowed, fallback);
+    return ask([&](interface& held) { return held.length_after(slot, allowed, fallback); });
   }
-  void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
-  status request_report() { return held_->request_report(); }
-  bool poll_report() { return held_->poll_report(); }
-  status request_figures(index_list slots) { return held_->request_figures(slots); }
-  bool figures_ready() { return held_->figures_ready(); }
+  void report_lengths(std::uint32_t slot) {
+    ask([&](interface& held) { held.report_lengths(slot); });
+  }
+  status request_report() {
+    return ask([&](interface& held) { return held.request_report(); });
+  }
+  bool poll_report() {
+    return ask([&](interface& held) { return held.poll_report(); });
+  }
+  status request_figures(index_list slots) {
+    return ask([&](interface& held) { return held.request_figures(slots); });
+  }
+  bool figures_ready() {
+    return ask([&](interface& held) { return held.figures_ready(); });
+  }
   live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
-    return held_->figures(layer, slot, kv_head);
+    return ask([&](interface& held) { return held.figures(layer, slot, kv_head); });
   }
-  figures_sum figures(std::uint32_t slot) const { return held_->figures(slot); }
-  std::uint32_t tokens(std::uint32_t slot) const { return held_->readings().tokens(slot); }
-  std::size_t entries(std::uint32_t slot) const { return held_->readings().entries(slot); }
-  std::uint32_t findings(std::uint32_t slot) const { return held_->readings().findings(slot); }
-  std::uint32_t compressed_at(std::uint32_t slot) const { return held_->readings().compressed_at(slot); }
-  bool due(std::uint32_t slot, trigger t) const { return held_->readings().due(slot, t); }
-  ledger_ref const& ledger() const { return held_->readings().ledger(); }
+  figures_sum figures(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.figures(slot); });
+  }
+  std::uint32_t tokens(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().tokens(slot); });
+  }
+  std::size_t entries(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().entries(slot); });
+  }
+  std::uint32_t findings(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().findings(slot); });
+  }
+  std::uint32_t compressed_at(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().compressed_at(slot); });
+  }
+  bool due(std::uint32_t slot, trigger t) const {
+    return ask([&](interface& held) { return held.readings().due(slot, t); });
+  }
+  ledger_ref const& ledger() const {
+    static ledger_ref const nothing{};
+    return empty() ? nothing : held_->readings().ledger();
+  }
 
-  std::size_t saved_bytes(std::uint32_t slot) const { return held_->saved_bytes(slot); }
-  status save(std::uint32_t slot, span<std::byte> out) const { return held_->save(slot, out); }
-  std::vector<std::byte> save(std::uint32_t slot) const { return held_->save(slot); }
-  status resume(std::uint32_t slot, span<std::byte const> from) { return held_->resume(slot, from); }
+  std::size_t saved_bytes(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.saved_bytes(slot); });
+  }
+  status save(std::uint32_t slot, span<std::byte> out) const {
+    return ask([&](interface& held) { return held.save(slot, out); });
+  }
+  std::vector<std::byte> save(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.save(slot); });
+  }
+  status resume(std::uint32_t slot, span<std::byte const> from) {
+    return ask([&](interface& held) { return held.resume(slot, from); });
+  }
 
   /// The cache itself where its type is Cache; null otherwise.
   template <class Cache> Cache* get() {
@@ -318,6 +386,20 @@ private:
       }
     }
   };
+
+  static constexpr char const* no_cache = "any_cache: it holds no cache; it must be assigned one first";
+
+  /// What the cache answers; where there is none, a refusal, or nothing.
+  template <class Call> auto ask(Call call) const -> decltype(call(std::declval<interface&>())) {
+    using answer = decltype(call(std::declval<interface&>()));
+    if (held_ != nullptr) return call(*held_);
+    status refusal = report(no_cache);
+    if constexpr (std::is_same_v<answer, status>) {
+      return refusal;
+    } else {
+      return answer();
+    }
+  }
 
   std::unique_ptr<interface> held_;
 };

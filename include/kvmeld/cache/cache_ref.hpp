@@ -2,14 +2,22 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+/// Why a call cannot look at the ledger of a ref; empty if it can. A cache that was refused or moved from has none.
+inline std::string ref_problem(char const* call, ledger_ref const& ledger) {
+  if (ledger.length != nullptr) return {};
+  return message(call, ": the ref's ledger is null; it must be that of a cache whose valid() is ok");
+}
 
 /// Trivially copyable; independent of the policy's type. Valid for the cache's life; `rebind` of the cache makes the
 /// K and V of earlier refs stale, not their lengths and degrees.

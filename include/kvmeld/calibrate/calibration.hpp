@@ -110,7 +110,9 @@ inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<doub
                                              std::function<double(std::vector<double> const&)> const& measure,
                                              std::function<void(std::size_t, std::size_t)> const& told = {}) {
   std::vector<cost_curve> out(heads, cost_curve{shares, std::vector<double>(shares.size(), 0.0)});
-  if (!report(curves_problem(out)).ok()) return {};
+  std::string problem = curves_problem(out);
+  if (problem.empty() && !measure) problem = "measure_heads: measure is empty; it must be a function";
+  if (!report(problem).ok()) return {};
   std::size_t const each = shares.size() - 1;
   std::vector<double> now(heads, 1.0);
   for (std::size_t h = 0; h < heads; ++h) {

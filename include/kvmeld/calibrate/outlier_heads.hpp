@@ -38,7 +38,8 @@ struct outlier_rule {
 /// Share of the A entries (every other one of the middle) whose most similar B entry of their chunk is no more similar than
 /// the rule's threshold, per head of one sequence: [layers][kv_heads]; 1 where the middle has less than two entries. K and V, slots 0 to
 /// `tokens`, lie in memory that the executor and the host can read and are not written. Allocates metadata of a cache of its own.
-/// Average it over samples of text as long as the contexts to come. Refuses what merged_cache refuses.
+/// Average it over samples of text as long as the contexts to come. Refuses what merged_cache refuses; where exceptions are off, by an
+/// empty vector.
 template <class Executor, class Keys, class Values>
 std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& tensors, shape const& extent,
                                      std::uint32_t sequence, std::uint32_t tokens, outlier_rule rule = {}) {
@@ -52,10 +53,10 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   merged_cache<Executor, policy_type, Keys, Values> cache(
       std::move(executor), policy_type{{}, {rule.sinks, rule.recents}, match, {}}, tensors, sizes);
   std::vector<double> out;
+  if (!cache.open(sequence, tokens).ok()) return out;
   std::uint32_t const pinned = rule.sinks.resolve(tokens, 1, 0) + rule.recents.resolve(tokens, 1, 0);
   if (tokens < pinned + 2) return std::vector<double>(std::size_t{extent.layers} * extent.kv_heads, 1.0);
-  if (!cache.open(sequence, tokens).ok() || !cache.plan({sequence}, budget::entries(pinned + 1)).ok())
-    return out;
+  if (!cache.plan({sequence}, budget::entries(pinned + 1)).ok()) return out;
   std::uint32_t const edges = match.edges(tokens - pinned);
   plan_ref const& found = cache.current_plan();
   work_list const work = cache.planned_work();

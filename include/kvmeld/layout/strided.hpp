@@ -33,7 +33,7 @@ struct dense_letter {
 
 /// Strides of a dense order, outermost letter first; left alone if it is no permutation of the letters.
 inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
-  std::string const given(order);
+  std::string const given(order == nullptr ? "" : order);
   if (given.size() != 5) return;
   for (dense_letter const& l : letters) {
     if (given.find(l.letter) == std::string::npos) return;
@@ -49,8 +49,8 @@ inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
 }
 
 /// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost first:
-/// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string gives slot stride 0, which the
-/// cache refuses.
+/// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, or null, gives slot stride 0, which
+/// the cache refuses.
 inline cache_strides dense_strides(char const* order, shape const& s, std::uint32_t channels) {
   cache_strides out{0, 0, 0, 0, 0};
   fill_dense(order, {{'L', s.layers, &out.layer},
