@@ -1,35 +1,45 @@
-// An engine's own attention kernel over a merged cache: `cache.ref()` is an argument like any other. What changes in the
-// kernel is one addition: the logarithm of how many tokens an entry stands for.
+// An engine's own attention kernel over a merged cache. Its rows are where they always were; `cache.ledger()` is one more
+// argument, a struct of plain pointers and numbers that tells lengths, degrees and positions. What changes in the kernel: a
+// length per head, and the logarithm of how many tokens an entry stands for is added to its logit.
 #include "support.cuh"
 
 #include <cfloat>
 #include <cmath>
 #include <vector>
 
+struct kernel_arguments {
+  __nv_bfloat16 const *keys, *values;  // [layers][sequences][tokens][heads][channels]
+  float const* query;
+  float* out;
+  kvmeld::ledger_ref ledger;
+};
+
 // One query per head; a block per head, a thread per channel. Short, not fast: two passes over the keys.
-template <class Ref>
-__global__ void attend(Ref const cache, std::uint32_t layer, std::uint32_t sequence, float const* query,
-                       float* out) {
+__global__ void attend(kernel_arguments const a, std::uint32_t layer, std::uint32_t sequence) {
   extern __shared__ float logits[];
-  kvmeld::track const head = cache.where(layer, sequence, blockIdx.x);
-  std::uint32_t const d = cache.extent().key_dim, length = cache.length(head);
-  float const* const q = query + blockIdx.x * d;
+  kvmeld::shape const& s = a.ledger.extent;
+  kvmeld::track const head = kvmeld::make_track(s, layer, sequence, blockIdx.x);
+  std::uint32_t const d = s.key_dim, length = a.ledger.length[head.index];
+  auto const row = [&](__nv_bfloat16 const* tensor, std::uint32_t slot) {
+    std::size_t const token = (std::size_t{layer} * s.sequences + sequence) * s.capacity + slot;
+    return tensor + (token * s.kv_heads + blockIdx.x) * d;
+  };
+  float const* const q = a.query + blockIdx.x * d;
   float most = -FLT_MAX, sum = 0.0f, mine = 0.0f;
-  for (std::uint32_t s = threadIdx.x; s < length; s += blockDim.x) {
-    auto const row = cache.keys.locate(head, s);
+  for (std::uint32_t t = threadIdx.x; t < length; t += blockDim.x) {
+    __nv_bfloat16 const* const key = row(a.keys, t);
     float dot = 0.0f;
-    for (std::uint32_t c = 0; c < d; ++c) dot += q[c] * __bfloat162float(row.base[c * row.channel_stride]);
-    logits[s] = dot * rsqrtf(static_cast<float>(d)) + cache.log_degree(head, s);
+    for (std::uint32_t c = 0; c < d; ++c) dot += q[c] * __bfloat162float(key[c]);
+    logits[t] = dot * rsqrtf(static_cast<float>(d)) + a.ledger.log_degree(head, t);
   }
   __syncthreads();
-  for (std::uint32_t s = 0; s < length; ++s) most = fmaxf(most, logits[s]);
-  for (std::uint32_t s = 0; s < length; ++s) {
-    auto const row = cache.values.locate(head, s);
-    float const weight = expf(logits[s] - most);
+  for (std::uint32_t t = 0; t < length; ++t) most = fmaxf(most, logits[t]);
+  for (std::uint32_t t = 0; t < length; ++t) {
+    float const weight = expf(logits[t] - most);
     sum += weight;
-    mine += weight * __bfloat162float(row.base[threadIdx.x * row.channel_stride]);
+    mine += weight * __bfloat162float(row(a.values, t)[threadIdx.x]);
   }
-  out[blockIdx.x * d + threadIdx.x] = mine / sum;
+  a.out[blockIdx.x * d + threadIdx.x] = mine / sum;
 }
 
 int main() {
@@ -46,8 +56,8 @@ int main() {
     return 1;
   cudaMemcpy(query, host.data(), floats * sizeof(float), cudaMemcpyHostToDevice);
   auto const run = [&](std::vector<float>& result) {
-    attend<<<extent.kv_heads, extent.key_dim, extent.capacity * sizeof(float)>>>(cache.ref(), 0u, 0u, query,
-                                                                                 out);
+    attend<<<extent.kv_heads, extent.key_dim, extent.capacity * sizeof(float)>>>(
+        {engine.key_rows(), engine.value_rows(), query, out, cache.ledger()}, 0u, 0u);
     cudaMemcpy(result.data(), out, floats * sizeof(float), cudaMemcpyDeviceToHost);
   };
   cache.open(0, 2000);

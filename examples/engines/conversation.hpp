@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -35,6 +36,15 @@ inline int most_likely(std::vector<float> const& logits) {
   return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+/// Every bit of every logit that was looked at, as one number: engines that print the same one agree.
+inline void digest(std::uint64_t& hash, std::vector<float> const& logits) {
+  for (float const x : logits) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &x, sizeof bits);
+    hash = (hash ^ bits) * 1099511628211u;
+  }
+}
+
 /// Reads a text of `context` tokens with three numbers planted in it, merges, asks for each of them. Returns the answers.
 template <class Reader>
 std::string converse(Reader& r, conversation_options const& o, std::string const& text, std::ostream& out) {
@@ -44,10 +54,11 @@ std::string converse(Reader& r, conversation_options const& o, std::string const
   wanted.continuation = 1;
   wanted.seed = o.seed;
   tiny_llama::needle_task const task = tiny_llama::make_needle_task(text, wanted);
+  std::uint64_t hash = 1469598103934665603u;
   {
     tiny_llama::progress bar(std::cerr, o.context);
     for (std::size_t i = 0; i < task.context.size(); ++i) {
-      r.read(static_cast<unsigned char>(task.context[i]));
+      digest(hash, r.read(static_cast<unsigned char>(task.context[i])));
       bar.update(static_cast<double>(i + 1), "reading");
     }
     bar.finish();
@@ -66,11 +77,13 @@ std::string converse(Reader& r, conversation_options const& o, std::string const
       right += next == static_cast<unsigned char>(n.answer[i]) ? 1 : 0;
       ++digits;
       logits = r.read(next);
+      digest(hash, logits);
     }
     out << "  The secret number of " << n.name << " is " << answer << " (it was " << n.answer << ")\n";
     answers += answer;
   }
-  out << right << " of " << digits << " digits right\n";
+  out << right << " of " << digits << " digits right; digest of the logits " << std::hex << hash << std::dec
+      << "\n";
   return answers;
 }
 
@@ -82,7 +95,7 @@ template <class Make> int conversation_main(char const* name, int argc, char** a
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   app.add_option("--policy", o.policy, "how the cache shrinks")
-      ->check(CLI::IsMember({"chelsea", "kvmerger", "h2o", "streaming_llm"}))
+      ->check(CLI::IsMember({"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"}))
       ->capture_default_str();
   app.add_option("--context", o.context, "tokens of the text")
       ->check(CLI::Range(256u, 1500u))

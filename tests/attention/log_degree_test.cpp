@@ -51,6 +51,32 @@ std::vector<T> written(merged& x, std::uint32_t layer, std::vector<std::uint32_t
   return out;
 }
 
+// Rows written once after a compression stay right for tokens that come one at a time, whose degree is 1.
+template <class T> void check_single_tokens(merged& x) {
+  kvmeld::shape const& s = extent;
+  std::vector<T> bias(s.kv_heads * s.capacity);
+  kvmeld::attention::write_log_degree(x.cache.executor(), x.cache.ref(), 1, {2},
+                                      kvmeld::rows_by_head(bias.data(), 1, s.kv_heads, s.capacity), 1,
+                                      kvmeld::attention::behind_end::unmerged);
+  for (std::uint32_t token = 0; token < 5; ++token) {
+    std::size_t merged_entries = 0;
+    for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
+      kvmeld::track const t = kvmeld::make_track(s, 1, 2, head);
+      for (std::uint32_t slot = 0; slot < s.capacity; ++slot) {
+        double const got = static_cast<double>(
+            kvmeld::element_traits<T>::to_float(bias[head * std::size_t{s.capacity} + slot]));
+        bool const held = slot < x.cache.ref().length(t);
+        double const wanted = held ? std::log(static_cast<double>(x.cache.ref().degree(t, slot))) : 0.0;
+        merged_entries += wanted > 0 ? 1 : 0;
+        REQUIRE(std::fabs(got - wanted) <= 0x1p-7 * wanted);
+      }
+    }
+    CHECK(merged_entries > 10);
+    x.cache.append({2}, {1});
+    x.cache.commit({2}, {1});
+  }
+}
+
 template <class T> void check_written(merged& x, double relative) {
   std::vector<std::uint32_t> const sequences{2, 0, 1};  // 1 was never opened: all floor
   for (std::uint32_t heads_per_track : {1u, extent.group}) {
@@ -79,6 +105,12 @@ template <class T> void check_written(merged& x, double relative) {
 }
 
 }  // namespace
+
+TEST_CASE("behind_end::unmerged: engines that read token by token write the bias once per compression") {
+  merged x;
+  check_single_tokens<float>(x);
+  check_single_tokens<kvmeld::half>(x);
+}
 
 TEST_CASE("write_log_degree writes logarithms of degrees and a finite floor") {
   merged x;

@@ -195,8 +195,10 @@ TEST_CASE("merging on under -ffast-math: the same tokens") {
 }
 
 TEST_CASE("the engine in C says why it refuses") {
-  CHECK_THROWS_WITH(token_major::reader(engines_test::model(), 64, "slim"),
-                    "token_major: policy is \"slim\"; allowed are chelsea, kvmerger, h2o and streaming_llm");
+  CHECK_THROWS_WITH(
+      token_major::reader(engines_test::model(), 64, "slim"),
+      "token_major: policy is \"slim\"; allowed are recommended, chelsea, kvmerger, h2o, snapkv and "
+      "streaming_llm");
   token_major::reader r(engines_test::model(), 2, "chelsea");
   r.read(65);
   r.read(66);

@@ -1,4 +1,5 @@
-/* An engine's cache and attention in C, token-major: [layer][slot][kv_head][channel], one row of it per token at first. */
+/* An engine in C that reads token by token, as llama2.c and calm do: its cache, its attention and the loop around them. Keys
+   and values lie token-major, [layer][slot][kv_head][channel]. */
 #ifndef TOKEN_MAJOR_ENGINE_H
 #define TOKEN_MAJOR_ENGINE_H
 
@@ -8,29 +9,46 @@
 extern "C" {
 #endif
 
-typedef struct {
-  kvmeld_bridge_shape shape;
-  uint16_t *keys, *values; /* binary16 bits */
-  float* queries;          /* [layer][head][channel] of the token being read */
-  float* log_sum_exps;     /* [layer][head] */
-  float* weights;          /* [capacity] */
-  kvmeld_bridge* kv;       /* NULL: the engine as it was before kvmeld */
-  uint32_t tokens;         /* read so far, without kvmeld */
-} token_major_engine;
+typedef struct token_major_engine token_major_engine;
 
-/* 0; else nothing has been allocated and kvmeld_bridge_problem says why. `policy` NULL leaves kvmeld out. */
-int token_major_create(token_major_engine* e, kvmeld_bridge_shape shape, char const* policy);
+/* The rest of the model: embeds `token`, runs its layers, which call token_major_attend, and returns the logits [vocab]. */
+typedef float const* (*token_major_layers)(void* model, token_major_engine* e, int token, uint32_t pos);
+
+struct token_major_engine {
+  kvmeld_bridge_shape shape;
+  token_major_layers layers;
+  void* model;
+  uint16_t *keys, *values; /* binary16 bits */
+  float* weights;          /* [capacity] */
+  uint32_t tokens;         /* read so far: the position of the next one */
+  /* Merging adds: */
+  kvmeld_bridge* kv;   /* NULL: merging is off */
+  float* log_sum_exps; /* [head] */
+};
+
+/* Merging is on where `policy` names one (kvmeld_bridge.h) and off where it is NULL. A cache that is full shrinks to
+   `when_full`, or refuses another token where `when_full` is nothing. 0; else nothing has been allocated. */
+int token_major_create(token_major_engine* e, kvmeld_bridge_shape shape, token_major_layers layers,
+                       void* model, char const* policy, kvmeld_bridge_budget when_full);
 void token_major_destroy(token_major_engine* e);
 
-/* One token: begin, attend in every layer, end. 0, or else not. Rows q [head][channel], k and v [kv_head][channel]. */
-int token_major_begin(token_major_engine* e);
+/* The logits after `token` at position `pos`; NULL where the call is refused. `pos` 0 begins a new text, and an earlier
+   position than the next one goes back to it. */
+float const* token_major_forward(token_major_engine* e, int token, uint32_t pos);
+/* Attention of one layer. Rows q and out [head][channel], k and v [kv_head][channel]. */
 void token_major_attend(token_major_engine* e, uint32_t layer, float const* q, float const* k, float const* v,
                         float* out);
-int token_major_end(token_major_engine* e);
+/* Reads `prompt_tokens` tokens and generates until `steps` tokens have been read; out[pos] is what follows the token at
+   `pos`. 0, or else not. */
+int token_major_generate(token_major_engine* e, int vocab, int const* prompt, int prompt_tokens, int steps,
+                         int* out);
 
-/* Tokens read: the position of the next one. */
-uint32_t token_major_tokens(token_major_engine const* e);
-int token_major_compress(token_major_engine* e, uint32_t entries);
+/* Merges every head down to the budget now. 0, or else not: merging is off, or refused. */
+int token_major_compress(token_major_engine* e, kvmeld_bridge_budget budget);
+/* Entries of a head. */
+uint32_t token_major_length(token_major_engine const* e, uint32_t layer, uint32_t kv_head);
+/* Why the last call failed. */
+char const* token_major_problem(void);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
+/// What write_log_degree writes to the slots behind a head's entries.
+enum class behind_end : std::uint8_t {
+  masked,   ///< the lowest finite value: for kernels that read the whole capacity
+  unmerged  ///< 0: for engines that stop at the length; rows stay right while single tokens are appended
+};
+
 /// Log degree of a slot of a track of `length`, as T: the lowest finite value of T where there is no entry.
 template <class T, class Keys, class Values>
 KVMELD_HD T stored_log_degree(cache_ref<Keys, Values> const& cache, track where, slot_t s,
@@ -34,6 +40,7 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
   std::uint32_t layer;
   std::uint32_t heads_per_track;
   head_rows<T> out;
+  behind_end behind;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
@@ -51,7 +58,9 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
     std::uint32_t const member = t.item / cache.extent().kv_heads;
     team.for_each(min_of(block, cache.extent().capacity - begin), [&](std::uint32_t i) {
       slot_t const s = begin + i;
-      T const value = stored_log_degree<T>(cache, t.where, s, length);
+      T const value = s >= length && behind == behind_end::unmerged
+                          ? element_traits<T>::from_float(0.0f)
+                          : stored_log_degree<T>(cache, t.where, s, length);
       for (std::uint32_t h = 0; h < heads_per_track; ++h) {
         out.row(member, t.where.kv_head * heads_per_track + h, 0)[s] = value;
       }
@@ -61,11 +70,14 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
 
 /// out[sequence of the list][head][slot] = log degree (natural) of the head's entries, and the lowest finite value of T
 /// (float, half or bfloat16) for empty slots and the rest of the capacity: adding it masks them without infinities.
+/// An engine that reads token by token and writes the bias only after `compress`, `truncate` and `open` passes
+/// behind_end::unmerged: a token that is appended later then finds 0 in its slot, and not the mask.
 /// `heads_per_track` 1 writes one row per KV head; `group` writes one per query head, as masks indexed by query head
 /// need. f16 resolves log degrees to about 2^-11 relative. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
-                        index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1) {
+                        index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,
+                        behind_end behind = behind_end::masked) {
   shape const& s = cache.extent();
   if (std::string const problem = ref_problem("attention::write_log_degree", cache.ledger); !problem.empty())
     return report(problem);
@@ -87,7 +99,7 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
   }
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
-  log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out};
+  log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out, behind};
   return launch_all(executor, "attention::write_log_degree",
                     [&] { executor.run(phase, s, work.sequence_count * s.kv_heads, phase); });
 }

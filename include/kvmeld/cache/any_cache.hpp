@@ -7,6 +7,7 @@
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/cache/page_notes.hpp>
+#include <kvmeld/cache/when_full.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -110,6 +111,9 @@ public:
   status commit(index_list slots, index_list accepted) {
     return ask([&](interface& held) { return held.commit(slots, accepted); });
   }
+  status append(index_list slots, index_list counts, when_full const& full) {
+    return ask([&](interface& held) { return held.append(slots, counts, full); });
+  }
 
   status observe(query_batch const& batch, any_rows query, log_sums<float const> lse,
                  attention_params const& params = {}, probe_rows probes = {}) {
@@ -144,9 +148,11 @@ public:
   }
   /// attention::write_log_degree over this cache.
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output out,
-                          std::uint32_t heads_per_track = 1) {
-    return ask(
-        [&](interface& held) { return held.write_log_degree(layer, sequences, out, heads_per_track); });
+                          std::uint32_t heads_per_track = 1,
+                          attention::behind_end behind = attention::behind_end::masked) {
+    return ask([&](interface& held) {
+      return held.write_log_degree(layer, sequences, out, heads_per_track, behind);
+    });
   }
 
   std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
@@ -255,6 +261,7 @@ private:
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
     virtual status shift(std::uint32_t, position_t, rope_params const&, position_t) = 0;
     virtual status append(index_list, index_list) = 0;
+    virtual status append(index_list, index_list, when_full const&) = 0;
     virtual status commit(index_list, index_list) = 0;
     virtual status observe(query_batch const&, any_rows const&, log_sums<float const>,
                            attention_params const&, probe_rows) = 0;
@@ -268,7 +275,8 @@ private:
                           log_sums<float>) = 0;
     virtual status attend_and_observe(attention_params const&, query_batch const&, any_rows const&,
                                       any_output const&, span<float>, log_sums<float>, probe_rows) = 0;
-    virtual status write_log_degree(std::uint32_t, index_list, any_output const&, std::uint32_t) = 0;
+    virtual status write_log_degree(std::uint32_t, index_list, any_output const&, std::uint32_t,
+                                    attention::behind_end) = 0;
   };
 
   template <class Cache> struct model final : interface {
@@ -320,6 +328,9 @@ private:
       return cache.shift(slot, offset, rope, first);
     }
     status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
+    status append(index_list slots, index_list counts, when_full const& full) override {
+      return cache.append(slots, counts, full);
+    }
     status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
     status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
                    attention_params const& params, probe_rows probes) override {
@@ -371,7 +382,7 @@ private:
           query.rows, out);
     }
     status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
-                            std::uint32_t heads_per_track) override {
+                            std::uint32_t heads_per_track, attention::behind_end behind) override {
       if constexpr (Cache::shares) {
         return report(
             "any_cache::write_log_degree: the policy shares entries, whose members no bias per slot can "
@@ -380,7 +391,7 @@ private:
         return std::visit(
             [&](auto const& o) {
               return attention::write_log_degree(cache.executor(), cache.ref(), layer, sequences, o,
-                                                 heads_per_track);
+                                                 heads_per_track, behind);
             },
             out);
       }

@@ -14,6 +14,7 @@
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/when_full.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -70,6 +71,7 @@ class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
   using base::within;
 
 public:
+  using base::append;
   using base::shares;
 
   /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
@@ -136,6 +138,23 @@ public:
       }
     }
     return {};
+  }
+
+  /// As append(slots, counts), but first compresses the sequences that have no room for their entries: those whose
+  /// length_bound and count exceed the capacity. They shrink to `full.allowed`, as `compress` would do it.
+  /// Nothing is compressed unless the compression is sure to make room, which the host tells by length_after; the call is
+  /// refused otherwise and the cache stays as it was. Sequences that have no room must have no pending entries. Where
+  /// launches are not immediate, bounds may be above the lengths: a sequence is then compressed before it is really full.
+  /// An attention bias that was written out is stale where length_bound has become less. Cannot be recorded.
+  status append(index_list slots, index_list counts, when_full const& full) {
+    std::vector<std::uint32_t> no_room;
+    auto const problem = [&] { return full_problem(slots, counts, full, no_room); };
+    if (status s = refuse_once("append", problem); !s.ok()) return s;
+    if (!no_room.empty()) {
+      index_list const list{no_room.data(), no_room.size()};
+      if (status s = compress(list, full.allowed, full.fallback); !s.ok()) return s;
+    }
+    return append(slots, counts);
   }
 
   /// Guarded policies: goes by this guard from now on, its numbers and its probes.
@@ -266,6 +285,34 @@ private:
     if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
+  }
+  /// Why append cannot make room; fills `no_room` with the sequences that have none.
+  std::string full_problem(index_list slots, index_list counts, when_full const& full,
+                           std::vector<std::uint32_t>& no_room) const {
+    std::string text = check_calls::one_count_each("append", slots, counts);
+    if (text.empty()) text = check_calls::is_open("append", facts_, slots);
+    if (!text.empty()) return text;
+    std::uint32_t const capacity = sizes_.extent.capacity;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (counts[i] > capacity) {
+        return message("append: counts[", i, "] is ", counts[i], "; it must be at most ", capacity,
+                       ", the capacity");
+      }
+      if (this->longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
+    }
+    if (no_room.empty()) return {};
+    text = plan_problem_for({no_room.data(), no_room.size()}, full.allowed, full.fallback, false);
+    if (!text.empty()) return text;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      std::uint32_t const left = this->longest(slots[i]) > capacity - counts[i]
+                                     ? length_after(slots[i], full.allowed, full.fallback)
+                                     : 0;
+      if (left <= capacity - counts[i]) continue;
+      return message("append: full.allowed leaves up to ", left, " entries of sequence slot ", slots[i],
+                     " with this policy and full.fallback; it must leave at most ", capacity - counts[i],
+                     ", so that counts[", i, "] = ", counts[i], " fit into the capacity of ", capacity);
+    }
+    return {};
   }
   static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
   /// f(track, bound, sum) for every track of a sequence: what it holds at most after a compression, and what its split

@@ -13,7 +13,7 @@ inline namespace KVMELD_ABI {
 /// When a policy has to be shown attention.
 enum class observation : std::uint8_t {
   none,            ///< nothing: calls of observe do nothing
-  prefill_window,  ///< the last rows before a compression, in one call; earlier ones change nothing
+  prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many (score::local)
   every_step,      ///< the queries of prompts and those of every token generated
 };
 
