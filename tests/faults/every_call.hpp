@@ -173,6 +173,8 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
   if (evicts) {
     each("compress, evicting what is missing", start,
          [](auto& c) { c.compress({0}, budget::ratio(0.4), shortfall::evict_lowest); });
+    each("append to a full sequence", start,
+         [](auto& c) { c.append({0}, {30}, kvmeld::when_full{budget::entries(25)}); });
   }
   if (!sizes.padded) {
     each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30)); });
