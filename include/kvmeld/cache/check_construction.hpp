@@ -113,6 +113,8 @@ template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
   std::string problem = extent_problem(sizes.extent);
+  if (problem.empty()) problem = members_problem(sizes);
+  if (problem.empty()) problem = scope_problem(sizes);
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);

@@ -6,7 +6,9 @@
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -65,11 +67,12 @@ public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
-  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. With tuning on, kernels for `wanted` are used
+  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. More than largest::threads are refused, or where
+  /// exceptions are off become that many. With tuning on, kernels for `wanted` are used
   /// where this processor has its instructions, else the generic forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
-      : threads_(threads == 0 ? default_threads() : threads),
+      : threads_(threads == 0 ? default_threads() : possible_threads(threads)),
         tuning_(t),
         kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
         instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
@@ -151,6 +154,11 @@ public:
 
 private:
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
+  static std::uint32_t possible_threads(std::uint32_t threads) {
+    if (threads <= largest::threads) return threads;
+    (void)report(refusal("host_executor", "threads", threads, "at most ", largest::threads));
+    return largest::threads;
+  }
   static std::uint32_t default_threads() {
 #if defined(_OPENMP)
     return static_cast<std::uint32_t>(omp_get_max_threads());
