@@ -53,9 +53,10 @@ TEST_CASE("extents of nothing and of too much") {
       {"layers", &shape::layers},    {"sequences", &shape::sequences}, {"kv_heads", &shape::kv_heads},
       {"group", &shape::group},      {"key_dim", &shape::key_dim},     {"value_dim", &shape::value_dim},
       {"capacity", &shape::capacity}};
-  for (auto const& [name, field] : fields) check_text(with(field, 0), {"shape: ", name, " is 0", "must be 1 to"});
-  check_text(with(&shape::sequences, 0x40000000u), {"tracks", "2147483647"});
-  check_text(with(&shape::layers, 0xffffffffu), {"tracks", "2147483647"});
+  for (auto const& [name, field] : fields)
+    check_text(with(field, 0), {"shape: ", name, " is 0", "must be 1 to"});
+  check_text(with(&shape::sequences, 0x40000000u), {"layers * sequences * kv_heads", "2147483647"});
+  check_text(with(&shape::layers, 0xffffffffu), {"layers", "2147483647"});
   check_text(with(&shape::capacity, (1u << 30) + 1), {"shape: capacity is 1073741825", "1 to 1073741824"});
   CHECK(kvmeld::extent_problem(extent).empty());
 }
