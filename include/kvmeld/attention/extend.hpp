@@ -10,6 +10,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/team.hpp>
@@ -176,7 +177,8 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
               log_sums<float> lse = {}, split_keys split = {}) {
-  std::string problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  constexpr bool readable = is_immediate<Executor>::value;
+  std::string problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return report(problem);
   detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});

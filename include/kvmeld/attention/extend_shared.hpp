@@ -8,6 +8,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/rope.hpp>
@@ -192,7 +193,8 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
               log_sums<float> lse = {}) {
-  std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  constexpr bool readable = is_immediate<Executor>::value;
+  std::string const problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};

@@ -294,10 +294,8 @@ private:
             if constexpr (std::is_same_v<from, to> || std::is_same_v<to, float>) {
               return call(q, o);
             } else {
-              return report(
-                  message("any_cache::", name,
-                          ": the outputs have another element type than the queries; allowed are the "
-                          "same one and float"));
+              return report(refusal(message("any_cache::", name), "element type of the outputs",
+                                    "another than that of the queries", "the same, or float"));
             }
           },
           query.rows, out);
@@ -306,8 +304,8 @@ private:
                             std::uint32_t heads_per_track) override {
       if constexpr (Cache::shares) {
         return report(
-            "any_cache::write_log_degree: the policy shares entries, whose members no bias per slot can "
-            "express; call attend");
+            refusal("any_cache::write_log_degree", "policy", "one that shares entries",
+                    "one that does not, because no bias per slot can express members (or call attend)"));
       } else {
         return std::visit(
             [&](auto const& o) {

@@ -85,7 +85,9 @@ public:
         planned_(std::move(other.planned_)) {
     if (construction_.ok()) bind_memory();
     other.ledger_ = other.facts_ = {};
-    other.construction_ = status("the cache was moved from; use the one it was moved to");
+    other.arrays_ = {};
+    other.construction_ =
+        status(refusal("merged_cache", "cache", "moved from", "the one that it was moved to"));
   }
   /// As the copy or move that made `other`.
   cache_storage& operator=(cache_storage other) noexcept {
@@ -105,7 +107,9 @@ public:
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
   /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
   status rebind(kv<Keys, Values> tensors) {
-    if (status s = refuse([&] { return tensors_problem(tensors, sizes_.extent); }); !s.ok()) return s;
+    if (status s = refuse([&] { return refusal_within("rebind", tensors_problem(tensors, sizes_.extent)); });
+        !s.ok())
+      return s;
     tensors_ = tensors;
     return {};
   }

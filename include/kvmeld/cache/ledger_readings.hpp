@@ -101,7 +101,7 @@ protected:
         {"layer", layer, s.layers}, {"sequence slot", slot, s.sequences}, {"head", head, s.kv_heads}};
     for (auto const& a : arguments) {
       if (a.value >= a.count) {
-        return report(message(call, ": ", a.name, " is ", a.value, "; allowed are 0 to ", a.count - 1)).ok();
+        return report(refusal(call, a.name, a.value, "0 to ", a.count - 1)).ok();
       }
     }
     return true;

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -45,10 +47,16 @@ private:
 
 namespace detail {
 
-/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math either.
-inline bool is_whole(double x) {
+inline std::uint64_t double_bits(double x) {
   std::uint64_t u;
   std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+inline bool is_nan(double x) { return (double_bits(x) << 1) > (std::uint64_t{0x7ffu} << 53); }
+
+/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math either.
+inline bool is_whole(double x) {
+  std::uint64_t const u = double_bits(x);
   bool const small = ((u >> 52) & 0x7ffu) < 1023u + 63u;
   return small && static_cast<double>(static_cast<std::int64_t>(x)) == x;
 }
@@ -59,6 +67,8 @@ template <class Part> void write_part(std::ostream& out, Part const& part) {
     auto const x = static_cast<double>(part);
     if (is_whole(x)) {
       out << static_cast<std::int64_t>(x);
+    } else if (is_nan(x)) {
+      out << "nan";  // without its sign
     } else {
       out << x;
     }
@@ -86,6 +96,14 @@ template <class Value, class... Condition>
 std::string refusal(std::string const& call, std::string const& argument, Value const& value,
                     Condition const&... condition) {
   return message(call, ": ", argument, " is ", value, "; it must be ", condition...);
+}
+
+/// The first text that is not empty; empty if all are.
+inline std::string first_problem(std::initializer_list<std::string> problems) {
+  for (std::string const& p : problems) {
+    if (!p.empty()) return p;
+  }
+  return {};
 }
 
 /// The problem with the name of the call before it; empty if there is none.

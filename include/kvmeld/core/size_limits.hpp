@@ -26,8 +26,8 @@ constexpr std::uint32_t threads = 1u << 12;                    ///< of a host ex
 constexpr std::uint32_t tokens = 0x7fffffffu;  ///< seen by a sequence; its last position is one less
 /// Bytes from a tensor's first element to any other, as its strides and extents give them.
 constexpr std::int64_t tensor_bytes = std::int64_t{1} << 56;
-/// Magnitude of a weight of a plan. The largest float is 2^128: rows of up to 2^64 stay finite.
-constexpr float plan_weight = 0x1p20f;
+constexpr float plan_weight = 0x1p30f;  ///< magnitude of a weight of a plan: as many as a set has entries
+constexpr float degree = 0x1p60f;       ///< of an entry, as an edited plan may make it
 }  // namespace largest
 
 /// a + b, or the largest number if that is less.

@@ -64,6 +64,12 @@ enum class fate : std::uint8_t {
   drop,    ///< zero class: eviction
 };
 
+/// The name of a fate, as plans are printed and saved.
+inline char const* fate_name(fate f) {
+  constexpr char const* names[] = {"keep", "merge", "share", "spread", "drop"};
+  return f <= fate::drop ? names[static_cast<std::uint8_t>(f)] : "unknown";
+}
+
 /// What a selector decided about an entry.
 enum class role : std::uint8_t {
   pinned,      ///< kept whole

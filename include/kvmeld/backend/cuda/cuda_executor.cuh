@@ -282,7 +282,8 @@ public:
       note(cudaErrorInvalidConfiguration);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
-        return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
+        return record()->refuse("scratch in bytes of a block", scratch_.size() / blocks(), "at least ", bytes,
+                                " (call reserve before)");
       }
       reserve(bytes);
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));

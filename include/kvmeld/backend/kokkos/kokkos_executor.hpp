@@ -58,8 +58,7 @@ public:
       : space_(std::move(space)), tuning_(t) {
     std::uint32_t const most = most_lanes(space_);
     if (team_size > most) {
-      report(message("kokkos_executor: team_size is ", team_size, "; allowed on ", Space::name(),
-                     " are 0 to ", most));
+      report(refusal("kokkos_executor", "team_size", team_size, "at most ", most, " on ", Space::name()));
     }
     lanes_ = team_size == 0 ? min_of(most, on_host ? 1u : 256u) : min_of(most, team_size);
     bool const alone = std::is_same<team_alone, host_team>::value && lanes_ == 1;
@@ -202,7 +201,7 @@ private:
   }
   /// Scans of a team on devices need a power of two before Kokkos 3.7.
   static std::uint32_t usable(int lanes) {
-    if (lanes < 1) report("kokkos_executor: this space has no room for a team of one lane");
+    if (lanes < 1) report(refusal("kokkos_executor", "lanes of a team on this space", lanes, "at least 1"));
     std::uint32_t n = static_cast<std::uint32_t>(lanes);
     if (!on_host && KOKKOS_VERSION < 30700) {
       while ((n & (n - 1)) != 0) n &= n - 1;
@@ -217,8 +216,8 @@ private:
   static void check_scratch(std::size_t bytes) {
     auto const most = static_cast<std::size_t>(team_policy::scratch_size_max(1));
     if (padded(bytes) > most) {
-      report(message("kokkos_executor: a team wants ", padded(bytes), " bytes of scratch; allowed on ",
-                     Space::name(), " are ", most));
+      report(refusal("kokkos_executor", "scratch in bytes of a team", padded(bytes), "at most ", most, " on ",
+                     Space::name()));
     }
   }
   static std::size_t padded(std::size_t bytes) { return bytes + 64; }  // for the alignment
