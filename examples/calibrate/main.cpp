@@ -51,14 +51,14 @@ void check(options& o) {
   o.shares.erase(std::unique(o.shares.begin(), o.shares.end()), o.shares.end());
   for (double s : o.shares) {
     if (!(s > 0 && s < 1) || s * o.context < least_entries) {
-      refuse(kvmeld::message("--shares has ", s, "; shares below 1 that keep ", least_entries,
-                             " of --context ", o.context, " entries or more are allowed"));
+      refuse(kvmeld::message("a number of --shares is ", s, "; it must be below 1 and keep at least ",
+                             least_entries, " of the ", o.context, " entries of --context"));
     }
   }
   for (double r : o.ratios) {
     if (!(r >= o.shares.front() && r < 1)) {
-      refuse(kvmeld::message("--ratio has ", r, "; allowed are the smallest of --shares, ", o.shares.front(),
-                             ", to below 1"));
+      refuse(kvmeld::message("a number of --ratio is ", r, "; it must be at least ", o.shares.front(),
+                             ", the smallest of --shares, and below 1"));
     }
   }
   for (std::string const& m : o.methods) {
@@ -66,8 +66,8 @@ void check(options& o) {
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
                       m != "composed" && m != "ems" && m != "chelsea_probed";
     if (!fits)
-      refuse("--method has \"" + m +
-             "\"; allowed are the demo's methods but full, composed, ems and chelsea_probed");
+      refuse("a name of --method is \"" + m +
+             "\"; it must be a method of the demo other than full, composed, ems and chelsea_probed");
   }
 }
 

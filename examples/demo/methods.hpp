@@ -27,7 +27,7 @@ inline preset::kvmerger::paper_type kvmerger_with(float const* theta, double kep
 template <class Part> Part part_named(char const* option, std::string const& name) {
   Part part;
   if (!kvmeld::compose::find(name, part)) {
-    throw tiny_llama::option_error(std::string(option) + " is \"" + name + "\"; allowed are " +
+    throw tiny_llama::option_error(std::string(option) + " is \"" + name + "\"; it must be one of " +
                                    kvmeld::compose::names_of<Part>() + ".");
   }
   return part;

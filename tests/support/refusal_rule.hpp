@@ -10,7 +10,7 @@ namespace support {
 // What is wrong with the text of a refusal; empty if nothing is.
 inline std::string broken_rule(std::string const& text) {
   static std::regex const form(R"((\S[^;\n]*: )+\S.* is \S.*; it must be \S.*)");
-  static std::regex const exponent(R"([0-9]e[+-][0-9])");
+  static std::regex const exponent(R"([0-9]e[+]?(?:0[0-9]|1[0-8])\b)");  // of numbers that 64 bits hold
   static std::regex const range(
       R"((-?[0-9]+(?:\.[0-9]+)?),? (?:to|[a-z, ]{1,20} to) (-?[0-9]+(?:\.[0-9]+)?))");
   if (!std::regex_match(text, form))
@@ -25,8 +25,7 @@ inline std::string broken_rule(std::string const& text) {
     if ((*r)[2] == "4294967295" || (*r)[2] == "18446744073709551615")
       return "a range ends at a number that wrapped";
   }
-  for (char const* impossible :
-       {"at most -", "less than 0", "at most 18446744073709551615"}) {
+  for (char const* impossible : {"at most -", "less than 0", "at most 18446744073709551615"}) {
     if (condition.find(impossible) != std::string::npos) return "nothing can be " + std::string(impossible);
   }
   return {};

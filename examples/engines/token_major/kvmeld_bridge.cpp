@@ -40,8 +40,8 @@ composed policy_named(std::string const& name) {
   if (name == "kvmerger") return composed_of(preset::kvmerger::for_budget());
   if (name == "h2o") return composed_of(preset::h2o::halves());
   if (name == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
-  throw kvmeld::invalid_argument("policy is \"" + name +
-                                 "\"; allowed are chelsea, kvmerger, h2o and streaming_llm");
+  throw kvmeld::invalid_argument(
+      kvmeld::refusal("bridge", "policy", '"' + name + '"', "chelsea, kvmerger, h2o or streaming_llm"));
 }
 
 layout rows(std::uint16_t* bits, kvmeld::shape const& s) {
