@@ -206,7 +206,7 @@ TEST_CASE("every fate and any weight survives, members too") {
         "read_plan: line 4: member is 0; it must be less than 1 and more than the member before it");
   CHECK(forgetting("forget") ==
         "read_plan: line 4: member is missing; it must be there, before the line ends");
-  CHECK(forgetting("forget 0\nforget 0") == "read_plan: line 5: \"forget\" stands for \"stay\" or \"entry\"");
+  CHECK(forgetting("forget 0\nforget 0") == "read_plan: line 5: first word is \"forget\"; it must be \"stay\" or \"entry\"");
 }
 
 TEST_CASE("the text does not depend on a stream's flags or locale") {
@@ -301,13 +301,13 @@ TEST_CASE("plans that do not fit a cache are refused, and leave it a plan that k
   other = plan;
   for (auto& e : other.tracks[0].entries)
     if (e.what == kvmeld::fate::merge) e.target = 99;
-  CHECK(left(other).find("load_plan: plan of track (layer 0, sequence 1, head 0), slot ") == 0);
+  CHECK(left(other).find(" of track (layer 0, sequence 1, head 0) is ") != std::string::npos);
   other = plan;
   other.sequences = {2};
   CHECK(left(other) == "load_plan: plan: sequence slot is 2; it must be 0 to 1");
   other.sequences.clear();
   other.tracks.clear();
-  CHECK(left(other) == "load_plan: there is no plan; call plan first");
+  CHECK(left(other) == "load_plan: apply: plan is missing; it must be made first (call plan)");
   CHECK(left(plan) == "");
 }
 

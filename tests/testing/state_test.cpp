@@ -193,7 +193,7 @@ TEST_CASE("what compression must not do is told") {
 TEST_CASE("the plan validator speaks for the whole cache") {
   using kvmeld::testing::plan_problem;
   world w;
-  CHECK(plan_problem(w.cache) == "there is no plan; call plan first");
+  CHECK(plan_problem(w.cache) == "apply: plan is missing; it must be made first (call plan)");
   w.cache.plan({1, 0}, kvmeld::budget::entries(15));
   CHECK(plan_problem(w.cache) == "");
   kvmeld::plan_ref const p = w.cache.current_plan();

@@ -137,7 +137,7 @@ struct trigger {
   std::uint32_t limit;          ///< entries that are left
   std::uint32_t interval = 64;  ///< tokens between two compressions
 
-  /// Whether a track of this length is to be compressed.
+  /// Whether a track of this length is to be compressed: never where limit + interval is more than 32 bits hold.
   KVMELD_HD constexpr bool due(std::uint32_t length) const {
     return length >= std::uint64_t{limit} + std::uint64_t{interval};
   }

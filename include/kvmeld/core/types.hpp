@@ -18,7 +18,8 @@ using position_t = std::int32_t;
 /// Listed in place of a sequence slot: nothing happens there. Recorded calls fill up shorter lists with it.
 constexpr std::uint32_t idle_sequence = 0xffffffffu;
 
-/// Extents of one group of layers that share shape and policy.
+/// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they may be
+/// (docs/limits.md).
 struct shape {
   std::uint32_t layers = 1;     ///< layers of the group
   std::uint32_t sequences = 1;  ///< sequence slots
