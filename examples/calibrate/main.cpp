@@ -49,14 +49,14 @@ void check(options const& o) {
   auto const refuse = [](std::string const& text) { throw tiny_llama::option_error(text + "."); };
   for (double s : o.shares) {
     if (!(s < 1) || s * o.context < least_entries) {
-      refuse(kvmeld::message("--shares has ", s, "; each share must be below 1 and keep at least ",
-                             least_entries, " of --context ", o.context, " entries"));
+      refuse(kvmeld::message("a number of --shares is ", s, "; it must be below 1 and keep at least ",
+                             least_entries, " of the ", o.context, " entries of --context"));
     }
   }
   for (double r : o.ratios) {
     if (!(r >= o.shares.front() && r < 1)) {
-      refuse(kvmeld::message("--ratio has ", r, "; each total must be below 1 and at least ",
-                             o.shares.front(), ", the smallest of --shares"));
+      refuse(kvmeld::message("a number of --ratio is ", r, "; it must be at least ", o.shares.front(),
+                             ", the smallest of --shares, and below 1"));
     }
   }
   for (std::string const& m : o.methods) {
@@ -64,8 +64,8 @@ void check(options const& o) {
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
                       m != "composed" && m != "ems" && m != "chelsea_probed";
     if (!fits)
-      refuse("--method has " + tiny_llama::in_quotes(m) +
-             "; each must be a method of the demo other than full, composed, ems and chelsea_probed");
+      refuse("a name of --method is " + tiny_llama::in_quotes(m) +
+             "; it must be a method of the demo other than full, composed, ems and chelsea_probed");
   }
   tiny_llama::expect_writable("--out", o.out);
   if (!o.chart.empty()) tiny_llama::expect_writable("--chart", o.chart);

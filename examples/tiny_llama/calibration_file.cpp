@@ -57,7 +57,7 @@ public:
 
 private:
   [[noreturn]] void refuse(std::string const& name, json const& value, char const* needed) const {
-    throw model_error(file_, name + " is " + shown(value) + "; " + needed + " is needed");
+    throw model_error(file_, name + " is " + shown(value) + "; it must be " + needed);
   }
   json const& field(char const* name) const {
     auto const at = object_.find(name);
@@ -104,9 +104,14 @@ std::string to_json(calibration const& c) {
 calibration parse_calibration(std::string const& path, std::string const& text) {
   json const all = parse_json(path, "text", text);
   reader const r(path, all, "");
+  std::string const wanted =
+      "; it must be " + std::to_string(version) + ", the version of the format that is read";
+  if (!all.contains(version_name)) {
+    std::string const other = all.contains("version") ? " (version is " + shown(all["version"]) + ")" : "";
+    throw model_error(path, std::string(version_name) + " is missing" + other + wanted);
+  }
   if (std::uint32_t const found = r.count(version_name); found != version) {
-    throw model_error(path, std::string(version_name) + " is " + std::to_string(found) + "; version " +
-                                std::to_string(version) + " is needed");
+    throw model_error(path, std::string(version_name) + " is " + std::to_string(found) + wanted);
   }
   calibration c;
   c.model = r.text("model");

@@ -38,8 +38,9 @@ template <class Edit> std::string refused(Edit edit) {
   return text;
 }
 
-std::string slot(int n) {
-  return "apply: plan of track (layer 1, sequence 0, head 0), slot " + std::to_string(n) + ": ";
+std::string slot(char const* what, int n, char const* rest) {
+  return std::string("apply: plan: ") + what + " of slot " + std::to_string(n) +
+         " of track (layer 1, sequence 0, head 0) is " + rest;
 }
 
 }  // namespace
@@ -48,77 +49,86 @@ TEST_CASE("apply refuses plans that are not sound") {
   CHECK(refused([](auto&, auto const&, auto) {}).empty());
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           p.what[p.at(item, 3)] = static_cast<fate>(7);
-        }) == slot(3) + "fate is 7; allowed are 0 to 4");
+        }) == slot("fate", 3, "7; it must be 0 to 4"));
   for (int which = 0; which < 3; ++which) {
     CHECK(refused([&](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
             float* const weights[] = {p.key_weight, p.value_weight, p.degree_weight};
             weights[which][p.at(item, 4)] = kvmeld::bits_float(which == 0 ? 0x7f800000u : 0x7fc00000u);
-          }) == slot(4) + "a weight is not finite; allowed are finite numbers");
+          }) == slot(which == 0   ? "key_weight"
+                     : which == 1 ? "value_weight"
+                                  : "degree_weight",
+                     4,
+                     which == 0 ? "inf; it must be a number of magnitude at most 1073741824"
+                                : "nan; it must be a number of magnitude at most 1073741824"));
   }
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 4, 1, 1, -1);
-        }) == slot(3) + "degree weight is -1; allowed are numbers from 0 on, and above 0 for kept entries");
+        }) == slot("degree_weight", 3, "-1; it must be at least 0"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           p.degree_weight[p.at(item, 3)] = 0;
-        }) == slot(3) + "degree weight is 0; allowed are numbers from 0 on, and above 0 for kept entries");
+        }) == slot("degree_weight", 3, "0; it must be above 0, because the entry is kept"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) { p.target[p.at(item, 4)] = 5; }) ==
-        slot(4) + "is kept, but its target is 5; give 4");
+        slot("target", 4, "5; it must be 4, because the entry is kept"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 1, fate::drop, 1, 1, 1, 1);
-        }) == slot(1) + "lies in the frozen beginning of 2; allowed is keep");
+        }) ==
+        slot("fate", 1, "drop; it must be keep, because the slot lies in the frozen beginning of 2 entries"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 6, fate::merge, 5, 1, 1, 1);
-        }) == slot(6) + "holds NaN or infinity; allowed are keep and drop");
+        }) == slot("fate", 6, "merge; it must be keep or drop, because the row holds NaN or infinity"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 8, 1, 1, 1);
-        }) == slot(3) + "goes to 1 slots from 8 on; allowed is 1 or more within 8");
+        }) == slot("target", 3, "8; it must be less than 8, the entries of the track"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::spread, 4, 1, 1, 1, 0);
-        }) == slot(3) + "goes to 0 slots from 4 on; allowed is 1 or more within 8");
+        }) == slot("span", 3, "0; it must be 1 to 4, the entries from target 4 on"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::spread, 7, 1, 1, 1, 2);
-        }) == slot(3) + "goes to 2 slots from 7 on; allowed is 1 or more within 8");
+        }) == slot("span", 3, "2; it must be 1 to 1, the entries from target 7 on"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::spread, 7, 1, 1, 1, 0xffffffffu);
-        }) == slot(3) + "goes to 4294967295 slots from 7 on; allowed is 1 or more within 8");
+        }) == slot("span", 3, "4294967295; it must be 1 to 1, the entries from target 7 on"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 4, 1, 1, 1);
           send(p, item, 4, fate::merge, 5, 1, 1, 1);
-        }) == slot(3) + "goes to slot 4, which is not kept; targets must be kept");
+        }) == slot("target", 3, "4; it must be a slot that is kept"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 3, 1, 1, 1);
-        }) == slot(3) + "goes to slot 3, which is not kept; targets must be kept");
+        }) == slot("target", 3, "3; it must be a slot that is kept"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::share, 6, 1, 1, 1);
-        }) == slot(3) + "goes to slot 6, which holds NaN or infinity");
+        }) == slot("target", 3, "6; it must be a slot whose row holds no NaN or infinity"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 1, 1, 1, 1);
-        }) == slot(3) + "goes to slot 1, which is frozen");
+        }) == slot("target", 3, "1; it must be at least 2, because the entries before are frozen"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::merge, 4, 1, 1, 1);
           send(p, item, 7, fate::spread, 3, 1, 1, 1, 3);
-        }) == slot(7) + "goes to slot 4, which takes in both a set and a spread; allowed is one of them");
+        }) == slot("target", 7, "4; it must be a slot that takes in either a set or a spread, not both"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::spread, 3, 1, 1, 1, 3);
           send(p, item, 7, fate::share, 5, 1, 1, 1);
-        }) == slot(7) + "goes to slot 5, which takes in both a set and a spread; allowed is one of them");
+        }) == slot("target", 7, "5; it must be a slot that takes in either a set or a spread, not both"));
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           for (std::uint32_t s : {3u, 4u, 5u, 7u}) send(p, item, s, fate::share, 2, 1, 1, 1);
-        }) == slot(0) + "the plan makes 4 members; allowed are limits.members = 3");
+        }) ==
+        "apply: plan: number of members of track (layer 1, sequence 0, head 0) is 4; it must be at most 3, "
+        "the limits.members");
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::share, 3, 1, 1, 1);
           send(p, item, 4, fate::merge, 3, 1, 1, 1);
-        }) == slot(3) + "takes in both merged and shared entries; allowed is one of them");
+        }) == slot("set", 3,
+                   "one of merged and shared entries; it must be one of either merged or shared entries"));
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
           cache.append({0}, {1});
           cache.commit({0}, {1});
-        }) == "apply: plan of track (layer 0, sequence 0, head 0) was made for 8 entries, but the track "
-              "holds 9; plan again");
+        }) == "apply: plan: old_length of track (layer 0, sequence 0, head 0) is 8; it must be 9, the "
+              "entries that the track holds (plan again)");
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) { cache.append({0}, {1}); }) ==
-        "apply: sequence slot 0 has 1 pending entries; commit them first");
+        "apply: number of pending entries of sequence slot 0 is 1; it must be 0 (call commit first)");
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
           cache.compress({0}, kvmeld::budget::entries(10));
-        }) == "apply: there is no plan; call plan first");
+        }) == "apply: plan is missing; it must be made first (call plan)");
 }
 
 TEST_CASE("a plan is applied once, and members fill up") {
@@ -135,12 +145,13 @@ TEST_CASE("a plan is applied once, and members fill up") {
   };
   go(1, fate::share, 0);
   CHECK(cache.ledger().members.count[0] == 1);
-  CHECK_THROWS_WITH(cache.apply(), "apply: there is no plan; call plan first");
+  CHECK_THROWS_WITH(cache.apply(), "apply: plan is missing; it must be made first (call plan)");
   for (auto [from, how, to] :
        {std::tuple{1u, fate::merge, 0u}, {0u, fate::merge, 1u}, {0u, fate::spread, 1u}}) {
     CHECK_THROWS_WITH(go(from, how, to),
-                      "apply: plan of track (layer 0, sequence 0, head 0), slot 0: owns members; allowed are "
-                      "keep, share and drop, with entries sharing into it");
+                      "apply: plan: set of slot 0 of track (layer 0, sequence 0, head 0) is one that merges "
+                      "or spreads; it must be one of shared entries, because members belong to the slot (its "
+                      "fate is keep, share or drop)");
   }
   go(2, fate::share, 1);  // slot 1 was 2, slot 2 was 3
   CHECK(cache.ledger().members.count[0] == 2);
@@ -151,9 +162,8 @@ TEST_CASE("a plan is applied once, and members fill up") {
   CHECK(cache.ledger().members.position[1] == 3);
   CHECK(cache.ledger().members.position[2] == 0);
   CHECK(cache.ref().degree({0, 0, 0, 0}, 0) == 4);
-  CHECK_THROWS_WITH(go(2, fate::share, 1),
-                    "apply: plan of track (layer 0, sequence 0, head 0), slot 0: the plan makes 4 members; "
-                    "allowed are limits.members = 3");
+  CHECK_THROWS_WITH(go(2, fate::share, 1), "apply: plan: number of members of track (layer 0, sequence 0, "
+                                           "head 0) is 4; it must be at most 3, the limits.members");
   CHECK(cache.longest(0) == 5);
 
   // Members that the plan gives up go, and their owner stands for one token less.

@@ -163,13 +163,14 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
   CHECK(kvmeld::attention::observed_floats(s, 1, 3) == 2 * (3 * 16 + 3));
   CHECK(kvmeld::attention::observed_floats(s, 1, 3, kvmeld::last_queries(1)) == 2 * (16 + 3));
   CHECK(fused(cache, {0, 0, 3}, 101, {}) ==
-        "attention::extend_and_observe: memory has 101 floats; 1 sequences of up to 3 queries need 102");
+        "attention::extend_and_observe: number of floats of memory is 101; it must be at least 102, for 1 "
+        "sequences of up to 3 queries");
   CHECK(fused(cache, {0, 0, 3}, 200, {0, 0}) ==
-        "attention::extend_and_observe: probes.stride is 0; allowed are numbers from 1 (each query) on");
-  CHECK(fused(cache, {0, 1, 3}, 200, {}) == "attention::extend: sequence is 1; allowed are 0 to 0");
+        "attention::extend_and_observe: probes.stride is 0; it must be at least 1");
+  CHECK(fused(cache, {0, 1, 3}, 200, {}) == "attention::extend: sequence is 1; it must be 0 to 0");
   cache.append({0}, {1});
   CHECK(fused(cache, {0, 0, 1}, 200, {}) ==
-        "observe: sequence slot 0 has 1 pending entries; commit them first");
+        "observe: number of pending entries of sequence slot 0 is 1; it must be 0 (call commit first)");
   CHECK(out == std::vector<float>(out.size(), 0.0f));  // nothing ran
   cache.commit({0}, {0});
   CHECK(support::ledger_bytes(cache) == before);
@@ -185,27 +186,26 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
 
   auto shared = make_cache(memory, kvmeld::preset::ems::shared(), support::with_plan(16));
   shared.open(0, 10);
-  CHECK(fused(shared, {0, 0, 1}, 200, {}) == "attention::extend_and_observe: the policy shares entries, "
-                                             "whose members have logits of their own; call "
-                                             "attention::extend, then observe");
+  CHECK(fused(shared, {0, 0, 1}, 200, {}) ==
+        "attention::extend_and_observe: policy is one that shares entries; it must be one that does not, "
+        "because members have logits of their own (or call attention::extend, then observe)");
   CHECK(refusal_of([&] {
           shared.observe_logits({0, 0, 1}, {}, {});
-        }) ==
-        "observe_logits: the policy shares entries, whose members have logits of their own; call observe");
+        }) == "observe_logits: policy is one that shares entries; it must be one that does not, because "
+              "members have logits of their own (or call observe)");
 
   // The same behind any_cache, which refuses other types of outputs as attend does.
   kvmeld::any_cache any(std::move(cache));
   CHECK(refusal_of([&] {
           any.attend_and_observe({}, {0, 0, 3}, rows, to, {room.data(), 101});
-        }).find("memory has 101 floats") != std::string::npos);
+        }).find("number of floats of memory is 101; it must be at least ") != std::string::npos);
   any.attend_and_observe({}, {0, 0, 3}, rows, to, room);
   CHECK(any.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 6);
   std::vector<kvmeld::half> half_out(out.size());
   CHECK(refusal_of([&] {
           any.attend_and_observe({}, {0, 0, 3}, rows, kvmeld::rows_by_token(half_out.data(), 3, 2, 4), room);
-        }) ==
-        "any_cache::attend_and_observe: the outputs have another element type than the queries; allowed are "
-        "the same one and float");
+        }) == "any_cache::attend_and_observe: element type of the outputs is another than that of the "
+              "queries; it must be the same, or float");
 }
 
 namespace {

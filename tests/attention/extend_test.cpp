@@ -141,9 +141,10 @@ TEST_CASE("extend refuses a batch that does not fit") {
     return std::string();
   };
   std::vector<std::uint32_t> const one{1}, two{1, 2}, five{5};
-  CHECK(refused({2, one, one}) == "attention::extend: layer is 2; allowed are 0 to 1");
-  CHECK(refused({0, two, one}) == "attention::extend: 2 sequences but 1 query counts; give one each");
-  CHECK(refused({0, five, one}) == "attention::extend: sequence is 5; allowed are 0 to 2");
+  CHECK(refused({2, one, one}) == "attention::extend: layer is 2; it must be 0 to 1");
+  CHECK(refused({0, two, one}) ==
+        "attention::extend: number of query counts is 1; it must be 2, one for each sequence");
+  CHECK(refused({0, five, one}) == "attention::extend: sequence is 5; it must be 0 to 2");
   std::vector<float> few(3 * 6 - 1);
   auto const split = [&](kvmeld::attention::split_keys const& keys) {
     return cache_test::refusal_of([&] {
@@ -153,10 +154,11 @@ TEST_CASE("extend refuses a batch that does not fit") {
                                 kvmeld::rows_by_token(rows.data(), 1, 1, 4), {}, keys);
     });
   };
-  CHECK(split({0, {}}) == "attention::extend: split.parts is 0; allowed are numbers from 1 on");
-  CHECK(split({3, few}) == "attention::extend: split.memory has 17 floats; 3 parts need 18");
+  CHECK(split({0, {}}) == "attention::extend: split.parts is 0; it must be at least 1");
+  CHECK(split({3, few}) ==
+        "attention::extend: number of floats of split.memory is 17; it must be at least 18, for 3 parts");
   std::vector<std::uint32_t> const none{0};
   CHECK(refused({0, one, none}).empty());
-  CHECK(refused({0, one, one}) ==
-        "attention::extend: query.data is null; give the rows (only lse may be empty)");
+  CHECK(refused({0, one, one}) == "attention::extend: query.data is null; it must be the rows of the "
+                                  "queries' heads (only lse may be empty)");
 }

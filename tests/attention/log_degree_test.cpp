@@ -175,6 +175,6 @@ TEST_CASE("write_log_degree refuses what does not fit") {
     }
     return std::string();
   };
-  CHECK(refused(2, 0) == "attention::write_log_degree: layer is 2; allowed are 0 to 1");
-  CHECK(refused(0, 3) == "attention::write_log_degree: sequence is 3; allowed are 0 to 2");
+  CHECK(refused(2, 0) == "attention::write_log_degree: layer is 2; it must be 0 to 1");
+  CHECK(refused(0, 3) == "attention::write_log_degree: sequence is 3; it must be 0 to 2");
 }

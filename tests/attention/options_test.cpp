@@ -358,21 +358,19 @@ TEST_CASE("parameters that make no sense are refused by name") {
   };
   std::string const call = "attention::extend: ";
   CHECK(refused(with([](auto& p) { p.scale = -1; })) ==
-        call + "scale is -1; allowed are 0 (1 / sqrt(key_dim)) and finite numbers above it");
+        call + "scale is -1; it must be 0, which means 1 / sqrt(key_dim), or a finite number above 0");
   CHECK(refused(with([](auto& p) { p.scale = kvmeld::bits_float(0x7fc00000u); })) ==
-        call + "scale is nan; allowed are 0 (1 / sqrt(key_dim)) and finite numbers above it");
+        call + "scale is nan; it must be 0, which means 1 / sqrt(key_dim), or a finite number above 0");
   CHECK(refused(with([](auto& p) { p.softcap = -30; })) ==
-        call + "softcap is -30; allowed are 0 (none) and finite numbers above it");
+        call + "softcap is -30; it must be 0, which means none, or a finite number above 0");
   CHECK(refused(with([](auto& p) { p.softcap = kvmeld::bits_float(0x7f800000u); })) ==
-        call + "softcap is inf; allowed are 0 (none) and finite numbers above it");
-  CHECK(
-      refused(with([](auto& p) { p.window = 8, p.causal = false; })) ==
-      call +
-          "window is 8, but causal is false; allowed is 0 (none), since only causal queries have a position");
+        call + "softcap is inf; it must be 0, which means none, or a finite number above 0");
+  CHECK(refused(with([](auto& p) { p.window = 8, p.causal = false; })) ==
+        call + "window is 8; it must be 0, because causal is false and only causal queries have a position");
   CHECK(refused(with([](auto& p) { p.window_sinks = 4; })) ==
-        call + "window_sinks is 4, but there is no window; allowed is 0");
+        call + "window_sinks is 4; it must be 0, because there is no window");
   CHECK(refused(with([](auto& p) { p.window = 8, p.window_sinks = -1; })) ==
-        call + "window_sinks is -1; allowed are numbers from 0 on");
+        call + "window_sinks is -1; it must be at least 0");
   auto const with_rope = [&](auto change) {
     return refused(with([&](auto& p) {
       p.rope.pairing = rope_pairing::half_split;
@@ -380,18 +378,22 @@ TEST_CASE("parameters that make no sense are refused by name") {
     }));
   };
   CHECK(with_rope([](auto&) {}).empty());
-  CHECK(with_rope([](auto& r) { r.rotary_dim = 1; }) ==
-        call + "rope.rotary_dim is 1; allowed are 0 (all) and even numbers up to the key_dim of 3");
-  CHECK(with_rope([](auto& r) { r.rotary_dim = 4; }) ==
-        call + "rope.rotary_dim is 4; allowed are 0 (all) and even numbers up to the key_dim of 3");
+  CHECK(
+      with_rope([](auto& r) { r.rotary_dim = 1; }) ==
+      call +
+          "rope.rotary_dim is 1; it must be 0, which means all, or an even number of at most 3, the key_dim");
+  CHECK(
+      with_rope([](auto& r) { r.rotary_dim = 4; }) ==
+      call +
+          "rope.rotary_dim is 4; it must be 0, which means all, or an even number of at most 3, the key_dim");
   CHECK(with_rope([](auto& r) { r.rotary_dim = 0; }) ==
-        call + "rope rotates all of a key_dim of 3; allowed are even numbers, or a rotary_dim below it");
+        call + "rope.rotary_dim is 0; it must be an even number below 3, the key_dim, because that is odd");
   CHECK(with_rope([](auto& r) { r.base = 0; }) ==
-        call + "rope.base is 0; allowed are finite numbers above 0");
+        call + "rope.base is 0; it must be above 0 and below 10^30");
   CHECK(with_rope([](auto& r) { r.base = -10000; }) ==
-        call + "rope.base is -10000; allowed are finite numbers above 0");
+        call + "rope.base is -10000; it must be above 0 and below 10^30");
   CHECK(with_rope([](auto& r) { r.factor = 0; }) ==
-        call + "rope.factor is 0; allowed are finite numbers above 0");
+        call + "rope.factor is 0; it must be above 0 and below 10^30");
   float const table[] = {1.0f};
   CHECK(with_rope([&](auto& r) { r.frequencies = table, r.base = 0; }).empty());
   attention_params unused;  // without a pairing nothing rotates, and nothing is looked at

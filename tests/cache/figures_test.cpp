@@ -278,20 +278,20 @@ TEST_CASE(
   CHECK(copy.figures(1).held == 66);
 
   CHECK(refusal_of([&] { far.request_figures({0}); }) ==
-        "request_figures: sequence slot 0 is not open; open it first");
-  CHECK(refusal_of([&] { far.figures(2); }) == "figures: sequence slot is 2; allowed are 0 to 1");
-  CHECK(refusal_of([&] { far.figures(0, 1, 2); }) == "figures: head is 2; allowed are 0 to 1");
+        "request_figures: sequence slot is 0; it must be open (call open first)");
+  CHECK(refusal_of([&] { far.figures(2); }) == "figures: sequence slot is 2; it must be 0 to 1");
+  CHECK(refusal_of([&] { far.figures(0, 1, 2); }) == "figures: head is 2; it must be 0 to 1");
   support::fenced_graph graph(far.executor());
   CHECK(refusal_of([&] { (void)graph.record(far.executor(), [&] { far.request_figures({1}); }); }) ==
-        "request_figures: cannot be recorded; call it before or after");
+        "request_figures: recording is on; it must be off, because this call cannot be recorded");
   sizes.figures = false;
   kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   plain.open(1, 10);
   CHECK(refusal_of([&] { plain.request_figures({1}); }) ==
-        "request_figures: limits.figures is false, so that nothing was counted; set it to true at "
-        "construction");
-  CHECK(refusal_of([&] { plain.figures(1); }) ==
-        "figures: limits.figures is false, so that nothing was counted; set it to true at construction");
+        "request_figures: limits.figures is false; it must be true when the cache is built, because else "
+        "nothing is counted");
+  CHECK(refusal_of([&] { plain.figures(1); }) == "figures: limits.figures is false; it must be true when the "
+                                                 "cache is built, because else nothing is counted");
   sizes.figures = true;
   kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   CHECK(counts.workspace_bytes() - plain.workspace_bytes() <= 2 * (s.tracks() * 112 + 64));
@@ -366,12 +366,12 @@ TEST_CASE("the output error of probes is that of naive sums") {
       });
     };
     CHECK(refused({}, view(scratch), errors.size()) ==
-          "attention::output_error: expected.data is null; give the rows");
+          "attention::output_error: expected.data is null; it must be rows of the queries' heads");
     CHECK(refused(expected, {}, errors.size()) ==
-          "attention::output_error: scratch.data is null; give the rows");
+          "attention::output_error: scratch.data is null; it must be rows of the queries' heads");
     CHECK(refused(expected, view(scratch), 1) ==
-          kvmeld::message("attention::output_error: errors has 1 floats; 2 sequences of ", heads,
-                          " query heads need ", 2 * heads));
+          kvmeld::refusal("attention::output_error", "number of errors", 1, "at least ", 2 * heads,
+                          ", for 2 sequences of ", heads, " query heads"));
   }
 }
 

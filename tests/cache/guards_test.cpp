@@ -58,9 +58,9 @@ TEST_CASE("a plan is for the sequences that were open when it was made") {
   cache.open(0, 300);
   cache.plan({0}, budget::entries(100));
   cache.close(0);
-  check_text(refusal_of([&] { cache.apply(); }), {"apply", "no plan"});
+  check_text(refusal_of([&] { cache.apply(); }), {"apply", "apply: plan is missing"});
   cache.open(0, 300);
-  check_text(refusal_of([&] { cache.apply(); }), {"apply", "no plan"});
+  check_text(refusal_of([&] { cache.apply(); }), {"apply", "apply: plan is missing"});
   CHECK(cache.longest(0) == 300);
 }
 
@@ -72,9 +72,12 @@ TEST_CASE("shared pages that fill the budget are refused like a frozen beginning
   evict.open(0, 300);
   merge.open(0, 300);
   check_text(refusal_of([&] { evict.compress({0}, budget::entries(100)); }),
-             {"compress", "budget is 100", "150 of the 300", "150 sinks or frozen", "from 150 on"});
+             {"compress", "compress: budget of track (layer 0, sequence 0, head 0) is 100", "150 of the 300",
+              "150 sinks or frozen",
+              "it must be at least 150, because 150 of the 300 entries are pinned (150 sinks or frozen, 0 "
+              "recents, 0 by score)"});
   check_text(refusal_of([&] { merge.plan({0}, budget::entries(200)); }),
-             {"plan", "214 of the 300", "from 215 on"});
+             {"plan", "214 of the 300", "plan: budget of track (layer 0, sequence 0, head 0) is 200"});
   CHECK(evict.longest(0) == 300);
   merge.compress({0}, budget::entries(230));
   CHECK(merge.longest(0) == 230);
@@ -123,13 +126,14 @@ TEST_CASE("layouts that do not fit the extent are refused") {
   kvmeld::shape small = extent;
   small.capacity = 16;
   check_text(made(kvmeld::strided<float>{x.k.data(), "LSHTC", small, 8}),
-             {"keys", "room for 16", "512", "equal"});
+             {"keys", "merged_cache: keys: capacity is 16", "512", "it must be 512, the shape's capacity"});
   check_text(made(kvmeld::transposed<float>{x.k.data(), "LSHTC", extent, 8}),
-             {"keys", "slot stride 8", "ends in T"});
+             {"keys", "merged_cache: keys: slot stride is 8", "ends in T"});
   kvmeld::cache_strides overlap = kvmeld::dense_strides("LSHTC", extent, 8);
   overlap.sequence = 0;
   check_text(made(kvmeld::strided<float>{x.k.data(), overlap, extent, 8}),
-             {"keys", "sequence stride 0", "overlap"});
+             {"keys", "merged_cache: keys: sequence stride is 0",
+              "it must be another number, because there are 2 of them"});
   CHECK(made(kvmeld::transposed<float>{x.k.data(), "LSHCT", extent, 8}).empty());
 }
 
@@ -150,7 +154,9 @@ TEST_CASE("degree weights that would leave an entry without tokens are refused")
   for (float bad : {-3.0f, 0.0f}) {
     cache.plan({0}, budget::entries(20));
     cache.current_plan().degree_weight[5] = bad;
-    check_text(refusal_of([&] { cache.apply(); }), {"slot 5", "degree weight is", "above 0 for kept"});
+    check_text(refusal_of([&] { cache.apply(); }),
+               {"slot 5", "apply: plan: degree_weight of slot 5 of track (layer 0, sequence 0, head 0) is",
+                "it must be a"});
   }
 }
 

@@ -41,44 +41,71 @@ auto streaming() { return kvmeld::preset::streaming_llm::with_sinks(2); }
 TEST_CASE("open refuses") {
   world w(streaming());
   w.refuses([](auto& c) { c.open(3); }, {"open", "sequence slot is 3", "0 to 2"});
-  w.refuses([](auto& c) { c.open(0); }, {"open", "sequence slot 0", "open already", "close"});
-  w.refuses([](auto& c) { c.open(2, 65); }, {"open", "tokens_cached is 65", "0 to", "64"});
-  w.refuses([](auto& c) { c.open(2, 10, 11); }, {"open", "frozen is 11", "0 to", "10"});
+  w.refuses([](auto& c) { c.open(0); },
+            {"open", ": sequence slot is 0", "it must be closed (call close first)", "close"});
+  w.refuses([](auto& c) { c.open(2, 65); }, {"open", "tokens_cached is 65", "; it must be at most", "64"});
+  w.refuses([](auto& c) { c.open(2, 10, 11); }, {"open", "frozen is 11", "; it must be at most", "10"});
 }
 
 TEST_CASE("close refuses") {
   world w(streaming());
   w.refuses([](auto& c) { c.close(4); }, {"close", "sequence slot is 4", "0 to 2"});
-  w.refuses([](auto& c) { c.close(2); }, {"close", "sequence slot 2", "not open", "open it"});
+  w.refuses([](auto& c) { c.close(2); },
+            {"close", ": sequence slot is 2", "it must be open (call open first)",
+             "it must be open (call open first)"});
 }
 
 TEST_CASE("append refuses") {
   world w(streaming());
-  w.refuses([](auto& c) { c.append({0, 1}, {1}); }, {"append", "2 sequence slots", "1 counts", "one each"});
+  w.refuses(
+      [](auto& c) {
+        c.append({0, 1}, {1});
+      },
+      {"append", "append: number of counts is 1", "it must be 2, one for each sequence slot",
+       ", one for each sequence"});
   w.refuses([](auto& c) { c.append({0, 7}, {1, 1}); }, {"append", "sequence slot is 7", "0 to 2"});
-  w.refuses([](auto& c) { c.append({2}, {1}); }, {"append", "sequence slot 2", "not open"});
+  w.refuses([](auto& c) { c.append({2}, {1}); },
+            {"append", ": sequence slot is 2", "it must be open (call open first)"});
   w.refuses(
       [](auto& c) {
         c.append({1, 0, 1}, {1, 1, 1});
       },
-      {"append", "sequence slot 1", "listed twice", "once"});
+      {"append", ": sequence slot is 1", "it must be listed only once"});
   w.refuses(
       [](auto& c) {
         c.append({1, 0}, {1, 25});
       },
-      {"append", "25 entries", "layer 0, sequence 0, head 0", "holds 40", "up to 24", "capacity 64"});
+      {"append", "append: counts[1] is 25", "layer 0, sequence 0, head 0", "holds 40",
+       "it must be at most 24, the free entries of track (layer 0, sequence 0, head 0), which holds 40 of 64",
+       "it must be at most 24, the free entries of track (layer 0, sequence 0, head 0), which holds 40 of "
+       "64"});
   w.cache.append({0}, {24});  // the last that fits
   CHECK(w.cache.longest(0) == 64);
 }
 
 TEST_CASE("commit refuses") {
   world w(streaming());
-  w.refuses([](auto& c) { c.commit({1}, {1, 2}); }, {"commit", "1 sequence slots", "2 counts", "one each"});
-  w.refuses([](auto& c) { c.commit({1}, {4}); }, {"commit", "4 entries", "sequence slot 1", "0 to", "3"});
-  w.refuses([](auto& c) { c.commit({1, 0}, {1, 1}); }, {"commit", "1 entries", "sequence slot 0", "0"});
+  w.refuses(
+      [](auto& c) {
+        c.commit({1}, {1, 2});
+      },
+      {"commit", "commit: number of counts is 2", "it must be 1, one for each sequence slot",
+       ", one for each sequence"});
+  w.refuses([](auto& c) { c.commit({1}, {4}); },
+            {"commit: accepted[0] is 4; it must be at most 3, the pending entries of sequence slot 1"});
+  w.refuses(
+      [](auto& c) {
+        c.commit({1, 0}, {1, 1});
+      },
+      {"commit: accepted[1] is 1; it must be at most 0, the pending entries of sequence slot 0"});
   w.refuses([](auto& c) { c.commit({5}, {1}); }, {"commit", "sequence slot is 5", "0 to 2"});
-  w.refuses([](auto& c) { c.commit({2}, {0}); }, {"commit", "sequence slot 2", "not open"});
-  w.refuses([](auto& c) { c.commit({1, 1}, {0, 0}); }, {"commit", "sequence slot 1", "listed twice"});
+  w.refuses([](auto& c) { c.commit({2}, {0}); },
+            {"commit", ": sequence slot is 2", "it must be open (call open first)"});
+  w.refuses(
+      [](auto& c) {
+        c.commit({1, 1}, {0, 0});
+      },
+      {"commit", ": sequence slot is 1", "it must be listed only once"});
 }
 
 TEST_CASE("observe refuses") {
@@ -90,23 +117,27 @@ TEST_CASE("observe refuses") {
     };
   };
   w.refuses(rows(2, zero, one), {"observe", "layer is 2", "0 to 1"});
-  w.refuses(rows(0, twice, one), {"observe", "2 sequences", "1 query counts", "one each"});
+  w.refuses(rows(0, twice, one), {"observe", "observe: number of query counts is 1",
+                                  "it must be 2, one for each sequence", ", one for each sequence"});
   w.refuses(rows(0, nine, one), {"observe", "sequence is 9", "0 to 2"});
-  w.refuses(rows(0, two, one), {"observe", "sequence slot 2", "not open"});
-  w.refuses(rows(0, twice, both), {"observe", "sequence slot 0", "listed twice"});
-  w.refuses(rows(0, one, one), {"observe", "sequence slot 1", "3 pending", "commit"});
-  w.refuses(rows(1, zero, many), {"observe", "41 queries", "layer 1, sequence 0, head 0", "up to", "40"});
+  w.refuses(rows(0, two, one), {"observe", ": sequence slot is 2", "it must be open (call open first)"});
+  w.refuses(rows(0, twice, both), {"observe", ": sequence slot is 0", "it must be listed only once"});
+  w.refuses(rows(0, one, one), {"observe", ": number of pending entries of sequence slot 1 is 3", "commit"});
+  w.refuses(rows(1, zero, many), {"observe", "observe: queries[0] is 41", "layer 1, sequence 0, head 0",
+                                  "it must be at most 40, the entries of track (layer 1, sequence 0, head 0) "
+                                  "(the queries are those of its last tokens)",
+                                  "40"});
   w.refuses(
       [&](auto& c) {
         c.observe({2, zero, one}, kvmeld::head_rows<float const>{}, kvmeld::head_rows<float const>{});
       },
       {"observe", "layer is 2", "0 to 1"});
-  w.refuses(rows(0, zero, one), {"observe", "null", "give what attention"});
+  w.refuses(rows(0, zero, one), {"observe", "null", ".data is null"});
   w.refuses(
       [&](auto& c) {
         c.observe({0, 0, 1}, kvmeld::head_rows<float const>{}, kvmeld::head_rows<float const>{});
       },
-      {"observe", "null", "give what attention"});
+      {"observe", "null", ".data is null"});
 }
 
 TEST_CASE("compress and plan refuse") {
@@ -120,17 +151,23 @@ TEST_CASE("compress and plan refuse") {
   };
   using list = std::vector<std::uint32_t>;
   both(list{3}, budget::entries(10), {"sequence slot is 3", "0 to 2"});
-  both(list{2}, budget::entries(10), {"sequence slot 2", "not open"});
-  both(list{0, 0}, budget::entries(10), {"sequence slot 0", "listed twice"});
+  both(list{2}, budget::entries(10), {": sequence slot is 2", "it must be open (call open first)"});
+  both(list{0, 0}, budget::entries(10), {": sequence slot is 0", "it must be listed only once"});
   for (double ratio : {0.0, -0.5, 1.25})
-    both(list{0}, budget::ratio(ratio), {"budget ratio is", "above 0 and up to 1"});
+    both(list{0}, budget::ratio(ratio), {"budget ratio is", ": budget ratio is"});
   both(list{0}, budget::ratio(1.25), {"1.25"});
   both(list{0}, budget::per_track(nullptr), {"per-track", "null", "one number per track"});
-  both(list{0, 1}, budget::entries(10), {"sequence slot 1", "3 pending", "commit"});
-  both(list{0}, budget::entries(0), {"layer 0, sequence 0, head 0", "is 0", "from 1 on"});
-  both(list{0}, budget::ratio(0.01), {"budget is 1", "5 sinks or frozen"});  // a ratio gives at least one
+  both(list{0, 1}, budget::entries(10), {": number of pending entries of sequence slot 1 is 3", "commit"});
+  both(list{0}, budget::entries(0),
+       {"layer 0, sequence 0, head 0", "is 0", ": budget of track (layer 0, sequence 0, head 0) is 0"});
+  both(list{0}, budget::ratio(0.01),
+       {": budget of track (layer 0, sequence 0, head 0) is 1",
+        "5 sinks or frozen"});  // a ratio gives at least one
   // The frozen five do not fit.
-  both(list{0}, budget::entries(4), {"budget is 4", "5 of the 40", "5 sinks or frozen", "from 5 on"});
+  both(list{0}, budget::entries(4),
+       {": budget of track (layer 0, sequence 0, head 0) is 4", "5 of the 40", "5 sinks or frozen",
+        "it must be at least 5, because 5 of the 40 entries are pinned (5 sinks or frozen, 0 recents, 0 by "
+        "score)"});
   w.cache.compress({0}, budget::entries(5));
   CHECK(w.cache.longest(0) == 5);
 }
@@ -139,7 +176,10 @@ TEST_CASE("compress refuses budgets that pins overfill, and keeps one slot for s
   using kvmeld::preset::chelsea::with_schedule;
   world w(with_schedule({0.4, 0.0, 0, 0.05}, quantity::entries(3), quantity::entries(6)));
   w.refuses([](auto& c) { c.compress({0}, budget::entries(11)); },
-            {"budget is 11", "11 of the 40", "5 sinks or frozen", "6 recents", "0 by score", "from 12 on"});
+            {"compress: budget of track (layer 0, sequence 0, head 0) is 11", "11 of the 40",
+             "5 sinks or frozen", "6 recents", "0 by score",
+             "it must be at least 12, because 11 of the 40 entries are pinned (5 sinks or frozen, 6 recents, "
+             "0 by score)"});
   w.cache.compress({0}, budget::entries(12));
   CHECK(w.cache.longest(0) == 12);
   w.refuses([](auto& c) { c.plan({0}, budget::entries(12)); }, {"plan: ", "whole_plan is false", "compress"});
@@ -167,9 +207,11 @@ TEST_CASE("rebind refuses tensors that do not fit") {
     return [=](auto& c) { c.rebind(kvmeld::kv{keys, values}); };
   };
   kvmeld::strided<float> const narrow(w.memory.keys.data(), "LSHTC", extent, 11);
-  w.refuses(bind(narrow, x.values), {"keys", "11 channels", "12", "equal"});
+  w.refuses(bind(narrow, x.values),
+            {"keys", "rebind: keys: number of channels is 11", "12", ", as the shape says"});
   kvmeld::strided<float> const wide(w.memory.values.data(), "LSHTC", extent, 9);
-  w.refuses(bind(x.keys, wide), {"values", "9 channels", "8", "equal"});
+  w.refuses(bind(x.keys, wide),
+            {"values", "rebind: values: number of channels is 9", "8", ", as the shape says"});
   kvmeld::strided<float> const null(nullptr, "LSHTC", extent, 8);
   w.refuses(bind(x.keys, null), {"values", "null", "tensor"});
 }

@@ -35,7 +35,7 @@ template <class Policy> std::string refusal_of_policy(Policy const& policy) {
 // The same through the function that the cache asks.
 template <class Policy> void refuses_policy(Policy const& policy, std::initializer_list<char const*> parts) {
   check_text(refusal_of_policy(policy), parts);
-  CHECK(refusal_of_policy(policy) == kvmeld::configuration_problem(policy));
+  CHECK(refusal_of_policy(policy) == "merged_cache: " + kvmeld::configuration_problem(policy));
 }
 
 }  // namespace
@@ -53,10 +53,11 @@ TEST_CASE("extents of nothing and of too much") {
       {"layers", &shape::layers},    {"sequences", &shape::sequences}, {"kv_heads", &shape::kv_heads},
       {"group", &shape::group},      {"key_dim", &shape::key_dim},     {"value_dim", &shape::value_dim},
       {"capacity", &shape::capacity}};
-  for (auto const& [name, field] : fields) check_text(with(field, 0), {"shape.", name, " is 0", "from 1 on"});
-  check_text(with(&shape::sequences, 0x40000000u), {"tracks", "2147483647"});
-  check_text(with(&shape::layers, 0xffffffffu), {"tracks", "2147483647"});
-  check_text(with(&shape::capacity, (1u << 30) + 1), {"shape.capacity is 1073741825", "up to 1073741824"});
+  for (auto const& [name, field] : fields)
+    check_text(with(field, 0), {"shape: ", name, " is 0", "must be 1 to"});
+  check_text(with(&shape::sequences, 0x40000000u), {"layers * sequences * kv_heads", "2147483647"});
+  check_text(with(&shape::layers, 0xffffffffu), {"layers", "2147483647"});
+  check_text(with(&shape::capacity, (1u << 30) + 1), {"shape: capacity is 1073741825", "1 to 1073741824"});
   CHECK(kvmeld::extent_problem(extent).empty());
 }
 
@@ -68,28 +69,33 @@ TEST_CASE("tensors that cannot serve the extent") {
   using strided = kvmeld::strided<float>;
   using transposed = kvmeld::transposed<float>;
   CHECK(refusal_of_tensors(x.keys, x.values).empty());
-  check_text(refusal_of_tensors(strided(k, "LSHTC", extent, 13), x.values),
-             {"keys", "13 channels", "12", "equal"});
-  check_text(refusal_of_tensors(x.keys, transposed(v, "LSHCT", extent, 7)), {"values", "7 channels", "8"});
+  check_text(
+      refusal_of_tensors(strided(k, "LSHTC", extent, 13), x.values),
+      {"keys", "merged_cache: keys: number of channels is 13", "12", "it must be 12, as the shape says"});
+  check_text(refusal_of_tensors(x.keys, transposed(v, "LSHCT", extent, 7)),
+             {"values", "merged_cache: values: number of channels is 7", "8"});
   check_text(refusal_of_tensors(strided(nullptr, "LSHTC", extent, 12), x.values),
-             {"keys", "null base pointer", "tensor"});
+             {"keys", "s: base pointer is null", "tensor"});
   check_text(refusal_of_tensors(x.keys, transposed(nullptr, "LSHCT", extent, 8)),
-             {"values", "null base pointer"});
+             {"values", "s: base pointer is null"});
   check_text(refusal_of_tensors(strided(k, "LSTTC", extent, 12), x.values),
-             {"keys", "slot stride 0", "L, S, H, T, C"});
+             {"keys", "merged_cache: keys: slot stride is 0", "L, S, H, T, C"});
   check_text(refusal_of_tensors(x.keys, strided(v, {100, 50, 25, 8, 0}, extent, 8)),
-             {"values", "channel stride 0"});
+             {"values", "merged_cache: values: channel stride is 0"});
   // An address that no float can have. Only compared, never read.
   auto* const odd = reinterpret_cast<float*>(reinterpret_cast<std::uintptr_t>(k) + 2);
-  check_text(refusal_of_tensors(strided(odd, "LSHTC", extent, 12), x.values),
-             {"keys", "2 modulo 4", "multiples of 4"});
+  check_text(
+      refusal_of_tensors(strided(odd, "LSHTC", extent, 12), x.values),
+      {"keys", "merged_cache: keys: address modulo 4 is 2", "it must be 0, the alignment of an element"});
 }
 
 TEST_CASE("scores configured wrongly") {
-  refuses_policy(kvmeld::preset::snapkv::with_window(0), {"score::local.window is 0", "from 1 on"});
+  refuses_policy(kvmeld::preset::snapkv::with_window(0),
+                 {"score::local.window is 0", "merged_cache: policy: score::local.window is 0"});
   for (std::uint32_t kernel : {0u, 4u})
-    refuses_policy(kvmeld::preset::snapkv::with_window(8, {kernel, kvmeld::pooling_mode::max}),
-                   {"pooling.kernel is", std::to_string(kernel).c_str(), "odd numbers"});
+    refuses_policy(
+        kvmeld::preset::snapkv::with_window(8, {kernel, kvmeld::pooling_mode::max}),
+        {"pooling.kernel is", std::to_string(kernel).c_str(), "merged_cache: policy: pooling.kernel is"});
 }
 
 TEST_CASE("selectors configured wrongly") {
@@ -113,16 +119,18 @@ TEST_CASE("identifiers and admissions configured wrongly") {
   auto chelsea = kvmeld::preset::chelsea::llama2();
   for (std::uint32_t chunk : {0u, 1u}) {
     chelsea.identify.chunk = chunk;
-    refuses_policy(chelsea,
-                   {"identify::chunked_bipartite.chunk is", std::to_string(chunk).c_str(), "from 2 on"});
+    refuses_policy(chelsea, {"identify::chunked_bipartite.chunk is", std::to_string(chunk).c_str(),
+                             "merged_cache: policy: identify::chunked_bipartite.chunk is"});
   }
   chelsea.identify.chunk = 256;
   auto const schedule = [&](kvmeld::round_schedule s, std::initializer_list<char const*> parts) {
     chelsea.identify.admission.schedule = s;
     refuses_policy(chelsea, parts);
   };
-  schedule({0.0, 0.1, 2, 0.05}, {"top_share.schedule.initial is 0", "(0, 1]"});
-  schedule({1.25, 0.1, 2, 0.05}, {"top_share.schedule.initial is 1.25", "(0, 1]"});
+  schedule({0.0, 0.1, 2, 0.05},
+           {"top_share.schedule.initial is 0", "merged_cache: policy: admit::top_share.schedule.initial is"});
+  schedule({1.25, 0.1, 2, 0.05}, {"top_share.schedule.initial is 1.25",
+                                  "merged_cache: policy: admit::top_share.schedule.initial is"});
   schedule({0.3, -0.5, 2, 0.05}, {"top_share.schedule.alpha is -0.5", "0 to 1"});
   schedule({0.3, 0.1, 2, 1.5}, {"top_share.schedule.floor is 1.5", "0 to 1"});
   auto kvmerger = kvmeld::preset::kvmerger::for_budget();
@@ -147,7 +155,8 @@ TEST_CASE("merge functions configured wrongly") {
   p.merge.fixed_sigma = 5.0f;
   CHECK(refusal_of_policy(p).empty());
   p.merge.scale_values_by_set_size = true;
-  refuses_policy(p, {"merge::gaussian", "degrees", "scale_values_by_set_size", "one of them"});
+  refuses_policy(p, {"merge::gaussian", "degrees", "scale_values_by_set_size",
+                     "merged_cache: policy: merge::gaussian.scale_values_by_set_size is true"});
 }
 
 TEST_CASE("the first problem is named, in the order score, selector, identifier, merge function") {

@@ -25,7 +25,7 @@ template <class Policy> std::string refusal_of_policy(Policy const& policy, std:
 
 TEST_CASE("a policy that shares entries wants room for members") {
   check_text(refusal_of_policy(kvmeld::preset::ems::shared(), 0),
-             {"limits.members is 0", "shares entries", "preset::ems::members_for(budget)"});
+             {"merged_cache: limits: members is 0", "shares entries", "preset::ems::members_for(budget)"});
   CHECK(refusal_of_policy(kvmeld::preset::ems::shared(), 1).empty());
   CHECK(refusal_of_policy(kvmeld::preset::ems::collapsed(), 0).empty());
   CHECK(kvmeld::preset::ems::members_for(256) == 768);  // (gamma - 1) of the budget
@@ -35,17 +35,17 @@ TEST_CASE("a policy that shares entries wants room for members") {
 TEST_CASE("EMS configured wrongly") {
   auto p = kvmeld::preset::ems::shared();
   p.score.window = 0;
-  check_text(refusal_of_policy(p), {"score::global_local.window is 0", "from 1 on"});
+  check_text(refusal_of_policy(p), {"score::global_local.window is 0", "merged_cache: policy: s"});
   p = kvmeld::preset::ems::shared();
   p.score.pooling.kernel = 4;
-  check_text(refusal_of_policy(p), {"pooling.kernel is 4", "odd numbers"});
+  check_text(refusal_of_policy(p), {"pooling.kernel is 4", "merged_cache: policy: pooling.kernel is 4"});
   for (double gamma : {0.5, -1.0, 1e7, std::numeric_limits<double>::quiet_NaN()}) {
 #if defined(__FAST_MATH__)
     if (!(gamma < 1e9)) continue;  // nothing is NaN there
 #endif
     p = kvmeld::preset::ems::shared();
     p.select.magnification = gamma;
-    check_text(refusal_of_policy(p), {"select::bands.magnification is", "from 1 on"});
+    check_text(refusal_of_policy(p), {"select::bands.magnification is", "merged_cache: policy: s"});
   }
   auto const wrong = quantity::of_budget(1.5);
   p = kvmeld::preset::ems::shared();
@@ -70,12 +70,15 @@ TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never 
   memory.fill_sequence(d, 0, 0, 30, support::texture::clusters);
   using cache_test::refused;
   refused(cache, memory, [](auto& c) { c.compress({0}, kvmeld::budget::entries(10)); },
-          {"ranks entries by attention", "never observed any"});
+          {"ranks entries by attention",
+           "compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0"});
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
     support::set_scores(cache.ledger(), t, support::random_scores(d, 30));
   });
   refused(cache, memory, [](auto& c) { c.compress({0}, kvmeld::budget::entries(6)); },
-          {"budget is 6 entries", "6 of the 30", "are pinned", "from 7 on"});
+          {"compress: budget of track (layer 0, sequence 0, head 0) is 6", "6 of the 30", "are pinned",
+           "it must be at least 7, because 6 of the 30 entries are pinned (0 sinks or frozen, 6 recents, 0 "
+           "by score)"});
   cache.compress({0}, kvmeld::budget::entries(7));
   CHECK(cache.longest(0) == 7);
 }

@@ -48,15 +48,18 @@ struct world {
 TEST_CASE("apply refuses where there is no plan, or one the cache has outgrown") {
   world w;
   w.cache.append({0}, {1});
-  w.refuses({"apply", "sequence slot 0", "1 pending", "commit"});
+  w.refuses(
+      {"apply", "sequence slot 0", "apply: number of pending entries of sequence slot 0 is 1", "commit"});
   w.cache.commit({0}, {1});
-  w.refuses({"apply", "layer 0, sequence 0, head 0", "made for 20", "holds 21", "plan again"});
+  w.refuses({"apply", "layer 0, sequence 0, head 0",
+             "apply: plan: old_length of track (layer 0, sequence 0, head 0) is 20",
+             "it must be 21, the entries that the track holds (plan again)", "plan again"});
   w.cache.compress({0}, budget::entries(20));
-  w.refuses({"apply", "no plan", "call plan"});
+  w.refuses({"apply", "apply: plan is missing", "call plan"});
   w.cache.plan({0}, budget::entries(10));
   w.cache.apply();
   CHECK(w.cache.longest(0) == 10);
-  w.refuses({"apply", "no plan"});
+  w.refuses({"apply", "apply: plan is missing"});
 }
 
 TEST_CASE("a plan of rejected drafts' time still holds") {
@@ -73,36 +76,44 @@ TEST_CASE("apply refuses plans that are not sound") {
   kvmeld::plan_ref const& p = w.cache.current_plan();
   SUBCASE("a fate that is none") {
     p.what[w.at(1, 7)] = static_cast<fate>(9);
-    w.refuses({"head 1), slot 7", "fate is 9", "0 to 4"});
+    w.refuses({"apply: plan: fate of slot 7 of track (layer 0, sequence 0, head 1) is 9", "it must be 0 to 4",
+               "0 to 4"});
   }
   SUBCASE("weights that are not finite") {
     for (float** list : {const_cast<float**>(&p.key_weight), const_cast<float**>(&p.value_weight),
                          const_cast<float**>(&p.degree_weight)}) {
       (*list)[w.at(0, 4)] = kvmeld::bits_float(0x7f800000u);
-      w.refuses({"slot 4", "not finite", "finite numbers"});
+      w.refuses({"slot 4", "_weight of slot 4 of track (layer 0, sequence 0, head 0) is inf",
+                 "it must be a number of magnitude at most 1073741824"});
       (*list)[w.at(0, 4)] = 1.0f;
     }
   }
   SUBCASE("a kept entry that goes elsewhere") {
     p.target[w.at(0, 6)] = 5;
-    w.refuses({"slot 6", "kept", "target is 5", "give 6"});
+    w.refuses({"slot 6", "kept", "apply: plan: target of slot 6 of track (layer 0, sequence 0, head 0) is 5",
+               "it must be 6, because the entry is kept"});
   }
   SUBCASE("the frozen beginning moves") {
     w.send(0, 2, 8, fate::merge);
-    w.refuses({"slot 2", "frozen beginning of 3", "keep"});
+    w.refuses({"apply: plan: fate of slot 2 of track (layer 0, sequence 0, head 0) is ",
+               "frozen beginning of 3", "keep"});
     w.send(0, 2, 2, fate::drop);
-    w.refuses({"slot 2", "frozen beginning of 3", "keep"});
+    w.refuses({"apply: plan: fate of slot 2 of track (layer 0, sequence 0, head 0) is ",
+               "frozen beginning of 3", "keep"});
   }
   SUBCASE("a frozen target") {
     w.send(0, 8, 2, fate::merge);
-    w.refuses({"slot 8", "slot 2", "frozen"});
+    w.refuses(
+        {"slot 8", "apply: plan: target of slot 8 of track (layer 0, sequence 0, head 0) is 2", "frozen"});
   }
   SUBCASE("a row that is no number, as source and as target") {
     w.send(0, 19, 8, fate::merge);
-    w.refuses({"slot 19", "NaN or infinity", "keep and drop"});
+    w.refuses(
+        {"NaN or infinity", "apply: plan: fate of slot 19 of track (layer 0, sequence 0, head 0) is merge"});
     w.send(0, 19, 19, fate::keep);
     w.send(0, 8, 19, fate::merge);
-    w.refuses({"slot 8", "slot 19", "NaN or infinity"});
+    w.refuses({"slot 8", "apply: plan: target of slot 8 of track (layer 0, sequence 0, head 0) is 19",
+               "NaN or infinity"});
     w.send(0, 8, 8, fate::keep);
     w.send(0, 19, 19, fate::drop);
     w.cache.apply();
@@ -110,29 +121,35 @@ TEST_CASE("apply refuses plans that are not sound") {
   }
   SUBCASE("a target beyond the track") {
     w.send(0, 8, 20, fate::merge);
-    w.refuses({"slot 8", "1 slots from 20", "within 20"});
+    w.refuses({"slot 8", "apply: plan: target of slot 8 of track (layer 0, sequence 0, head 0) is 20",
+               "of slot 8 of track (layer 0, sequence 0, head 0) is"});
   }
   SUBCASE("spans of nothing and beyond the track") {
     w.send(0, 8, 10, fate::spread, 0);
-    w.refuses({"slot 8", "0 slots from 10", "1 or more within 20"});
+    w.refuses({"slot 8", "apply: plan: span of slot 8 of track (layer 0, sequence 0, head 0) is 0",
+               "it must be 1 to 10, the entries from target 10 on"});
     w.send(0, 8, 10, fate::spread, 11);
-    w.refuses({"slot 8", "11 slots from 10", "within 20"});
+    w.refuses({"slot 8", "apply: plan: span of slot 8 of track (layer 0, sequence 0, head 0) is 11",
+               "of slot 8 of track (layer 0, sequence 0, head 0) is"});
     w.send(0, 8, 10, fate::spread, 0xffffffffu);
-    w.refuses({"slot 8", "within 20"});
+    w.refuses({"slot 8", "of slot 8 of track (layer 0, sequence 0, head 0) is"});
   }
   SUBCASE("a target that is not kept") {
     w.send(0, 8, 9, fate::merge);
     w.send(0, 9, 10, fate::merge);
-    w.refuses({"slot 8", "slot 9", "not kept"});
+    w.refuses({"slot 8", "apply: plan: target of slot 8 of track (layer 0, sequence 0, head 0) is 9",
+               "it must be a slot that is kept"});
   }
   SUBCASE("a target of a set and of a spread") {
     w.send(0, 8, 12, fate::merge);
     w.send(0, 9, 11, fate::spread, 3);
-    w.refuses({"slot 9", "slot 12", "both a set and a spread"});
+    w.refuses({"apply: plan: target of slot 9 of track (layer 0, sequence 0, head 0) is 12",
+               "it must be a slot that takes in either a set or a spread, not both"});
   }
   SUBCASE("more members than there is room for") {
     for (kvmeld::slot_t s : {8u, 9u, 10u, 11u, 12u}) w.send(1, s, 6, fate::share);
-    w.refuses({"head 1", "5 members", "limits.members = 4"});
+    w.refuses({"head 1", "apply: plan: number of members of track (layer 0, sequence 0, head 1) is 5",
+               "it must be at most 4, the limits.members"});
     w.send(1, 12, 12, fate::keep);
     w.cache.apply();
     CHECK(w.cache.ledger().members.count[1] == 4);

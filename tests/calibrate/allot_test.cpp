@@ -187,23 +187,23 @@ TEST_CASE("every head is measured alone at every share below 1") {
 
 TEST_CASE("what cannot be allotted is refused by name") {
   std::vector<cost_curve> const good{{{0.5, 1.0}, {1.0, 0.0}}};
-  CHECK(refusal_of([&] { allot({}, 0.5); }) == "there is no cost curve; give one per head");
+  CHECK(refusal_of([&] { allot({}, 0.5); }) ==
+        "allot: curves: number of cost curves is 0; it must be at least 1, one per head");
   CHECK(refusal_of([&] {
           allot({{{1.0}, {0.0}}}, 0.5);
-        }) == "the cost curve of head 0 has 1 shares and 1 costs; two or more of each are needed");
+        }) == "allot: curves: number of shares of head 0 is 1; it must be at least 2");
   CHECK(refusal_of([&] {
           allot({good[0], {{0.5, 0.5, 1.0}, {1, 1, 0}}}, 0.5);
-        }) == "share 1 of the cost curve of head 1 is 0.5; ascending shares above 0 and up to 1 are allowed");
+        }) == "allot: curves: share 1 of head 1 is 0.5; it must be above 0.5 and at most 1");
   CHECK(refusal_of([&] {
           allot({{{0.5, 1.0}, {std::nan(""), 0.0}}}, 0.5);
-        }) == "cost 0 of the cost curve of head 0 is nan; finite numbers are allowed");
+        }) == "allot: curves: cost 0 of head 0 is nan; it must be a finite number");
   CHECK(refusal_of([&] {
           allot({{{0.5, 0.9}, {1.0, 0.0}}}, 0.5);
-        }) == "the last share of the cost curve of head 0 is 0.9; it has to be 1");
-  CHECK(refusal_of([&] { allot(good, 0.5, 0.0); }) ==
-        "the floor is 0; shares above 0 and up to 1 are allowed");
-  CHECK(refusal_of([&] { allot(good, 0.04); }) == "the ratio is 0.04; allowed are the floor, 0.05, to 1");
-  CHECK(refusal_of([&] { allot(good, 1.5); }) == "the ratio is 1.5; allowed are the floor, 0.05, to 1");
+        }) == "allot: curves: last share of head 0 is 0.9; it must be 1");
+  CHECK(refusal_of([&] { allot(good, 0.5, 0.0); }) == "allot: floor is 0; it must be above 0 and at most 1");
+  CHECK(refusal_of([&] { allot(good, 0.04); }) == "allot: ratio is 0.04; it must be 0.05, the floor, to 1");
+  CHECK(refusal_of([&] { allot(good, 1.5); }) == "allot: ratio is 1.5; it must be 0.05, the floor, to 1");
 }
 
 TEST_CASE("a calibration is refused by a cache of another shape, and where it contradicts itself") {
@@ -222,23 +222,23 @@ TEST_CASE("a calibration is refused by a cache of another shape, and where it co
 
   kvmeld::shape other = s;
   other.key_dim = 16;
-  CHECK(calibration_problem(c, other) == "the calibration of toy is for 1 layers of 2 KV heads, 4 query "
-                                         "heads each, 8 and 8 channels; the cache has 1 layers of 2 KV "
-                                         "heads, 4 query heads each, 16 and 8 channels");
+  CHECK(calibration_problem(c, other) ==
+        "calibration: shape of toy is 1 layers of 2 KV heads, 4 query heads each, 8 and 8 channels; it must "
+        "be 1 layers of 2 KV heads, 4 query heads each, 16 and 8 channels, as the cache has");
   calibration bad = c;
   bad.unmatched.push_back(1);
   CHECK(calibration_problem(bad, s) ==
-        "the calibration has 3 shares of unmatched entries; one per head, 2, is needed");
+        "calibration: number of shares of unmatched entries is 3; it must be 2, one per head");
   bad = c;
   bad.thresholds[0].theta.push_back({});
   CHECK(calibration_problem(bad, s) ==
-        "the calibration has thresholds of 2 layers for the ratio 0.5; 1 are needed");
+        "calibration: number of layers of the thresholds for the ratio 0.5 is 2; it must be 1");
   bad = c;
   bad.methods[0].curves.pop_back();
   CHECK(calibration_problem(bad, s) ==
-        "the calibration has 1 cost curves for chelsea; one per head, 2, is needed");
+        "calibration: number of cost curves for chelsea is 1; it must be 2, one per head");
   bad = c;
   bad.methods[0].curves[1].share[1] = 0.9;
   CHECK(calibration_problem(bad, s) ==
-        "chelsea: the last share of the cost curve of head 1 is 0.9; it has to be 1");
+        "calibration: chelsea: curves: last share of head 1 is 0.9; it must be 1");
 }

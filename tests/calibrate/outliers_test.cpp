@@ -103,10 +103,10 @@ TEST_CASE("the largest shares are outliers, and the others pay for them") {
   CHECK(outlier_shares(std::vector<bool>(3, true), 1.0) == std::vector<double>(3, 1.0));
 
   CHECK(refusal_of([&] { outlier_heads(unmatched, 1.0); }) ==
-        "the fraction of outlier heads is 1; allowed are 0 to below 1");
+        "outlier_heads: fraction is 1; it must be at least 0 and below 1");
   CHECK(refusal_of([&] { outlier_heads({}); }) ==
-        "there is no share of unmatched entries; give one per head");
+        "outlier_heads: number of shares is 0; it must be at least 1, one per head");
   CHECK(refusal_of([&] { outlier_shares(four, 0.04); }) ==
-        "the ratio is 0.04 and 4 of 100 heads keep everything; ratios above their share and up to 1 are "
-        "allowed");
+        "outlier_shares: ratio is 0.04; it must be above the share of heads that keep everything, 4 of 100, "
+        "and at most 1");
 }

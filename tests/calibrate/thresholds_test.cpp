@@ -127,7 +127,7 @@ TEST_CASE("thresholds for no ratio or no text are refused") {
     }
     return "none";
   };
-  CHECK(call(0.0, m.fill()) == "the ratio is 0; allowed are shares above 0 and up to 1");
+  CHECK(call(0.0, m.fill()) == "thresholds_for: ratio is 0; it must be above 0 and at most 1");
   CHECK(call(0.5, [](auto& cache) { cache.open(0, 1); }) ==
-        "the sample has 1 tokens; two or more are needed");
+        "thresholds_for: number of tokens of the sample is 1; it must be at least 2");
 }

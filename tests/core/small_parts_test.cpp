@@ -19,11 +19,11 @@ TEST_CASE("a refusal throws its text, success is a quiet status") {
   CHECK(kvmeld::report({}).ok());
   CHECK(kvmeld::status{}.ok());
   CHECK(static_cast<bool>(kvmeld::status{}));
-  kvmeld::status const bad("x is 3; allowed are 1 to 2");
+  kvmeld::status const bad("call: x is 3; it must be 1 to 2");
   CHECK_FALSE(bad.ok());
   CHECK_FALSE(static_cast<bool>(bad));
-  CHECK(bad.text() == "x is 3; allowed are 1 to 2");
-  CHECK_THROWS_WITH_AS(kvmeld::report("x is 3; allowed are 1 to 2"), "x is 3; allowed are 1 to 2",
+  CHECK(bad.text() == "call: x is 3; it must be 1 to 2");
+  CHECK_THROWS_WITH_AS(kvmeld::report("call: x is 3; it must be 1 to 2"), "call: x is 3; it must be 1 to 2",
                        kvmeld::invalid_argument);
   CHECK(std::is_base_of_v<std::invalid_argument, kvmeld::invalid_argument>);
   CHECK(kvmeld::message("a ", 1, "b ", 2u, 'c') == "a 1b 2c");

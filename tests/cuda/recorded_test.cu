@@ -420,14 +420,14 @@ TEST_CASE("scratch that a device has no memory for is refused before anything is
           kvmeld::launch_all(executor, "a test", [&] {
             executor.run(phase, extent, extent.tracks(), kvmeld::track_source{extent, {list.data(), 3}});
           });
-        }) == "a test: the executor has no memory for " + std::to_string(phase.scratch_bytes(1)) +
-                  " bytes of scratch per tile; free memory, then make the call again");
+        }) == "a test: scratch per tile in bytes is " + std::to_string(phase.scratch_bytes(1)) +
+                  "; it must be no more than the executor can allocate");
   CHECK(executor.launches() == before);
   CHECK(executor.error() == cudaSuccess);
   std::vector<std::uint32_t> const many(executor_type::staged_numbers);
   CHECK(refusal_of([&] { executor.stage(many); }) ==
-        "cuda_executor: the device has no memory for a list of " + std::to_string(many.size()) +
-            " numbers; free some");
+        "cuda_executor: list in numbers is " + std::to_string(many.size()) +
+            "; it must be no more than the executor can allocate");
 }
 
 TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and no byte less") {
@@ -458,8 +458,8 @@ TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and 
     if (missing == 0) {
       make();
     } else {
-      CHECK(refusal_of(make) == "merged_cache: the executor has no memory for " + std::to_string(cache) +
-                                    " bytes of ledger and workspace");
+      CHECK(refusal_of(make) == "merged_cache: memory in bytes is " + std::to_string(cache) +
+                                    "; it must be no more than the executor can allocate");
     }
   }
 }

@@ -197,12 +197,13 @@ TEST_CASE("merging on under -ffast-math: the same tokens") {
 TEST_CASE("the engine in C says why it refuses") {
   CHECK_THROWS_WITH(
       token_major::reader(engines_test::model(), 64, "slim"),
-      "token_major: policy is \"slim\"; allowed are recommended, chelsea, kvmerger, h2o, snapkv and "
+      "token_major: bridge: policy is \"slim\"; it must be recommended, chelsea, kvmerger, h2o, snapkv or "
       "streaming_llm");
   token_major::reader r(engines_test::model(), 2, "chelsea");
   r.read(65);
   r.read(66);
-  CHECK_THROWS_WITH(r.read(67), doctest::Contains("allowed are up to 0 (capacity 2)"));
+  CHECK_THROWS_WITH(r.read(67),
+                    doctest::Contains("counts[0] is 1; it must be at most 0, the free entries of "));
   token_major::reader plain(engines_test::model(), 1, nullptr);
   plain.read(65);
   CHECK_THROWS_WITH(plain.compress(1), doctest::Contains("token_major: "));

@@ -182,13 +182,14 @@ TEST_CASE("requests that could never run are refused by name") {
   CHECK(refusal(o, {3, text, 0, 5}) == "request 3: 6 pages; the pool has 5");
   CHECK(refusal(o, {3, text, 0, 2000}) == "request 3: 2200 tokens; the model allows 2048");
   o.sizes.pages = 100;
-  CHECK(refusal(o, {3, text, 30, 5}) == "request 3: 30 shared tokens, which stay whole; allowed is half the "
-                                        "budget of 48, since policies pin recent "
-                                        "entries too");
+  CHECK(refusal(o, {3, text, 30, 5}) ==
+        "request 3: shared_tokens is 30; it must be at most 24, half the budget, because they stay whole and "
+        "policies pin recent entries too");
   o.trigger = 0;
   CHECK(refusal(o, {3, text, 0, 400}) == "request 3: 600 entries; the capacity is 512");
   o.trigger = 48;
-  CHECK(refusal(o, {3, text, 0, 5}) == "engine: budget is 48; allowed are 1 to below the trigger of 48");
+  CHECK(refusal(o, {3, text, 0, 5}) ==
+        "engine: budget is 48; it must be at least 1 and below 48, the trigger");
 }
 
 TEST_CASE("the pool counts users and tells who miscounts") {

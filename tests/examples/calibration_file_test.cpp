@@ -66,20 +66,23 @@ TEST_CASE("a file that is no calibration, or contradicts itself, is refused by w
   std::string const good = tiny_llama::to_json(example());
   CHECK(refusal(good) == "none");
   CHECK(refusal(replaced(good, "\"kvmeld_calibration\": 1", "\"kvmeld_calibration\": 2")) ==
-        "c.json: kvmeld_calibration is 2; version 1 is needed");
-  CHECK(refusal("{}") == "c.json: kvmeld_calibration is missing");
+        "c.json: kvmeld_calibration is 2; it must be 1, the version of the format that is read");
+  CHECK(refusal("{}") ==
+        "c.json: kvmeld_calibration is missing; it must be 1, the version of the format that is read");
+  CHECK(refusal("{\"version\": 99}") == "c.json: kvmeld_calibration is missing (version is 99); it must be "
+                                        "1, the version of the format that is read");
   CHECK(refusal(replaced(good, "\"model\": \"toy\"", "\"model\": 7")) ==
-        "c.json: model is 7; a text is needed");
+        "c.json: model is 7; it must be a text");
   CHECK(refusal(replaced(good, "\"layers\": 2", "\"layers\": -2")) ==
-        "c.json: layers is -2; a whole number from 0 to 4294967295 is needed");
+        "c.json: layers is -2; it must be a whole number from 0 to 4294967295");
   CHECK(refusal(replaced(good, "\"ratio\": 0.5", "\"ratio\": \"half\"")) ==
-        "c.json: thresholds[0].ratio is 'half'; a number is needed");
+        "c.json: thresholds[0].ratio is 'half'; it must be a number");
   CHECK(refusal(replaced(good, "2.5", "[2.5]")) ==
-        "c.json: methods[0].heads[1].cost[0] is a JSON array of 1; a number is needed");
+        "c.json: methods[0].heads[1].cost[0] is a JSON array of 1; it must be a number");
   CHECK(refusal(replaced(good, "\"method\": \"chelsea\"", "\"name\": \"chelsea\"")) ==
         "c.json: methods[0].method is missing");
   CHECK(refusal(replaced(good, "\"layers\": 2", "\"layers\": 3")) ==
-        "c.json: the calibration has 2 shares of unmatched entries; one per head, 3, is needed");
+        "c.json: calibration: number of shares of unmatched entries is 2; it must be 3, one per head");
   CHECK(refusal(good.substr(0, good.size() / 2)).find("is not valid JSON") != std::string::npos);
   // Cut anywhere, a file is refused, and nothing else happens.
   for (std::size_t n = 0; n + 2 < good.size(); n += 7) CHECK(refusal(good.substr(0, n)) != "none");

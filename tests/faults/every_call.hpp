@@ -95,7 +95,8 @@ void every_allocation(outcome& sum, char const* name, Subject const& before, Cal
         failed = true;
       } catch (kvmeld::invalid_argument const& refusal) {
         failed = true;
-        CHECK(std::string(refusal.what()).find(" memory for ") != std::string::npos);
+        CHECK(std::string(refusal.what()).find("no more than the executor can allocate") !=
+              std::string::npos);
       }
       over = fault.waits();
     }

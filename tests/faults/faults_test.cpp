@@ -133,7 +133,8 @@ TEST_CASE("moving a cache allocates nothing") {
   }
   CHECK(over);
   CHECK(other.longest(0) == 60);
-  CHECK_THROWS_WITH_AS(s.cache.longest(0), "the cache was moved from; use the one it was moved to",
+  CHECK_THROWS_WITH_AS(s.cache.longest(0),
+                       "merged_cache: cache is moved from; it must be the one that it was moved to",
                        kvmeld::invalid_argument);
 }
 
@@ -148,7 +149,7 @@ TEST_CASE("construction without memory is refused by name, and leaks nothing") {
                                          memory.tensors(), kvmeld::limits{extent}};
       } catch (std::bad_alloc const&) {
       } catch (kvmeld::invalid_argument const& refusal) {
-        CHECK(std::string(refusal.what()).find("merged_cache: the executor has no memory for ") == 0);
+        CHECK(std::string(refusal.what()).find("merged_cache: memory in bytes is ") == 0);
       }
       over = fault.waits();
     }
@@ -159,7 +160,8 @@ TEST_CASE("construction without memory is refused by name, and leaks nothing") {
   CHECK(executor.allocate(std::size_t{1} << 62).data() == nullptr);
   CHECK_THROWS_WITH_AS(
       executor.reserve(std::size_t{1} << 60),
-      "host_executor: there is no memory for 1152921504606846976 bytes of scratch per worker; free some",
+      "host_executor: scratch per worker in bytes is 1152921504606846976; it must be no more than the "
+      "executor can allocate",
       kvmeld::invalid_argument);
 }
 

@@ -190,13 +190,13 @@ TEST_CASE("guards and calls that make no sense are refused") {
   check_text(construction(kvmeld::guard::certified{0.1f, -1.0f}),
              {"guard::certified.query_norm is -1", "above 0"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, -2.0f}),
-             {"guard::certified.value_norm is -2", "0 (the largest norm seen)"});
+             {"guard::certified.value_norm is -2", "policy: guard::certified.value_norm is -2"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, -3.0f}),
-             {"guard::certified.scale is -3", "0 (1 / sqrt(key_dim))"});
+             {"guard::certified.scale is -3", "policy: guard::certified.scale is -3"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, 0.0f, -4.0f}),
-             {"guard::certified.softcap is -4", "0 (none)"});
+             {"guard::certified.softcap is -4", "policy: guard::"});
   check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, 0.0f, 0.0f, 0}),
-             {"guard::certified.rounds is 0", "from 1 on"});
+             {"guard::certified.rounds is 0", "it must be at least 1"});
   auto paper = preset::kvmerger::guarded(0.1f, 1.0f);
   paper.merge.degrees = false;
   check_text(kvmeld::configuration_problem(paper), {"leaves degrees out", "whose degrees add"});
@@ -205,7 +205,7 @@ TEST_CASE("guards and calls that make no sense are refused") {
   CHECK(construction(g).empty());
   check_text(construction(probed{-1.0f}), {"guard::probed.epsilon is -1", "above 0"});
   g.params.window = 5;
-  check_text(construction(g), {"guard::probed.params.window is 5", "0 (none)"});
+  check_text(construction(g), {"guard::probed.params.window is 5", "policy: guard::"});
   g.params = {};
   g.params.use_degree = false;
   check_text(construction(g), {"guard::probed.params.use_degree is false", "true"});
@@ -214,14 +214,16 @@ TEST_CASE("guards and calls that make no sense are refused") {
   check_text(construction(g), {"guard::probed.params.rope", "lie rotated"});
   g = probed{1.0f};
   g.rounds = 0;
-  check_text(construction(g), {"guard::probed.rounds is 0", "from 1 on"});
+  check_text(construction(g), {"guard::probed.rounds is 0", "it must be at least 1"});
   kvmeld::limits sizes;
   sizes.scope = kvmeld::plan_scope::layer;
-  check_text(construction(probed{1.0f}, sizes), {"limits.scope", "guarded", "plan_scope::head"});
+  check_text(construction(probed{1.0f}, sizes),
+             {"merged_cache: limits: scope is plan_scope::layer", "guarded", "plan_scope::head"});
   sizes = {};
   sizes.ignore_degree = true;
   check_text(construction(probed{1.0f}, sizes),
-             {"limits.ignore_degree is true", "guarded", "allowed is false"});
+             {"merged_cache: limits: ignore_degree is true", "guarded",
+              "it must be false, because a guarded policy's bound counts with log degrees"});
 
   sizes = {};
   sizes.budgets_over = kvmeld::split::layer;
@@ -229,14 +231,15 @@ TEST_CASE("guards and calls that make no sense are refused") {
   cache.open(0, 32);
   auto const budget = kvmeld::budget::entries(10);
   cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget.over(kvmeld::split::layer)); },
-                      {"split::layer", "a guard may leave a track above its share", "split::head"});
+                      {"split::layer", "compress: split of the budget is split::layer", "split::head"});
   cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
                       {"guard::probed.probes.count is 0", "set_guard"});
   g = probed{1.0f};
   g.probes.count = 1;
   cache.set_guard(g);
   cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
-                      {"null pointer", "query, lse and room"});
+                      {"compress: guard::probed.probes.query.data is null",
+                       "it must be an array of the probes (give probes by set_guard)"});
   std::vector<float> some(1000);
   g.probes.query.data = some.data();
   g.probes.lse.data = some.data();

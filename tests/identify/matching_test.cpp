@@ -158,15 +158,15 @@ TEST_CASE(
 
 TEST_CASE("identifiers and admissions refuse what cannot be, by name") {
   CHECK(policy_of(0, 1, kvmeld::admit::exact_budget{}).identify.problem() ==
-        "identify::chunked_bipartite.chunk is 1; allowed are numbers from 2 on");
+        "policy: identify::chunked_bipartite.chunk is 1; it must be at least 2");
   CHECK(kvmeld::admit::top_share{{0, 0, 0, 0}}.problem() ==
-        "admit::top_share.schedule.initial is 0.000000; allowed are (0, 1]");
+        "policy: admit::top_share.schedule.initial is 0; it must be above 0 and at most 1");
   CHECK(kvmeld::admit::top_share{{0.5, 2, 0, 0}}.problem() ==
-        "admit::top_share.schedule.alpha is 2.000000; allowed are 0 to 1");
+        "policy: admit::top_share.schedule.alpha is 2; it must be 0 to 1");
   CHECK(kvmeld::admit::top_share{{0.5, 0, 0, -1}}.problem() ==
-        "admit::top_share.schedule.floor is -1.000000; allowed are 0 to 1");
+        "policy: admit::top_share.schedule.floor is -1; it must be 0 to 1");
   CHECK(kvmeld::admit::threshold{1.5f}.problem() ==
-        "admit::threshold.theta is 1.500000; allowed are cosines from -1 to 1");
+        "policy: admit::threshold.theta is 1.5; it must be -1 to 1, a cosine");
   CHECK(kvmeld::admit::exact_budget{0}.problem() ==
-        "admit::exact_budget.bisections is 0; allowed are 1 to 64");
+        "policy: admit::exact_budget.bisections is 0; it must be 1 to 64");
 }

@@ -56,25 +56,25 @@ struct pool {
 TEST_CASE("layouts of engines say why they cannot serve") {
   pool p;
   CHECK(refusal_of_keys(p.rows()).empty());
-  check_text(refusal_of_keys(p.rows(0)), {"keys: paged: page_size is 0", "from 1 on"});
-  check_text(refusal_of_keys(p.rows(7, "PLHC")), {"keys: paged: token stride 0", "P, L, H, T, C"});
+  check_text(refusal_of_keys(p.rows(0)), {"keys: paged: page_size is 0", "is 0; it must be at least 1"});
+  check_text(refusal_of_keys(p.rows(7, "PLHC")), {"keys: paged: token stride is 0", "P, L, H, T, C"});
   auto const strides = kvmeld::dense_pages("PLHTC", 40, 7, extent, 8);
   kvmeld::shape longer = extent;
   longer.capacity = 21;
   check_text(refusal_of_keys(kvmeld::paged(p.rows().pages(), 7, strides, longer, 8)),
-             {"paged: room for 21 slots", "the shape says 20"});
+             {"keys: paged: capacity is 21", "it must be 20, the shape's capacity"});
   kvmeld::page_strides flat = strides;
   flat.channel = 0;
   check_text(refusal_of_keys(kvmeld::paged(p.rows().pages(), 7, flat, extent, 8)),
-             {"paged: channel stride 0"});
+             {"keys: paged: channel stride is 0"});
   using pages = kvmeld::pool_pages<float>;
   check_text(refusal_of_keys(
                  kvmeld::paged(pages(nullptr, kvmeld::table_rows(p.table.data(), 3)), 7, strides, extent, 8)),
-             {"paged: a pointer is null"});
+             {"keys: paged: p"});
   check_text(refusal_of_keys(kvmeld::paged(pages(p.memory.data(), {}), 7, strides, extent, 8)),
-             {"paged: a pointer is null"});
+             {"keys: paged: p"});
   check_text(refusal_of_keys(kvmeld::paged(kvmeld::pointed_pages<float>{}, 7, strides, extent, 8)),
-             {"paged: a pointer is null"});
+             {"keys: paged: p"});
 
   std::vector<float> memory(extent.slots() * 8);
   kvmeld::cache_strides by_two = kvmeld::dense_strides("LSHTC", extent, 8);
@@ -82,18 +82,22 @@ TEST_CASE("layouts of engines say why they cannot serve") {
   kvmeld::strided<float> const rows(memory.data(), "LSHTC", extent, 8),
       groups(memory.data(), by_two, extent, 4);
   CHECK(refusal_of_keys(kvmeld::tiled(groups, 2)).empty());
-  check_text(refusal_of_keys(kvmeld::tiled(groups, 3)), {"keys have 12 channels", "shape says 8"});
+  check_text(refusal_of_keys(kvmeld::tiled(groups, 3)),
+             {"keys: number of channels is 12", "it must be 8, as the shape says"});
   kvmeld::strided<float> const none(memory.data(), "LSHTC", extent, 0);
   CHECK_FALSE(refusal_of_keys(kvmeld::tiled(none, 0)).empty());
-  check_text(kvmeld::tiled(groups, 0).problem(extent), {"tiled: width is 0", "from 1 on"});
+  check_text(kvmeld::tiled(groups, 0).problem(extent), {"tiled: width is 0", "is 0; it must be at least 1"});
   check_text(refusal_of_keys(kvmeld::tiled(kvmeld::strided<float>(nullptr, "LSHTC", extent, 4), 2)),
-             {"keys: tiled: groups have a null base pointer"});
+             {"keys: tiled: groups: base pointer is null"});
   CHECK(refusal_of_keys(kvmeld::ring(rows, 20, 19)).empty());
-  check_text(refusal_of_keys(kvmeld::ring(rows, 20, 20)), {"ring: 20 sinks", "up to 19"});
-  check_text(refusal_of_keys(kvmeld::ring(rows, 19, 2)), {"ring: room for 19 slots", "shape says 20"});
+  check_text(refusal_of_keys(kvmeld::ring(rows, 20, 20)),
+             {"keys: ring: sinks is 20", "it must be less than 20, the capacity"});
+  check_text(refusal_of_keys(kvmeld::ring(rows, 19, 2)),
+             {"keys: ring: capacity is 19", "it must be 20, the shape's capacity"});
   check_text(refusal_of_keys(kvmeld::ring(kvmeld::strided<float>(memory.data(), "LSHT", extent, 8), 20)),
-             {"keys: ring: rows have slot stride 0"});
-  check_text(kvmeld::latent(rows, 5, 4).problem(extent), {"latent: channels 4 to 8", "that have 8"});
+             {"keys: ring: rows: slot stride is 0"});
+  check_text(kvmeld::latent(rows, 5, 4).problem(extent),
+             {"latent: first + channels = 4 + 5 is 9", "it must be at most 8, the channels of the keys"});
 }
 
 TEST_CASE("quantised rows saturate, count it, and refuse what they cannot be") {
@@ -111,7 +115,7 @@ TEST_CASE("quantised rows saturate, count it, and refuse what they cannot be") {
   CHECK(fp8.problem(s).empty());
   check_text(kvmeld::scaled(rows, 0.0f).problem(s), {"scaled: scale is 0", "above 0"});
   check_text(kvmeld::scaled(kvmeld::strided<kvmeld::fp8_e4m3>(nullptr, "LSHTC", s, 64), 1.0f).problem(s),
-             {"scaled: codes have a null base pointer"});
+             {"scaled: codes: base pointer is null"});
 
   std::vector<std::int8_t> bytes(4 * 64);
   std::vector<float> scales(4);
@@ -125,9 +129,9 @@ TEST_CASE("quantised rows saturate, count it, and refuse what they cannot be") {
   by_row.encode_row(team, {}, 2, [](std::uint32_t) { return 0.0f; });
   CHECK(bytes[2 * 64 + 5] == 0);
   check_text(kvmeld::int8_rows(int8, kvmeld::strided<float>(scales.data(), "LSHTC", s, 2)).problem(s),
-             {"int8_rows: scales have 2 channels"});
+             {"int8_rows: number of channels of the scales is 2"});
   check_text(kvmeld::int8_rows(int8, kvmeld::strided<float>(nullptr, "LSHTC", s, 1)).problem(s),
-             {"int8_rows: scales have a null base pointer"});
+             {"int8_rows: scales: base pointer is null"});
 
   std::vector<std::uint8_t> blocks(4 * 68);
   kvmeld::q8_0_rows const q8(kvmeld::strided<std::uint8_t>(blocks.data(), "LSHTC", s, 68));
@@ -136,23 +140,26 @@ TEST_CASE("quantised rows saturate, count it, and refuse what they cannot be") {
   CHECK(blocks[3 * 68 + 34 + 2 + 8] == 127);
   CHECK(blocks[3 * 68 + 34] == 0x00);  // 0.5 as binary16
   CHECK(blocks[3 * 68 + 35] == 0x38);
-  check_text(kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(blocks.data(), "LSHTC", s, 67)).problem(s),
-             {"q8_0_rows: rows of 67 bytes", "multiples of 34"});
+  check_text(
+      kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(blocks.data(), "LSHTC", s, 67)).problem(s),
+      {"q8_0_rows: number of bytes of a row is 67", "it must be a multiple of 34, the bytes of a block"});
 }
 
 TEST_CASE("block tables are looked at before they are trusted") {
   pool p;
   CHECK(p.validate({20, 15, 0}).empty());
-  check_text(p.validate({20, 15}), {"2 lengths for 3 sequences"});
-  check_text(p.validate({21, 1, 1}), {"sequence 0 has 21 slots", "capacity 20"});
-  check_text(p.validate({1, 1, 20}, 8), {"has 2 pages of sequence 2", "20 slots take 3 pages of 7"});
+  check_text(p.validate({20, 15}), {"validate_pages: number of lengths is 2"});
+  check_text(p.validate({21, 1, 1}),
+             {"validate_pages: lengths[0] is 21", "it must be at most 20, the capacity"});
+  check_text(p.validate({1, 1, 20}, 8), {"validate_pages: number of table entries of sequence 2 is 2",
+                                         "it must be at least 3, because 20 slots take so many pages of 7"});
   p.table[4] = 40;
-  check_text(p.validate({20, 15, 0}), {"page 1 of sequence 1 is number 40", "0 to 39"});
+  check_text(p.validate({20, 15, 0}), {"validate_pages: page 1 of sequence 1 is 40", "0 to 39"});
   CHECK(p.validate({20, 7, 20}).empty());  // what no slot needs is not looked at
   p.table[4] = -1;
-  check_text(p.validate({20, 15, 0}), {"page 1 of sequence 1 is number -1"});
+  check_text(p.validate({20, 15, 0}), {"validate_pages: page 1 of sequence 1 is -1"});
   p.table[4] = 9;
-  check_text(p.validate({20, 15, 0}), {"page number 9, page 1 of sequence 1", "in use already"});
+  check_text(p.validate({20, 15, 0}), {"validate_pages: page 1 of sequence 1 is 9", "in use already"});
   p.shared[9] = 1;
   CHECK(p.validate({20, 15, 0}).empty());
 
@@ -166,9 +173,10 @@ TEST_CASE("block tables are looked at before they are trusted") {
   };
   CHECK(validate().empty());
   lengths[1] = 15;
-  check_text(validate(), {"has 2 pages of sequence 1", "15 slots take 3 pages"});
+  check_text(validate(), {"validate_pages: number of table entries of sequence 1 is 2",
+                          "it must be at least 3, because 15 slots take so many pages of 7"});
   first = {0, 3, 2, 8};
-  check_text(validate(), {"has 0 pages of sequence 1"});
+  check_text(validate(), {"validate_pages: number of table entries of sequence 1 is 0"});
 }
 
 TEST_CASE("rows per sequence and head: every head has pages of its own") {
@@ -216,8 +224,8 @@ TEST_CASE("a layout per layer: pools and tables of their own, also behind groups
   }
   kvmeld::tiled const rows(kvmeld::per_layer(layers.data(), 2), 8);
   CHECK(rows.channels() == 16);
-  CHECK(refusal_of_keys(kvmeld::tiled(kvmeld::per_layer(layers.data(), 3), 8)).find("24 channels") !=
-        std::string::npos);
+  CHECK(refusal_of_keys(kvmeld::tiled(kvmeld::per_layer(layers.data(), 3), 8))
+            .find("number of channels is 24") != std::string::npos);
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
     for (std::uint32_t sequence = 0; sequence < 2; ++sequence) {
       for (std::uint32_t head = 0; head < 2; ++head) {

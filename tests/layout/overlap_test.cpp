@@ -35,9 +35,12 @@ std::string refusal_of_cache(Keys const& keys, Values const& values, shape const
 }
 
 bool is_folded(std::string const& text, char const* name) {
-  return text.find(name) == 0 && text.find("two of their elements lie at one address") != std::string::npos;
+  return text.find(name) != std::string::npos &&
+         text.find(": address of two elements is the same; it must be different") != std::string::npos;
 }
-bool overlaps(std::string const& text) { return text.find("keys and values overlap") == 0; }
+bool overlaps(std::string const& text) {
+  return text.find("address of the values minus that of the keys in bytes is ") != std::string::npos;
+}
 
 // Bytes of every element, one by one; `twice` tells whether any byte was met before.
 template <class Layout> std::set<std::uintptr_t> bytes_of(Layout const& x, shape const& s, bool& twice) {
@@ -166,7 +169,7 @@ TEST_CASE("strides that fold a tensor onto itself") {
     return refusal(kvmeld::strided<float>(memory.data(), st, s, 16), values, s);
   };
   CHECK(keys({6400, 3200, 800, 16, 1}) == "");
-  CHECK(keys({6400, 3200, 800, 15, 1}).find("keys have strides") == 0);
+  CHECK(is_folded(keys({6400, 3200, 800, 15, 1}), "keys"));
   CHECK(is_folded(keys({6400, 3200, 784, 16, 1}), "keys"));  // a head begins in the last row of another
   CHECK(is_folded(keys({3200, 3200, 800, 16, 1}), "keys"));
   CHECK(is_folded(keys({6400, 6400, 800, 16, 1}), "keys"));

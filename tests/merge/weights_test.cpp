@@ -227,12 +227,11 @@ TEST_CASE("gaussian refuses a sigma that is none, and two corrections at once") 
   kvmeld::merge::gaussian g;
   CHECK(g.problem().empty());
   g.scale_values_by_set_size = true;
-  CHECK(g.problem() ==
-        "merge::gaussian has both degrees and scale_values_by_set_size on; allowed is one of them, "
-        "since both correct for the size of a set");
+  CHECK(g.problem() == "policy: merge::gaussian.scale_values_by_set_size is true; it must be false with "
+                       "merge::gaussian.degrees, because both correct for the size of a set");
   g.degrees = false;
   CHECK(g.problem().empty());
   g.sigma = kvmeld::merge::bandwidth::fixed;
   g.fixed_sigma = 0;
-  CHECK(g.problem() == "merge::gaussian.fixed_sigma is 0.000000; allowed are finite numbers above 0");
+  CHECK(g.problem() == "policy: merge::gaussian.fixed_sigma is 0; it must be a finite number above 0");
 }

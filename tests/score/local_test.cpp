@@ -141,8 +141,8 @@ TEST_CASE("pooling is the reference's at every kernel") {
 }
 
 TEST_CASE("score parts refuse windows and kernels that cannot be") {
-  CHECK(kvmeld::score::local{0, {}}.problem() == "score::local.window is 0; allowed are numbers from 1 on");
+  CHECK(kvmeld::score::local{0, {}}.problem() == "policy: score::local.window is 0; it must be at least 1");
   CHECK(kvmeld::score::local{8, {4, kvmeld::pooling_mode::mean}}.problem() ==
-        "pooling.kernel is 4; allowed are odd numbers (1 = no pooling)");
+        "policy: pooling.kernel is 4; it must be an odd number (1 means no pooling)");
   CHECK(kvmeld::score::local{}.problem().empty());
 }

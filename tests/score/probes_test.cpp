@@ -237,14 +237,14 @@ TEST_CASE("refusals of probes") {
   std::vector<float> q(16, 0.0f);
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 4, 1, 4);
   auto const lse = kvmeld::rows_by_head<float const>(q.data(), 4, 1, 1);
-  std::string const stride = "observe: probes.stride is 0; allowed are numbers from 1 (each query) on";
+  std::string const stride = "observe: probes.stride is 0; it must be at least 1";
   CHECK(refusal_of([&] { cache.observe({0, 0, 4}, rows, lse, {}, {2, 0}); }) == stride);
   CHECK(refusal_of([&] { cache.observe_rows({0, 0, 4}, rows, {}, {0, 0}); }) == stride);
   CHECK(refusal_of([&] {
           cache.observe_logits({0, 0, 4}, {}, lse, {});
-        }) == "observe: the queries, log-sum-exps or rows are null; give what attention was computed from");
+        }) == "observe: logits.data is null; it must be the rows of the attention that is observed");
   CHECK(refusal_of([&] {
           cache.observe({0, 0, 4}, rows, {}, {});
-        }) == "observe: the queries, log-sum-exps or rows are null; give what attention was computed from");
+        }) == "observe: lse.data is null; it must be the rows of the attention that is observed");
   CHECK(cache.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 0);
 }

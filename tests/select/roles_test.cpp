@@ -67,9 +67,9 @@ TEST_CASE("quantities: floors with 1e-9, shares of length and budget, the rest")
   CHECK(quantity::rest_of_budget().resolve(100, 20, 3) == 17);
   CHECK(quantity::rest_of_budget().resolve(100, 3, 20) == 0);
   CHECK(kvmeld::share_problem("a", quantity::of_length(1.5)) ==
-        "a is a share of 1.500000; allowed are 0 to 1. ");
+        "policy: a is 1.5; it must be 0 to 1, a share");
   CHECK(kvmeld::share_problem("a", quantity::of_budget(-0.5)) ==
-        "a is a share of -0.500000; allowed are 0 to 1. ");
+        "policy: a is -0.5; it must be 0 to 1, a share");
   CHECK(kvmeld::share_problem("a", quantity::entries(9)).empty());
 }
 
@@ -128,8 +128,8 @@ TEST_CASE("selectors refuse shares that cannot be, by name") {
   kvmeld::select::top t;
   CHECK(t.problem().empty());
   t.heavy = quantity::of_budget(2);
-  CHECK(t.problem() == "select::top.heavy is a share of 2.000000; allowed are 0 to 1. ");
+  CHECK(t.problem() == "policy: select::top.heavy is 2; it must be 0 to 1, a share");
   kvmeld::select::sinks_and_recents s;
   s.recents = quantity::of_length(-1);
-  CHECK(s.problem() == "select::sinks_and_recents.recents is a share of -1.000000; allowed are 0 to 1. ");
+  CHECK(s.problem() == "policy: select::sinks_and_recents.recents is -1; it must be 0 to 1, a share");
 }

@@ -44,7 +44,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
     CHECK(cache.save(q).size() == cache.saved_bytes(q));
     for (std::uint32_t n :
          {cache.longest(q), cache.tokens(q), cache.length(1, q, 1), cache.findings(q), cache.length_bound(q),
-          cache.length_after(q, budget::entries(9)), cache.compressed_at(q),
+          cache.length_after(q, budget::entries(12)), cache.compressed_at(q),
           static_cast<std::uint32_t>(cache.entries(q)), cache.due(q, {20, 3}) ? 1u : 0u})
       keep(support::bytes_of(std::vector<std::uint32_t>{n}));
   }
@@ -124,7 +124,8 @@ TEST_CASE("attention in any element type") {
                any.attend({}, {0, 0, 1}, kvmeld::rows_by_token(q.data(), 1, 4, 12),
                           kvmeld::rows_by_token(out.data(), 1, 4, 8));
              }),
-             {"any_cache::attend", "another element type", "float"});
+             {"any_cache::attend",
+              "any_cache::attend: element type of the outputs is another than that of the queries", "float"});
   std::uint32_t const slots[] = {0};
   any.write_log_degree(1, {slots, 1}, kvmeld::rows_by_head(bias.data(), 1, 2, 96));
   for (std::uint32_t s = 0; s < 96; ++s) CHECK(bias[s].bits == (s < 30 ? 0 : 0xfbff));
@@ -201,7 +202,8 @@ TEST_CASE("an any_cache moves and can be empty") {
   CHECK(none.longest(1) == 12);
   static_assert(!std::is_copy_constructible_v<kvmeld::any_cache>);
   static_assert(std::is_nothrow_move_constructible_v<kvmeld::any_cache>);
-  check_text(refusal_of([&] { none.open(1, 3); }), {"open", "sequence slot 1", "open already"});
+  check_text(refusal_of([&] { none.open(1, 3); }),
+             {"open", "open: sequence slot is 1", "it must be closed (call close first)"});
 }
 
 }  // namespace any_cache_cases

@@ -34,10 +34,13 @@ TEST_CASE("policies whose entries carry degrees need a consumer that takes them"
   using kvmeld::plan_scope;
   CHECK(made_with(chelsea(), bias_support::per_head).empty());
   check_text(made_with(chelsea(), bias_support::none),
-             {"limits.bias", "bias_support::none", "per_head", "ignore_degree = true"});
+             {"merged_cache: limits: bias is bias_support::", "bias_support::none", "per_head",
+              "it must be per_head, or shared with limits.scope layer or group, because merged entries stand "
+              "for several tokens (or set limits.ignore_degree)"});
   check_text(made_with(chelsea(), bias_support::none, plan_scope::layer), {"bias_support::none"});
   check_text(made_with(chelsea(), bias_support::shared),
-             {"limits.bias", "bias_support::shared", "limits.scope", "layer or group"});
+             {"merged_cache: limits: bias is bias_support::", "bias_support::shared", "limits.scope",
+              "layer or group"});
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::layer).empty());
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::group).empty());
   CHECK(made_with(chelsea(), bias_support::none, plan_scope::head, true).empty());

@@ -127,7 +127,7 @@ TEST_CASE("a sequence that is refused refuses the batch, and leaves it as it was
                       [&](auto& c) {
                         c.append(all, std::vector<std::uint32_t>{1, 1, 1, 23, 1, 1, 1, 1});
                       },
-                      {"append", "23 entries", "sequence 3"});
+                      {"append", "append: counts[3] is 23", "sequence 3"});
   all.erase(all.begin() + bad);
   cache.compress(all, budget::entries(30));
   CHECK(cache.longest(bad) == 50);

@@ -174,7 +174,10 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   CHECK(x.far.entries(0) == 4 * 80);
   // Only the frozen beginning is known to lie before empty slots (none is frozen here).
   cache_test::check_text(cache_test::refusal_of([&] { x.far.freeze(0, 1); }),
-                         {"freeze: frozen is 1", "allowed are 0 to 0", "before its first empty slot"});
+                         {"freeze: frozen is 1",
+                          "it must be at most 0, the committed entries of the shortest track of sequence "
+                          "slot 0 before its first empty slot",
+                          "before its first empty slot"});
   x.far.request_report();
   while (!x.far.poll_report()) continue;
   CHECK(x.far.length_bound(0) == 80);

@@ -280,8 +280,10 @@ TEST_CASE("tokens behind which a track was padded anew are not forgotten by trun
   check_padding(x.cache, 0, 43);
   CHECK(x.plain.compressed_at(0) == 60);
   CHECK(x.cache.compressed_at(0) == 63);
-  cache_test::check_text(cache_test::refusal_of([&] { x.cache.truncate(0, 62); }),
-                         {"truncate: tokens is 62", "allowed are 63 to the 63 seen"});
+  cache_test::check_text(
+      cache_test::refusal_of([&] { x.cache.truncate(0, 62); }),
+      {"truncate: tokens is 62",
+       "it must be 63 to 63, the tokens of sequence slot 0 that are seen but not compressed"});
   x.feed(0, 2, 2);
   x.cache.truncate(0, 64);
   check_padding(x.cache, 0, 44);

@@ -284,35 +284,39 @@ TEST_CASE("what cannot be noted or adopted") {
     CHECK(support::ledger_bytes(cache) == ledger);
   };
   kvmeld::page_notes<> const good = p.notes();
-  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot 0 is not open"});
-  refuses([&] { cache.adopt(3, 1, 1, good); }, {"adopt: sequence slot is 3", "allowed are 0 to 2"});
-  refuses([&] { cache.adopt(0, 93, 100, good); }, {"adopt: slots is 93", "capacity of 92"});
-  refuses([&] { cache.adopt(0, 30, 29, good); }, {"adopt: tokens is 29", "up to 30 entries"});
+  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot is 0"});
+  refuses([&] { cache.adopt(3, 1, 1, good); }, {"adopt: sequence slot is 3", "it must be 0 to 2"});
+  refuses([&] { cache.adopt(0, 93, 100, good); },
+          {"adopt: slots is 93", "it must be at most 92, the capacity"});
+  refuses([&] { cache.adopt(0, 30, 29, good); },
+          {"adopt: tokens is 29", "it must be at least 30, the entries that the pages may hold"});
   open(cache, d, 0, 30);
-  refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot 0 is open already"});
+  refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot is 0"});
   cache.append({0}, {2});
-  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot 0 has 2 pending entries"});
+  refuses([&] { cache.write_pages({0}, good); },
+          {"write_pages: number of pending entries of sequence slot 0 is 2"});
   cache.commit({0}, {2});
   kvmeld::page_notes<> bad = good;
   bad.position = nullptr;
-  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: the array of degrees or positions is null"});
+  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: notes.position is null"});
   bad = good;
   bad.places.page_size = 0;
   refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: page_size is 0"});
   bad = good;
   bad.places.table.entries = nullptr;
-  refuses([&] { cache.adopt(1, 2, 2, bad); }, {"adopt: the page table is null"});
+  refuses([&] { cache.adopt(1, 2, 2, bad); }, {"adopt: page table is null"});
   support::engine_memory<float> memory(extent);
   auto sharing = cache_for(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0));
-  refuses([&] { sharing.adopt(0, 2, 2, good); }, {"adopt: the policy shares entries", "save and resume"});
-  refuses([&] { sharing.write_pages({0}, good); }, {"write_pages: the policy shares entries"});
+  refuses([&] { sharing.adopt(0, 2, 2, good); },
+          {"adopt: policy is one that shares entries", "save and resume"});
+  refuses([&] { sharing.write_pages({0}, good); }, {"write_pages: policy is one that shares entries"});
   std::vector<float> out(p.degree.size());
   auto const bias = [&](std::uint32_t sequence, std::uint32_t slots, float* to) {
     kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {sequence}, {slots},
                                                 p.places(), to);
   };
   refuses([&] { bias(3, 1, out.data()); }, {"attention::write_log_degree_by_page: sequence is 3"});
-  refuses([&] { bias(0, 93, out.data()); }, {"slots is 93"});
+  refuses([&] { bias(0, 93, out.data()); }, {"attention::write_log_degree_by_page: slots[0] is 93"});
   refuses([&] { bias(0, 3, nullptr); }, {"out is null"});
   // Notes that no cache wrote: tracks end before the first token that is none.
   p.degree[p.at(kvmeld::make_track(extent, 1, 1, 0), 4)] = kvmeld::bits_float(0x7fc00000u);

@@ -179,24 +179,24 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   CHECK(graph.replay(e, [&] {
     far.append({0, 1}, {2, 2});
     far.commit({0}, {1});
-  }) == start + "a list of 2 where 1 were recorded; record with the longest");
+  }) == start + "length of a list is 2; it must be at most 1, as was recorded (record with the longest)");
   CHECK(graph.replay(e, [&] { far.append({0}, {2}); }) ==
-        start + "fewer calls than were recorded; make the same");
+        start + "sequence of calls is shorter; it must be the one that was recorded");
   CHECK(graph.replay(e, [&] {
     far.append({0}, {1});
     far.append({0}, {1});
-  }) == start + "other calls than were recorded; make the same, in the same order");
+  }) == start + "sequence of calls is another; it must be the one that was recorded");
   CHECK(graph.replay(e, [&] {
     far.append({0}, {2});
     far.commit({0}, {2});
     far.append({0}, {2});
-  }) == start + "other calls than were recorded; make the same, in the same order");
+  }) == start + "sequence of calls is another; it must be the one that was recorded");
 
   support::fenced_graph shrink(e);
   CHECK(shrink.record(e, [&] { far.compress({2}, budget::entries(80)); }) == "");
   auto const refused = shrink.replay(e, [&] { far.compress({2}, budget::entries(10)); });
-  CHECK(refused.find(" rounds where ") != std::string::npos);
-  CHECK(refused.find(" were recorded; record with the most") != std::string::npos);
+  CHECK(refused.find("replay: number of rounds is ") != std::string::npos);
+  CHECK(refused.find(", as was recorded (record with the most)") != std::string::npos);
 
   for (std::uint32_t q : {0u, 1u, 2u}) CHECK(far.tokens(q) == (q == 0 ? 62 : 60));  // of what was launched
   CHECK(far.length_bound(2) == 60);
@@ -206,7 +206,7 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   CHECK(small.record(e, [&] {
     far.append({2}, {1});
     far.commit({2}, {1});
-  }) == "record: lists of more than 3 numbers; make more room");
+  }) == "record: number of numbers in lists is 4; it must be at most 3, the room of the record");
 
   // What waits, or is told by more than lists, is done before or after.
   support::fenced_graph other(e);
@@ -220,7 +220,8 @@ TEST_CASE("a replay that is not what was recorded is refused") {
         text = problem.what();
       }
     });
-    CHECK(text == std::string(name) + ": cannot be recorded; call it before or after");
+    CHECK(text ==
+          std::string(name) + ": recording is on; it must be off, because this call cannot be recorded");
   };
   std::vector<std::byte> bytes(8);
   not_recorded("open", [&] { far.open(2, 60); });

@@ -122,25 +122,33 @@ TEST_CASE("resume refuses by name") {
   world w;
   auto const& b = w.bytes;
   refused(w.cache, w.memory, [&](auto& c) { c.resume(2, b); }, {"resume", "sequence slot is 2", "0 to 1"});
-  refused(w.cache, w.memory, [&](auto& c) { c.resume(0, b); }, {"resume", "slot 0", "open already", "close"});
-  w.refuses({}, {"resume", "0 bytes", "32 at least"});
-  w.refuses(with(b, 0, 'K'), {"resume", "not a saved ledger", "what save wrote"});
+  refused(w.cache, w.memory, [&](auto& c) { c.resume(0, b); },
+          {"resume", "resume: sequence slot is 0", "it must be closed (call close first)", "close"});
+  w.refuses({},
+            {"resume", "resume: number of bytes is 0", "it must be at least 32, the head of a saved ledger"});
+  w.refuses(with(b, 0, 'K'), {"resume", "resume: beginning of the bytes is something else",
+                              "it must be that of a ledger saved by kvmeld"});
   w.refuses(with(b, offsetof(header, byte_order), 0x04030201u), {"resume", "byte order"});
-  w.refuses(with(b, offsetof(header, version), 2u), {"resume", "version is 2", "allowed is 1"});
-  w.refuses(sealed(with(b, offsetof(header, version), 0u)), {"resume", "version is 0", "allowed is 1"});
+  w.refuses(with(b, offsetof(header, version), 2u),
+            {"resume", "resume: version of the format is 2", "it must be 1"});
+  w.refuses(sealed(with(b, offsetof(header, version), 0u)),
+            {"resume", "resume: version of the format is 0", "it must be 1"});
   auto longer = b;
   longer.push_back(std::byte{1});
-  w.refuses(longer, {"resume", "bytes are given", "saved as", "all of them"});
+  w.refuses(longer, {"resume", "resume: number of bytes is 306", "it must be 305, as the ledger was saved",
+                     "it must be 305, as the ledger was saved"});
   w.refuses(with(b, b.size() - 1, char{99}), {"resume", "checksum"});
   longer = sealed(with(longer, offsetof(header, bytes), std::uint64_t{longer.size()}));
-  w.refuses(longer, {"resume", "lengths do not match its size"});
+  w.refuses(longer, {"resume", "resume: size of the saved ledger is another"});
   auto shorter = support::byte_list(b.begin(), b.begin() + 40);
   w.refuses(sealed(with(shorter, offsetof(header, bytes), std::uint64_t{40})),
-            {"resume", "ends in its head"});
+            {"resume", "resume: saved ledger is cut off in its head"});
   std::size_t const length = head_bytes(w.cache.ledger(), kvmeld::name_of_policy(w.cache.policy())) +
                              4 * (4 + kvmeld::sequence_word::count);
-  w.refuses(sealed(with(b, length, 17u)), {"resume", "holds 17 entries", "capacity of 16"});
-  w.refuses(sealed(with(b, length, 5u)), {"resume", "lengths do not match its size"});
+  w.refuses(sealed(with(b, length, 17u)),
+            {"resume", "resume: number of entries of a track of the saved ledger is 17",
+             "it must be at most 16, the capacity of this cache"});
+  w.refuses(sealed(with(b, length, 5u)), {"resume", "resume: size of the saved ledger is another"});
 }
 
 TEST_CASE("resume refuses another cache's ledger") {
@@ -156,25 +164,30 @@ TEST_CASE("resume refuses another cache's ledger") {
   auto const shaped = [&](kvmeld::shape s, std::initializer_list<char const*> parts) {
     elsewhere(s, policy, {}, parts);
   };
-  shaped({2, 2, 1, 1, 4, 4, 16}, {"shape.layers is 1", "allowed is this cache's 2"});
-  shaped({1, 2, 2, 1, 4, 4, 16}, {"shape.kv_heads is 1", "2"});
-  shaped({1, 2, 1, 3, 4, 4, 16}, {"shape.group is 1", "3"});
-  shaped({1, 2, 1, 1, 5, 4, 16}, {"shape.key_dim is 4", "5"});
-  shaped({1, 2, 1, 1, 4, 6, 16}, {"shape.value_dim is 4", "6"});
-  shaped({1, 2, 1, 1, 4, 4, 5}, {"holds 6 entries", "capacity of 5"});
+  shaped({2, 2, 1, 1, 4, 4, 16},
+         {"resume: shape.layers of the saved ledger is 1", "it must be 2, as in this cache"});
+  shaped({1, 2, 2, 1, 4, 4, 16}, {"resume: shape.kv_heads of the saved ledger is 1", "2"});
+  shaped({1, 2, 1, 3, 4, 4, 16}, {"resume: shape.group of the saved ledger is 1", "3"});
+  shaped({1, 2, 1, 1, 5, 4, 16}, {"resume: shape.key_dim of the saved ledger is 4", "5"});
+  shaped({1, 2, 1, 1, 4, 6, 16}, {"resume: shape.value_dim of the saved ledger is 4", "6"});
+  shaped({1, 2, 1, 1, 4, 4, 5}, {"resume: number of entries of a track of the saved ledger is 6",
+                                 "it must be at most 5, the capacity of this cache"});
   kvmeld::limits sizes{};
   sizes.first_layer = 3;
-  elsewhere(extent, policy, sizes, {"limits.first_layer is 0", "3"});
+  elsewhere(extent, policy, sizes, {"resume: limits.first_layer of the saved ledger is 0", "3"});
   sizes = {};
   sizes.first_kv_head = 4;
-  elsewhere(extent, policy, sizes, {"limits.first_kv_head is 0", "4"});
-  elsewhere(extent, policy, support::with_plan(4), {"digest of the ledger's arrays"});
-  elsewhere(extent, kvmeld::preset::streaming_llm::with_sinks(1), {}, {"number of score channels is 2", "0"});
-  elsewhere(extent, kvmeld::preset::h2o::halves(), {}, {"number of score channels is 2", "1"});
+  elsewhere(extent, policy, sizes, {"resume: limits.first_kv_head of the saved ledger is 0", "4"});
+  elsewhere(extent, policy, support::with_plan(4), {"resume: digest of the arrays of the saved ledger is "});
+  elsewhere(extent, kvmeld::preset::streaming_llm::with_sinks(1), {},
+            {"resume: number of score channels of the saved ledger is 2", "0"});
+  elsewhere(extent, kvmeld::preset::h2o::halves(), {},
+            {"resume: number of score channels of the saved ledger is 2", "1"});
   // The same channels in another policy.
   kvmeld::policy const mixed{policy.score, policy.select, kvmeld::identify::none{}, kvmeld::merge::drop{}};
-  elsewhere(extent, mixed, {},
-            {"under the policy local x top x zero_class x drop", "local x top x none x drop"});
+  elsewhere(
+      extent, mixed, {},
+      {"resume: policy of the saved ledger is local x top x zero_class x drop", "local x top x none x drop"});
 }
 
 TEST_CASE("resume refuses ledgers that contradict themselves") {
@@ -182,7 +195,8 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
     world w, other;
     kvmeld::ledger_ref const& l = other.cache.ledger();
     breaks(l);
-    w.refuses(other.cache.save(0), {"resume", "contradicts itself", "layer 0, head 0", what});
+    w.refuses(other.cache.save(0),
+              {"resume", "resume: saved track (layer 0, head 0) is one with", "layer 0, head 0", what});
   };
   using kvmeld::ledger_ref;
   broken([](ledger_ref const& l) { l.pending[0] = 7; }, "more pending entries than entries");
@@ -209,7 +223,7 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
   cache.ledger().members.count[0] = 1;
   cache.ledger().members.owner[0] = 3;
   check_text(refusal_of([&] { cache.resume(1, cache.save(0)); }),
-             {"contradicts itself", "a member of an entry"});
+             {"resume: saved track (layer 0, head 0) is one with", "a member of an entry"});
 }
 
 TEST_CASE("save refuses") {
@@ -218,8 +232,9 @@ TEST_CASE("save refuses") {
   auto const refuses = [&](auto call, std::initializer_list<char const*> parts) {
     refused(w.cache, w.memory, call, parts);
   };
-  refuses([&](auto& c) { c.save(0, out); }, {"save", "room for", "saved_bytes"});
-  refuses([](auto& c) { c.save(1); }, {"save", "sequence slot 1", "not open"});
+  refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 304", "saved_bytes"});
+  refuses([](auto& c) { c.save(1); },
+          {"save", "save: sequence slot is 1", "it must be open (call open first)"});
   refuses([](auto& c) { c.saved_bytes(2); }, {"save", "sequence slot is 2", "0 to 1"});
   refuses([&](auto& c) { c.save(2, out); }, {"save", "sequence slot is 2", "0 to 1"});
 }

@@ -34,11 +34,14 @@ template <class Cache> void make_uneven(Cache& cache) {
 TEST_CASE("which caches cannot be padded") {
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
   kvmeld::limits sizes = padded(support::with_plan());
-  check_text(construction(policy, sizes),
-             {"limits.padded is true with limits.whole_plan", "allowed is one of them"});
+  check_text(construction(policy, sizes), {"merged_cache: limits: padded is true",
+                                           "it must be false with limits.whole_plan, whose plans may be "
+                                           "edited to lengths that the host does not know"});
   sizes = padded();
   check_text(construction(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes),
-             {"limits.padded", "shares entries", "allowed are policies that do not"});
+             {"merged_cache: limits: padded is true", "shares entries",
+              "it must be false, because the policy shares entries and no bias per slot can express members "
+              "(or use preset::ems::collapsed)"});
   CHECK(construction(kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes) ==
         "");
   CHECK(construction(policy, sizes) == "");
@@ -47,7 +50,11 @@ TEST_CASE("which caches cannot be padded") {
     sizes.scope = kvmeld::plan_scope::head;
     sizes.ignore_degree = true;
     check_text(construction(policy, sizes),
-               {"limits.padded", "masked by the bias", "allowed are limits.bias per_head"});
+               {"merged_cache: limits: padded is true",
+                "it must be false, because empty slots are masked by a bias (or set limits.bias to per_head, "
+                "or to shared with limits.scope layer or group)",
+                "it must be false, because empty slots are masked by a bias (or set limits.bias to per_head, "
+                "or to shared with limits.scope layer or group)"});
     sizes.scope = kvmeld::plan_scope::layer;
     CHECK((construction(policy, sizes) == "") == (bias == kvmeld::bias_support::shared));
   }
@@ -69,7 +76,9 @@ TEST_CASE("calls that would reach across empty slots are refused") {
                       [&](auto& c) {
                         c.observe_rows({0, 0, 4}, rows);
                       },
-                      {"observe: 4 queries of sequence slot 0", "got 3 tokens", "allowed are up to 3"});
+                      {"observe: queries[0] is 4", "got 3 tokens",
+                       "it must be at most 3, because sequence slot 0 got 3 tokens since it was last "
+                       "compressed (limits.padded: older tokens lie before empty slots)"});
   cache.observe_rows({0, 0, 3}, rows);
   for (std::uint32_t frozen : {20u, 21u}) {
     auto const freeze = [&](auto& c) { c.freeze(0, frozen); };
@@ -79,7 +88,8 @@ TEST_CASE("calls that would reach across empty slots are refused") {
       freeze(copy);
       fork(copy);
     } else {
-      char const* const allowed = "allowed are 0 to 20, the committed entries of the shortest track";
+      char const* const allowed = "it must be at most 20, the committed entries of the shortest track of "
+                                  "sequence slot 0 before its first empty slot";
       cache_test::refused(cache, memory, freeze,
                           {"freeze: frozen is 21", allowed, "before its first empty slot"});
       cache_test::refused(cache, memory, fork,
@@ -100,8 +110,9 @@ TEST_CASE("empty slots in pages that became shared") {
   keys.shared[static_cast<std::size_t>(keys.table[2])] =
       1;  // slots 16 to 23, of which 20 to 23 are empty in head 0
   check_text(refusal_of([&] { cache.compress({0}, budget::entries(25)); }),
-             {"compress: slot 23 of track (layer 0, sequence 0, head 0) may not be written",
-              "lies behind the empty slot 20", "allowed are shared rows before it"});
+             {"compress: slot 23 of track (layer 0, sequence 0, head 0) is not writable",
+              "lies behind the empty slot 20",
+              "it must be writable, because it lies behind the empty slot 20 (limits.padded)"});
   keys.shared[static_cast<std::size_t>(keys.table[2])] = 0;
   keys.shared[static_cast<std::size_t>(keys.table[1])] = 1;  // slots 8 to 15
   cache.compress({0}, budget::entries(25));
@@ -115,15 +126,15 @@ TEST_CASE("saved ledgers go back to caches that are padded as theirs was") {
   auto plain = cache_for(memory, policy);
   make_uneven(cache);
   make_uneven(plain);
-  check_text(refusal_of([&] { plain.resume(1, cache.save(0)); }),
-             {"resume: limits.padded is 1 in the saved ledger; allowed is this cache's 0"});
-  check_text(refusal_of([&] { cache.resume(1, plain.save(0)); }), {"resume: limits.padded is 0"});
+  check_text(refusal_of([&] { plain.resume(1, cache.save(0)); }), {"it must be 0, as in this cache"});
+  check_text(refusal_of([&] { cache.resume(1, plain.save(0)); }),
+             {"resume: limits.padded of the saved ledger is 0"});
   // What contradicts itself.
   auto const broken = [&](auto change, char const* text) {
     auto copy = cache;
     change(copy.ledger());
     auto const bytes = copy.save(0);
-    check_text(refusal_of([&] { cache.resume(1, bytes); }), {"the saved ledger contradicts itself", text});
+    check_text(refusal_of([&] { cache.resume(1, bytes); }), {"resume: saved track (layer 0, head", text});
   };
   using kvmeld::ledger_ref;
   kvmeld::track const t = kvmeld::make_track(extent, 0, 0, 0);

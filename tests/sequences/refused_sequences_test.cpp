@@ -42,13 +42,19 @@ TEST_CASE("fork refuses") {
   world w;
   w.refuses([](auto& c) { c.fork(9, 3); }, {"fork", "sequence slot is 9", "0 to 3"});
   w.refuses([](auto& c) { c.fork(0, 4); }, {"fork", "sequence slot is 4", "0 to 3"});
-  w.refuses([](auto& c) { c.fork(3, 3); }, {"fork", "sequence slot 3", "not open"});
-  w.refuses([](auto& c) { c.fork(0, 0); }, {"fork", "sequence slot 0", "open already", "close"});
-  w.refuses([](auto& c) { c.fork(0, 2); }, {"fork", "sequence slot 2", "open already", "close"});
-  w.refuses([](auto& c) { c.fork(1, 3); }, {"fork", "sequence slot 1", "3 pending", "commit"});
+  w.refuses([](auto& c) { c.fork(3, 3); },
+            {"fork", ": sequence slot is 3", "it must be open (call open first)"});
+  w.refuses([](auto& c) { c.fork(0, 0); },
+            {"fork", "fork: sequence slot is 0", "it must be closed (call close first)", "close"});
+  w.refuses([](auto& c) { c.fork(0, 2); },
+            {"fork", "fork: sequence slot is 2", "it must be closed (call close first)", "close"});
+  w.refuses([](auto& c) { c.fork(1, 3); },
+            {"fork", "sequence slot 1", ": number of pending entries of sequence slot 1 is 3", "commit"});
   for (auto how : {kvmeld::fork_rows::copy, kvmeld::fork_rows::shared}) {
     w.refuses([&](auto& c) { c.fork(0, 3, 0, 16, how); },
-              {"fork", "frozen is 16", "0 to 15", "shortest track"});
+              {"fork", "frozen is 16",
+               "it must be at most 15, the committed entries of the shortest track of sequence slot 0",
+               "shortest track"});
     w.cache.fork(0, 3, 0, 15, how);
     w.cache.close(3);
   }
@@ -65,7 +71,8 @@ TEST_CASE("fork refuses to copy into pages that are shared") {
   values.shared[page] = 1;  // slots 8 to 15 of sequence 2
   auto const before = keys.bytes();
   check_text(refusal_of([&] { cache.fork(0, 2, 0, 7); }),
-             {"fork", "slot 8", "layer 0, sequence 2, head 0", "may not be written", "frozen = 7", "shared"});
+             {"fork", "slot 8", "layer 0, sequence 2, head 0",
+              "fork: slot 8 of track (layer 0, sequence 2, head 0) is not writable", "frozen = 7", "shared"});
   CHECK(keys.bytes() == before);
   CHECK(cache.ledger().is_open[2] == 0);
   cache.fork(0, 2, 0, 16);
@@ -76,27 +83,47 @@ TEST_CASE("fork refuses to copy into pages that are shared") {
 TEST_CASE("truncate refuses") {
   world w;
   w.refuses([](auto& c) { c.truncate(4, 1); }, {"truncate", "sequence slot is 4", "0 to 3"});
-  w.refuses([](auto& c) { c.truncate(3, 1); }, {"truncate", "sequence slot 3", "not open"});
-  w.refuses([](auto& c) { c.truncate(1, 20); }, {"truncate", "sequence slot 1", "3 pending", "commit"});
+  w.refuses([](auto& c) { c.truncate(3, 1); },
+            {"truncate", ": sequence slot is 3", "it must be open (call open first)"});
+  w.refuses([](auto& c) { c.truncate(1, 20); },
+            {"truncate", "sequence slot 1", ": number of pending entries of sequence slot 1 is 3", "commit"});
   w.refuses([](auto& c) { c.truncate(0, 39); },
-            {"truncate", "tokens is 39", "sequence slot 0", "40 to the 43", "cannot be undone"});
-  w.refuses([](auto& c) { c.truncate(0, 44); }, {"truncate", "tokens is 44", "40 to the 43"});
-  w.refuses([](auto& c) { c.truncate(2, 4); }, {"truncate", "tokens is 4", "5 to the 20", "frozen"});
-  w.refuses([](auto& c) { c.truncate(2, 21); }, {"truncate", "tokens is 21", "5 to the 20"});
+            {"truncate", "tokens is 39", "fork: sequence slot is 0",
+             "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed",
+             "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed"});
+  w.refuses([](auto& c) { c.truncate(0, 44); },
+            {"truncate", "tokens is 44",
+             "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed"});
+  w.refuses([](auto& c) { c.truncate(2, 4); },
+            {"truncate", "tokens is 4",
+             "it must be 5 to 20, the tokens of sequence slot 2 that are seen but not frozen", "frozen"});
+  w.refuses([](auto& c) { c.truncate(2, 21); },
+            {"truncate", "tokens is 21",
+             "it must be 5 to 20, the tokens of sequence slot 2 that are seen but not frozen"});
   w.cache.freeze(0, 14);
-  w.refuses([](auto& c) { c.truncate(0, 41); }, {"truncate", "tokens is 41", "42 to the 43", "frozen"});
+  w.refuses([](auto& c) { c.truncate(0, 41); },
+            {"truncate", "tokens is 41",
+             "it must be 42 to 43, the tokens of sequence slot 0 that are seen but not frozen", "frozen"});
   w.cache.truncate(0, 42);
   w.cache.close(2);
   w.cache.open(2, 5);
-  w.refuses([](auto& c) { c.truncate(2, 6); }, {"truncate", "tokens is 6", "0 to the 5", "committed"});
+  w.refuses([](auto& c) { c.truncate(2, 6); },
+            {"truncate", "tokens is 6", "it must be 0 to 5, the tokens of sequence slot 2 that are seen",
+             "it must be 0 to 5, the tokens of sequence slot 2 that are seen"});
 }
 
 TEST_CASE("freeze refuses") {
   world w;
   w.refuses([](auto& c) { c.freeze(5, 1); }, {"freeze", "sequence slot is 5", "0 to 3"});
-  w.refuses([](auto& c) { c.freeze(3, 1); }, {"freeze", "sequence slot 3", "not open"});
-  w.refuses([](auto& c) { c.freeze(0, 16); }, {"freeze", "frozen is 16", "0 to 15", "shortest track"});
-  w.refuses([](auto& c) { c.freeze(1, 21); }, {"freeze", "frozen is 21", "0 to 20"});
+  w.refuses([](auto& c) { c.freeze(3, 1); },
+            {"freeze", ": sequence slot is 3", "it must be open (call open first)"});
+  w.refuses([](auto& c) { c.freeze(0, 16); },
+            {"freeze", "frozen is 16",
+             "it must be at most 15, the committed entries of the shortest track of sequence slot 0",
+             "shortest track"});
+  w.refuses([](auto& c) { c.freeze(1, 21); },
+            {"freeze", "frozen is 21",
+             "it must be at most 20, the committed entries of the shortest track of sequence slot 1"});
   w.cache.freeze(1, 20);
   w.cache.commit({1}, {0});
 }
@@ -104,8 +131,11 @@ TEST_CASE("freeze refuses") {
 TEST_CASE("committing more than was appended is refused, on ragged tracks too") {
   world w;
   w.cache.append({0}, {4});
-  w.refuses([](auto& c) { c.commit({0}, {5}); }, {"commit", "5 entries", "sequence slot 0", "pending 4"});
-  w.refuses([](auto& c) { c.compress({0}, budget::entries(10)); }, {"compress", "4 pending", "commit"});
+  w.refuses([](auto& c) { c.commit({0}, {5}); },
+            {"commit", "commit: accepted[0] is 5", "fork: sequence slot is 0",
+             "it must be at most 4, the pending entries of sequence slot 0"});
+  w.refuses([](auto& c) { c.compress({0}, budget::entries(10)); },
+            {"compress", "compress: number of pending entries of sequence slot 0 is 4", "commit"});
   auto const before = rows_of(w.cache, 0, 0, 15);
   w.cache.commit({0}, {1});
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
@@ -116,7 +146,9 @@ TEST_CASE("committing more than was appended is refused, on ragged tracks too") 
     for (kvmeld::slot_t s = n; s < n + 3; ++s) CHECK(w.cache.ref().degree(t, s) == 0.0f);
   });
   CHECK(rows_of(w.cache, 0, 0, 15) == before);
-  w.refuses([](auto& c) { c.commit({0}, {1}); }, {"commit", "1 entries", "pending 0"});
+  w.refuses(
+      [](auto& c) { c.commit({0}, {1}); },
+      {"commit", "commit: accepted[0] is 1", "it must be at most 0, the pending entries of sequence slot 0"});
 }
 
 TEST_CASE("readings refuse arguments out of range") {

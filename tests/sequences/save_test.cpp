@@ -125,7 +125,8 @@ TEST_CASE("members are saved with their owners") {
   CHECK(cache.save(1) == cache.save(0));
   auto small = support::make_cache(memory, policy, support::with_plan(1));
   cache_test::check_text(cache_test::refusal_of([&] { small.resume(1, cache.save(0)); }),
-                         {"resume", "2 members", "limits.members = 1"});
+                         {"resume", "resume: number of members of a track of the saved ledger is 2",
+                          "it must be at most 1, the limits.members of this cache"});
 }
 
 TEST_CASE("a span is filled, not a byte beyond") {

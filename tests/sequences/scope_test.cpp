@@ -190,13 +190,17 @@ TEST_CASE("scopes refuse tracks that are not alike") {
         scope == plan_scope::layer ? "layer 1, sequence 0, head 0" : "layer 0, sequence 0, head 0";
     cache.open(0, 40);
     refuses(cache, budget::per_track(table.data()),
-            {"compress", "layer 1, sequence 0, head 2", "budget 29", leader, "has 30", "limits.scope"});
+            {"compress", "layer 1, sequence 0, head 2",
+             "compress: budget of track (layer 1, sequence 0, head 2) is 29", leader,
+             ", sequence 0, head 0), whose plan it shares (limits.scope)", "limits.scope"});
     cache.close(0);
     cache.resume(0, ragged.save(0));
     refuses(cache, budget::entries(20),
-            {"compress", "layer 1, sequence 0, head 2", "length 29", leader, "has 30"});
+            {"compress", "layer 1, sequence 0, head 2",
+             ": length of track (layer 1, sequence 0, head 2) is 29", leader,
+             ", sequence 0, head 0), whose plan it shares (limits.scope)"});
     cache_test::refused(cache, memory, [&](auto& c) { c.plan({0}, budget::entries(20)); },
-                        {"plan: ", "length 29"});
+                        {"plan: ", ": length of track (layer 1, sequence 0, head 2) is 29"});
   }
   auto sharing = cache_for(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0),
                            scoped(plan_scope::layer));
@@ -206,7 +210,10 @@ TEST_CASE("scopes refuse tracks that are not alike") {
     sharing.ledger().word(t, kvmeld::track_word::observed_rows) = 1;
     sharing.ledger().members.owner[sharing.ledger().member_at(t, 0)] = 0;
   });
-  refuses(sharing, budget::entries(20), {"head 3", "number of members 1", "has 0"});
+  refuses(
+      sharing, budget::entries(20),
+      {"head 3", "compress: number of members of track (layer 0, sequence 0, head 3) is 1",
+       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (limits.scope)"});
 }
 
 TEST_CASE("scopes refuse tracks with other shared pages") {
@@ -221,8 +228,12 @@ TEST_CASE("scopes refuse tracks with other shared pages") {
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                              kvmeld::kv{uneven(keys.view()), uneven(values.view())}, sizes};
   cache.open(0, 40);
-  cache_test::check_text(cache_test::refusal_of([&] { cache.compress({0}, budget::entries(20)); }),
-                         {"compress", "head 1", "may not be written of length 6", "has 0"});
+  cache_test::check_text(
+      cache_test::refusal_of([&] { cache.compress({0}, budget::entries(20)); }),
+      {"compress", "head 1",
+       "compress: length of the beginning that may not be written of track (layer 0, sequence 0, head 1) is "
+       "6",
+       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (limits.scope)"});
 }
 
 }  // namespace scope_cases

@@ -215,7 +215,9 @@ TEST_CASE("members move with the rows they share") {
   }
   CHECK(kvmeld::testing::invariant_problem(cache) == "");
   cache_test::refused(cache, memory, [](auto& c) { c.shift(0, 3, rope_of(rope_pairing::half_split), 540); },
-                      {"shift: first is 540", "is shared by tokens on both sides", "allowed are 0"});
+                      {"shift: first is 540", "is shared by tokens on both sides",
+                       "it must be 0, because slot 6 of track (layer 0, sequence 0, head 0) is shared by "
+                       "tokens on both sides of it (or shift without rotation)"});
   cache.shift(0, 3, {}, 540);
 }
 
@@ -235,7 +237,8 @@ TEST_CASE("sinks stay while the rest moves up to them") {
   auto const lower = [&](auto& c) { c.shift(0, -51, rope_of(rope_pairing::interleaved), 4); };
   cache_test::refused(
       cache, memory, lower,
-      {"shift: offset is -51", "holds position 54, and keeps 3", "allowed are offsets from -50 on"});
+      {"shift: offset is -51", "shift: offset is -51",
+       "it must be at least -50, because track (layer 0, sequence 0, head 0) holds position 54 and keeps 3"});
   cache.shift(0, -50, rope_of(rope_pairing::interleaved), 4);
   for (kvmeld::slot_t s = 0; s < 23; ++s) {
     CHECK(x.position(t, s) == position_t(s));
@@ -299,27 +302,32 @@ TEST_CASE("which shifts are refused") {
   auto const refused = [&](auto call, std::initializer_list<char const*> parts) {
     cache_test::refused(cache, memory, call, parts);
   };
-  refused([&](auto& c) { c.shift(3, 1, rope); }, {"shift: sequence slot is 3", "allowed are 0 to 2"});
-  refused([&](auto& c) { c.shift(0, 1, rope); }, {"shift: sequence slot 0 is not open"});
+  refused([&](auto& c) { c.shift(3, 1, rope); }, {"shift: sequence slot is 3", "it must be 0 to 2"});
+  refused([&](auto& c) { c.shift(0, 1, rope); }, {"shift: sequence slot is 0"});
   open(cache, d, 0, 40, 3);
   refused([&](auto& c) { c.shift(0, -1); },
-          {"shift: offset is -1", "holds position 0", "allowed are offsets from 0 on"});
+          {"shift: offset is -1", "holds position 0",
+           "it must be at least 0, because track (layer 0, sequence 0, head 0) holds position 0"});
   refused([&](auto& c) { c.shift(0, 5, rope); },
           {"shift: slot 0 of track (layer 0, sequence 0, head 0) is frozen"});
   refused([&](auto& c) { c.shift(0, 5, rope, 2); }, {"shift: slot 2 of track", "is frozen"});
   refused([&](auto& c) { c.shift(0, 5, rope, 41); },
-          {"shift: first is 41", "allowed are 0 to the 40 tokens seen"});
+          {"shift: first is 41", "it must be 0 to 40, the tokens seen"});
   refused([&](auto& c) { c.shift(0, 5, rope, -1); }, {"shift: first is -1"});
   refused([&](auto& c) { c.shift(0, 2147483647); },
-          {"shift: offset is 2147483647", "allowed are up to 2147483607"});
+          {"shift: offset is 2147483647",
+           "it must be at most 2147483607, so that the tokens of a sequence are at most 2147483647"});
   auto odd = rope;
   odd.rotary_dim = 5;
   refused([&](auto& c) { c.shift(0, 5, odd, 3); }, {"shift: rope.rotary_dim is 5"});
   odd = rope;
   odd.positions = kvmeld::rope_positions::slot;
-  refused([&](auto& c) { c.shift(0, 5, odd, 3); }, {"shift: rope.positions is slot", "allowed are stored"});
+  refused([&](auto& c) { c.shift(0, 5, odd, 3); }, {"shift: rope.positions is rope_positions::slot",
+                                                    "it must be rope_positions::stored, because keys that "
+                                                    "turn lie rotated for the positions stored with them"});
   cache.append({0}, {2});
-  refused([&](auto& c) { c.shift(0, 5, rope, 3); }, {"shift: sequence slot 0 has 2 pending entries"});
+  refused([&](auto& c) { c.shift(0, 5, rope, 3); },
+          {"shift: number of pending entries of sequence slot 0 is 2"});
   cache.commit({0}, {0});
   cache.shift(0, 5, rope, 3);
   cache.shift(0, 5);  // frozen keys that lie unrotated
@@ -331,7 +339,7 @@ TEST_CASE("which shifts are refused") {
                               kvmeld::kv{keys, kvmeld::latent(keys, extent.value_dim)}, sizes};
   latent.open(0, 40);
   cache_test::check_text(cache_test::refusal_of([&] { latent.shift(0, 5, rope); }),
-                         {"shift: values are channels of the keys"});
+                         {"shift: rope.pairing is a rotation"});
   latent.shift(0, 5);
   // Behind one interface.
   kvmeld::any_cache any(cache);
@@ -356,7 +364,7 @@ TEST_CASE("shared rows do not turn: refused, or where the host cannot ask, found
   near.open(0, 30);
   auto const before = keys.memory;
   cache_test::check_text(cache_test::refusal_of([&] { near.shift(0, 9, rope); }),
-                         {"shift: slot 8 of track (layer 0, sequence 0, head 0) may not be written"});
+                         {"shift: slot 8 of track (layer 0, sequence 0, head 0) is not writable"});
   CHECK(keys.memory == before);
   kvmeld::merged_cache far{support::fenced_executor(), policy, tensors, sizes};
   far.open(0, 30);

@@ -306,27 +306,32 @@ TEST_CASE("shared budgets are refused where nothing could be shared") {
   composed const h2o = policies()[0].second;
   budget const b = budget::entries(30);
   refuses(part(kvmeld::preset::streaming_llm::with_sinks(2)), over(split::group), b.over(split::layer),
-          {"compress: the budget is over split::layer", "none x sinks_and_recents x zero_class x drop",
-           "no measure", "split::head"});
+          {"compress: split of the budget is split::layer", "none x sinks_and_recents x zero_class x drop",
+           "split::", "split::head"});
   refuses(part(kvmeld::preset::kvmerger::paper_50()), over(split::group), b.over(split::group),
-          {"split::group", "consecutive_threshold:threshold", "no measure"});
+          {"split::group", "consecutive_threshold:threshold", "split::"});
   refuses(part(kvmeld::preset::cam::over_streaming_llm()), over(split::group), b.over(split::group),
-          {"no measure"});
+          {"split::"});
   refuses(h2o, over(split::layer), b.over(split::group),
-          {"the budget is over split::group", "limits.budgets_over is split::layer", "allowed"});
-  refuses(h2o, over(split::head), b.over(split::layer), {"limits.budgets_over is split::head"});
+          {"compress: split of the budget is split::group",
+           "it must be no wider than limits.budgets_over, which is split::layer",
+           "it must be no wider than limits.budgets_over, which is split::layer"});
+  refuses(h2o, over(split::head), b.over(split::layer), {"compress: split of the budget is split::layer"});
   refuses(h2o, over(split::layer), b.over(split::layer, 1.5), {"floor", "split::layer is 1.5", "0 to 1"});
   refuses(h2o, over(split::layer), b.over(split::layer, -0.1), {"floor", "is -0.1", "0 to 1"});
   kvmeld::limits scoped = over(split::layer);
   scoped.scope = kvmeld::plan_scope::layer;
-  refuses(h2o, scoped, b.over(split::layer), {"split::layer", "share a plan", "limits.scope head"});
+  refuses(h2o, scoped, b.over(split::layer),
+          {"split::layer", "share a plan", "compress: split of the budget is split::layer"});
   refuses(h2o, over(split::layer), b.over(split::layer),
-          {"never observed any", "layer 0, sequence 0, head 0"});
+          {"compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0",
+           "layer 0, sequence 0, head 0"});
   // A track within its own budget takes part too, and has to have scores.
   std::vector<std::uint32_t> table(extent.tracks(), 20);
   table[0] = 80;
   refuses(h2o, over(split::layer), budget::per_track(table.data()).over(split::layer),
-          {"never observed any", "layer 0, sequence 0, head 0"});
+          {"compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0",
+           "layer 0, sequence 0, head 0"});
   auto cache = cache_for(memory, h2o, over(split::layer));
   cache.open(0, 60);
   auto const refused = [&](budget bad, std::initializer_list<char const*> parts) {
@@ -351,7 +356,8 @@ TEST_CASE("waves hold whole splits") {
   }
   sizes.budgets_over = split::group;
   sizes.extent.capacity = 1u << 30;
-  CHECK(kvmeld::split_size_problem(sizes).find("6 tracks") != std::string::npos);
+  CHECK(kvmeld::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=
+        std::string::npos);
   sizes.budgets_over = split::head;
   CHECK(kvmeld::split_size_problem(sizes).empty());
 }

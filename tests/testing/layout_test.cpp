@@ -268,7 +268,7 @@ TEST_CASE("broken addresses are caught, with their slot") {
   names(found(fault::layer_stride, true),
         "slot 0 of track (layer 1, sequence 0, head 0), channel 0 lies at byte "
         "8832 of memory that has 8832: a stride or the base is wrong");
-  names(found(fault::none_remaining), "locate says that 0 slots remain; allowed are numbers from 1 on");
+  names(found(fault::none_remaining), "locate says that 0 slots remain; it must be at least 1");
   names(found(fault::wrong_run), "slot 1 of track (layer 0, sequence 0, head 0) does not lie where locate of "
                                  "slot 0 says: its strides are to hold for 23 slots");
   names(found(fault::other_address), ", but where locate shows it is ");
@@ -304,7 +304,7 @@ TEST_CASE("broken reads and writes are caught, with their element") {
   kvmeld::testing::layout_options fine;
   fine.coarseness = 0.001f;
   layout_test::int8_tensor coarse(extent, 24);
-  names(kvmeld::testing::layout_problem(coarse.view(), extent, 24, fine), "; allowed is an error of ");
+  names(kvmeld::testing::layout_problem(coarse.view(), extent, 24, fine), "; the error must be at most ");
 }
 
 TEST_CASE("broken copies are caught") {

@@ -98,9 +98,9 @@ TEST_CASE("broken ledgers are told by track and slot") {
   CHECK(broken([](auto const& l) { l.seen[0] = 29; }) ==
         track + " holds 33 entries, more than the 29 tokens seen and 3 pending");
   CHECK(broken([](auto const& l) { l.degree[5] = 0; }) ==
-        "slot 5 of " + track + " has degree 0; allowed are finite numbers above 0");
+        "slot 5 of " + track + " has degree 0; it must be a finite number above 0");
   CHECK(broken([](auto const& l) { l.degree[5] = kvmeld::bits_float(0x7f800000u); }) ==
-        "slot 5 of " + track + " has degree inf; allowed are finite numbers above 0");
+        "slot 5 of " + track + " has degree inf; it must be a finite number above 0");
   CHECK(broken([](auto const& l) { l.degree[34] = 1; }) ==
         "slot 34 of " + track + " is empty, but has degree 1");
   CHECK(broken([](auto const& l) { l.position[7] = 6; }) ==
@@ -149,7 +149,7 @@ TEST_CASE("what compression must not do is told") {
   CHECK(after([](world&, auto const& l) { l.seen[0] += 1; }) ==
         "sequence slot 0: open, seen, pending, frozen or id changed");
   CHECK(after([](world&, auto const& l) { l.degree[3] = 0; }) ==
-        "slot 3" + slot + " has degree 0; allowed are finite numbers above 0");
+        "slot 3" + slot + " has degree 0; it must be a finite number above 0");
   CHECK(after([](world& w, auto const&) { w.spoil(w.memory.keys, 8, first, 1); }) ==
         "slot 1" + slot + " changed its key, though it is frozen");
   CHECK(after([](world& w, auto const&) { w.spoil(w.memory.values, 6, first, 0); }) ==
@@ -193,21 +193,19 @@ TEST_CASE("what compression must not do is told") {
 TEST_CASE("the plan validator speaks for the whole cache") {
   using kvmeld::testing::plan_problem;
   world w;
-  CHECK(plan_problem(w.cache) == "there is no plan; call plan first");
+  CHECK(plan_problem(w.cache) == "apply: plan is missing; it must be made first (call plan)");
   w.cache.plan({1, 0}, kvmeld::budget::entries(15));
   CHECK(plan_problem(w.cache) == "");
   kvmeld::plan_ref const p = w.cache.current_plan();
   std::size_t const i = p.at(7, 0);  // layer 1, sequence 0, head 1; slot 0 is frozen
   p.what[i] = kvmeld::fate::drop;
-  CHECK(plan_problem(w.cache) ==
-        "plan of track (layer 1, sequence 0, head 1), slot 0: lies in the frozen beginning "
-        "of 2; allowed is keep");
+  CHECK(plan_problem(w.cache) == "plan: fate of slot 0 of track (layer 1, sequence 0, head 1) is drop; it "
+                                 "must be keep, because the slot lies in the frozen beginning of 2 entries");
   kvmeld::keep_entry(p, 7, 0);
   CHECK(plan_problem(w.cache) == "");
   w.cache.append({1}, {1});
-  CHECK(plan_problem(w.cache) ==
-        "plan of track (layer 0, sequence 1, head 0) was made for 30 entries, but the track "
-        "holds 31; plan again");
+  CHECK(plan_problem(w.cache) == "plan: old_length of track (layer 0, sequence 1, head 0) is 30; it must be "
+                                 "31, the entries that the track holds (plan again)");
 }
 
 }  // namespace state_cases

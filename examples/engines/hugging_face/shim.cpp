@@ -49,7 +49,7 @@ kvmeld::compose::composed policy_named(std::string const& method) {
   if (method == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
   throw kvmeld::invalid_argument(
       "kvmeld_create: method is \"" + method +
-      "\"; allowed are chelsea, kvmerger, d2o, keepkv, h2o, snapkv, streaming_llm");
+      "\"; it must be chelsea, kvmerger, d2o, keepkv, h2o, snapkv or streaming_llm");
 }
 
 thread_local std::string problem;
@@ -120,9 +120,14 @@ int kvmeld_bind(kvmeld_c_cache* c, uint32_t layer, void* keys, void* values, int
                 int64_t const value_strides[3]) {
   return guarded([&] {
     kvmeld::shape const& extent = c->sizes.extent;
-    if (layer >= extent.layers || keys == nullptr || values == nullptr)
-      throw kvmeld::invalid_argument(kvmeld::message("kvmeld_bind: layer is ", layer, "; allowed are 0 to ",
-                                                     extent.layers - 1, " and pointers that are not null"));
+    if (layer >= extent.layers) {
+      throw kvmeld::invalid_argument(
+          kvmeld::refusal("kvmeld_bind", "layer", layer, "0 to ", extent.layers - 1));
+    }
+    if (keys == nullptr || values == nullptr) {
+      throw kvmeld::invalid_argument(kvmeld::refusal("kvmeld_bind", keys == nullptr ? "keys" : "values",
+                                                     "null", "the tensor of the layer"));
+    }
     std::visit([&](auto& held) { held.bind(layer, extent, keys, values, key_strides, value_strides); },
                c->tensors);
   });

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,10 @@ public:
   static constexpr std::size_t layer_header = 12, cell_bytes = 12;
 
   explicit sequence_state(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
-    if (word(8) != 1) throw std::runtime_error("a state of several streams; allowed is one");
+    if (word(8) != 1) {
+      throw std::runtime_error("sequence_state: number of streams is " + std::to_string(word(8)) +
+                               "; it must be 1");
+    }
     cells_ = word(12);
     std::size_t const tensors = 16 + cells_ * cell_bytes;
     transposed_ = word(tensors) != 0;

@@ -49,8 +49,8 @@ struct totals {
 /// Why an engine cannot be built so; empty if it can.
 inline std::string options_problem(engine_options const& o) {
   if (o.trigger != 0 && (o.budget == 0 || o.budget >= o.trigger)) {
-    return "engine: budget is " + std::to_string(o.budget) + "; allowed are 1 to below the trigger of " +
-           std::to_string(o.trigger);
+    return "engine: budget is " + std::to_string(o.budget) + "; it must be at least 1 and below " +
+           std::to_string(o.trigger) + ", the trigger";
   }
   return {};
 }
@@ -69,9 +69,10 @@ inline std::string request_problem(request const& r, engine_options const& o, st
   if (pages > o.sizes.pages)
     return std::to_string(pages) + " pages; the pool has " + std::to_string(o.sizes.pages);
   if (o.trigger != 0 && r.shared_tokens > o.budget / 2) {
-    return std::to_string(r.shared_tokens) +
-           " shared tokens, which stay whole; allowed is half the budget of " + std::to_string(o.budget) +
-           ", since policies pin recent entries too";
+    return "shared_tokens is " + std::to_string(r.shared_tokens) + "; it must be at most " +
+           std::to_string(o.budget / 2) +
+           ", half the budget, because they stay whole and policies pin recent "
+           "entries too";
   }
   return {};
 }

@@ -62,8 +62,8 @@ int run(program_options const& o) {
   tiny_llama::model model = tiny_llama::model::load(o.model);
   int const heads = model.shape().kv_heads;
   if (heads % ranks != 0) {
-    throw std::invalid_argument(std::to_string(ranks) + " ranks for " + std::to_string(heads) +
-                                " KV heads; allowed are numbers that divide them");
+    throw std::invalid_argument("mpi: number of ranks is " + std::to_string(ranks) + "; it must divide " +
+                                std::to_string(heads) + ", the KV heads");
   }
   std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
   auto const work = make_workload(text, o.requests, o.context, o.seed);

@@ -43,9 +43,8 @@ composed policy_named(std::string const& name) {
   if (name == "h2o") return composed_of(preset::h2o::halves());
   if (name == "snapkv") return composed_of(preset::snapkv::with_window());
   if (name == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
-  throw kvmeld::invalid_argument(
-      "policy is \"" + name +
-      "\"; allowed are recommended, chelsea, kvmerger, h2o, snapkv and streaming_llm");
+  throw kvmeld::invalid_argument(kvmeld::refusal(
+      "bridge", "policy", '"' + name + '"', "recommended, chelsea, kvmerger, h2o, snapkv or streaming_llm"));
 }
 
 kvmeld::budget budget_of(kvmeld_bridge_budget b) {

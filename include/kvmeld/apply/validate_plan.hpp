@@ -6,11 +6,13 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvmeld {
@@ -22,57 +24,64 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
                                 std::uint32_t shielded = 0) {
   shielded = max_of(shielded, l.frozen[where.sequence]);
   std::uint32_t const n = l.length[where.index];
-  auto const name = [&](slot_t s) {
-    return message("plan of track (layer ", where.layer, ", sequence ", where.sequence, ", head ",
-                   where.kv_head, "), slot ", s, ": ");
+  std::string const track_name =
+      message("track (layer ", where.layer, ", sequence ", where.sequence, ", head ", where.kv_head, ")");
+  auto const bad = [&](char const* what, slot_t s, auto const& value, auto const&... condition) {
+    return refusal("plan", message(what, " of slot ", s, " of ", track_name), value, condition...);
   };
   if (plan.old_length[item] != n) {
-    return message("plan of track (layer ", where.layer, ", sequence ", where.sequence, ", head ",
-                   where.kv_head, ") was made for ", plan.old_length[item], " entries, but the track holds ",
-                   n, "; plan again");
+    return refusal("plan", message("old_length of ", track_name), plan.old_length[item], n,
+                   ", the entries that the track holds (plan again)");
   }
   std::vector<std::uint8_t> receives(n, 0);
   std::vector<std::uint8_t> owns(n, 0);
   std::uint32_t shared = 0;
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
-    if (plan.what[i] > fate::drop)
-      return name(s) + message("fate is ", int(plan.what[i]), "; allowed are 0 to 4");
-    for (float w : {plan.key_weight[i], plan.value_weight[i], plan.degree_weight[i]}) {
-      if (!is_finite(w)) return name(s) + "a weight is not finite; allowed are finite numbers";
+    if (plan.what[i] > fate::drop) return bad("fate", s, static_cast<int>(plan.what[i]), "0 to 4");
+    char const* const what = fate_name(plan.what[i]);
+    std::pair<char const*, float> const weights[] = {{"key_weight", plan.key_weight[i]},
+                                                     {"value_weight", plan.value_weight[i]},
+                                                     {"degree_weight", plan.degree_weight[i]}};
+    for (auto const& [name, w] : weights) {
+      if (!is_finite(w) || w > largest::plan_weight || w < -largest::plan_weight) {
+        return bad(name, s, w, "a number of magnitude at most ", largest::plan_weight);
+      }
     }
     float const share = plan.degree_weight[i];
-    if (share < 0.0f || (plan.what[i] == fate::keep && share == 0.0f)) {
-      return name(s) + message("degree weight is ", share,
-                               "; allowed are numbers from 0 on, and above 0 for kept entries");
+    if (share < 0.0f) return bad("degree_weight", s, share, "at least 0");
+    if (share * l.degree[l.at(where, s)] > largest::degree) {
+      return bad("degree_weight * degree", s, share * l.degree[l.at(where, s)], "at most ", largest::degree);
     }
     if (plan.what[i] == fate::keep) {
-      if (plan.target[i] != s)
-        return name(s) + message("is kept, but its target is ", plan.target[i], "; give ", s);
+      if (share == 0.0f) return bad("degree_weight", s, share, "above 0, because the entry is kept");
+      if (plan.target[i] != s) return bad("target", s, plan.target[i], s, ", because the entry is kept");
       continue;
     }
     if (s < shielded) {
-      return name(s) + message("lies in the frozen beginning of ", shielded, "; allowed is keep");
+      return bad("fate", s, what, "keep, because the slot lies in the frozen beginning of ", shielded,
+                 " entries");
     }
     if (plan.what[i] == fate::drop) continue;
-    if (!l.usable(where, s)) return name(s) + "holds NaN or infinity; allowed are keep and drop";
+    if (!l.usable(where, s))
+      return bad("fate", s, what, "keep or drop, because the row holds NaN or infinity");
     std::uint32_t const span = plan.what[i] == fate::spread ? plan.span[i] : 1;
-    if (span == 0 || plan.target[i] >= n || span > n - plan.target[i]) {
-      return name(s) + message("goes to ", span, " slots from ", plan.target[i],
-                               " on; allowed is 1 or more within ", n);
+    if (plan.target[i] >= n)
+      return bad("target", s, plan.target[i], "less than ", n, ", the entries of the track");
+    if (span == 0 || span > n - plan.target[i]) {
+      return bad("span", s, span, "1 to ", n - plan.target[i], ", the entries from target ", plan.target[i],
+                 " on");
     }
     for (std::uint32_t k = 0; k < span; ++k) {
       slot_t const to = plan.target[i] + k;
-      if (plan.what[plan.at(item, to)] != fate::keep) {
-        return name(s) + message("goes to slot ", to, ", which is not kept; targets must be kept");
+      if (plan.what[plan.at(item, to)] != fate::keep) return bad("target", s, to, "a slot that is kept");
+      if (!l.usable(where, to)) return bad("target", s, to, "a slot whose row holds no NaN or infinity");
+      if (to < shielded) {
+        return bad("target", s, to, "at least ", shielded, ", because the entries before are frozen");
       }
-      if (!l.usable(where, to))
-        return name(s) + message("goes to slot ", to, ", which holds NaN or infinity");
-      if (to < shielded) return name(s) + message("goes to slot ", to, ", which is frozen");
       (plan.what[i] == fate::spread ? receives : owns)[to] = 1;
       if (receives[to] != 0 && owns[to] != 0) {
-        return name(s) + message("goes to slot ", to,
-                                 ", which takes in both a set and a spread; allowed is one of them");
+        return bad("target", s, to, "a slot that takes in either a set or a spread, not both");
       }
     }
     shared += plan.what[i] == fate::share ? 1 : 0;
@@ -87,7 +96,7 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
   }
   for (slot_t s = 0; s < n; ++s) {
     if (merges[s] != 0 && shares[s] != 0) {
-      return name(s) + "takes in both merged and shared entries; allowed is one of them";
+      return bad("set", s, "one of merged and shared entries", "one of either merged or shared entries");
     }
   }
   std::uint32_t const held = l.members.capacity == 0 ? 0 : l.members.count[where.index];
@@ -95,15 +104,15 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
   for (std::uint32_t m = 0; m < held; ++m) {
     slot_t const owner = l.members.owner[l.member_at(where, m)];
     if (merges[owner] != 0 || plan.what[plan.at(item, owner)] == fate::spread) {
-      return name(owner) + "owns members; allowed are keep, share and drop, with entries sharing into it";
+      return bad(
+          "set", owner, "one that merges or spreads",
+          "one of shared entries, because members belong to the slot (its fate is keep, share or drop)");
     }
     living += plan.keeps_member(item, m) && plan.what[plan.at(item, owner)] != fate::drop ? 1u : 0u;
   }
-  if (living > l.members.capacity && shared != 0) {
-    return name(0) +
-           message("the plan makes ", living, " members; allowed are limits.members = ", l.members.capacity);
-  }
-  return {};
+  if (living <= l.members.capacity || shared == 0) return {};
+  return refusal("plan", message("number of members of ", track_name), living, "at most ", l.members.capacity,
+                 ", the limits.members");
 }
 
 }  // namespace KVMELD_ABI

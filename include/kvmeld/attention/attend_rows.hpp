@@ -87,15 +87,15 @@ private:
 
 namespace detail {
 
-/// Why an attention call cannot run; empty if it can.
+/// Why an attention call cannot run; empty if it can. `readable`: the host can read the parameters' arrays.
 template <class Q, class Out>
 std::string extend_problem(attention_params const& params, query_batch const& batch, shape const& s,
-                           head_rows<Q> query, head_rows<Out> out) {
+                           head_rows<Q> query, head_rows<Out> out, bool readable) {
   std::string problem = batch_problem("attention::extend", s, batch);
-  if (problem.empty()) problem = params_problem("attention::extend", params, s.key_dim);
+  if (problem.empty()) problem = params_problem("attention::extend", params, s.key_dim, readable);
   if (problem.empty() && batch.most_queries() != 0 && (query.data == nullptr || out.data == nullptr)) {
-    problem = message("attention::extend: ", query.data == nullptr ? "query" : "out",
-                      ".data is null; give the rows (only lse may be empty)");
+    problem = refusal("attention::extend", query.data == nullptr ? "query.data" : "out.data", "null",
+                      "the rows of the queries' heads (only lse may be empty)");
   }
   return problem;
 }

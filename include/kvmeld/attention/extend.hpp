@@ -179,8 +179,9 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
               log_sums<float> lse = {}, split_keys split = {}) {
+  constexpr bool readable = is_immediate<Executor>::value;
   std::string problem = ref_problem("attention::extend", cache.ledger);
-  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return report(problem);
   return detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});

@@ -8,9 +8,11 @@
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/probes.hpp>
 #include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -23,11 +25,11 @@ inline namespace KVMELD_ABI {
 namespace attention {
 
 /// Floats of memory that extend_and_observe takes for calls of up to `sequences` sequences with up to `queries` queries
-/// each: the logits of the probes, and log-sum-exps. For one query, 4 bytes per query head and entry of one layer.
+/// each: the logits of the probes, and log-sum-exps; the largest number where 64 bits do not hold it. For one query, 4 bytes per query head and entry of one layer.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
                                    probe_rows probes = {}) {
-  return std::size_t{sequences} * s.query_heads() *
-         (std::size_t{probes.count(queries)} * s.capacity + queries);
+  std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
+  return saturated_product(std::size_t{sequences} * s.query_heads(), rows);
 }
 
 /// attention::extend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass over K and V:
@@ -47,22 +49,23 @@ status extend_and_observe(Cache& cache, attention_params const& params, query_ba
                           head_rows<Q> query, head_rows<Out> out, span<float> memory,
                           log_sums<float> lse = {}, probe_rows probes = {}, split_keys split = {}) {
   if constexpr (Cache::shares) {
-    return report("attention::extend_and_observe: the policy shares entries, whose members have logits of "
-                  "their own; call "
-                  "attention::extend, then observe");
+    return report(refusal("attention::extend_and_observe", "policy", "one that shares entries",
+                          "one that does not, because members have logits of their own (or call "
+                          "attention::extend, then observe)"));
   } else {
     shape const& s = cache.sizes().extent;
     bool const observes = traits_of_score(cache.policy().score).needs_attention;
+    constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
-    if (problem.empty()) problem = detail::extend_problem(params, batch, s, query, out);
+    if (problem.empty()) problem = detail::extend_problem(params, batch, s, query, out, readable);
     if (problem.empty()) problem = detail::split_problem(split, batch, s);
     if (problem.empty()) problem = probes_problem("attention::extend_and_observe", probes);
     if (problem.empty() && observes) {
       std::size_t const wanted = observed_floats(s, batch.size(), batch.most_queries(), probes);
       if (memory.size() < wanted) {
         problem =
-            message("attention::extend_and_observe: memory has ", memory.size(), " floats; ", batch.size(),
-                    " sequences of up to ", batch.most_queries(), " queries need ", wanted);
+            refusal("attention::extend_and_observe", "number of floats of memory", memory.size(), "at least ",
+                    wanted, ", for ", batch.size(), " sequences of up to ", batch.most_queries(), " queries");
       }
     }
     if (!problem.empty()) return report(problem);

@@ -194,8 +194,9 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status extend(Executor& executor, attention_params const& params, query_batch const& batch,
               head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
               log_sums<float> lse = {}) {
+  constexpr bool readable = is_immediate<Executor>::value;
   std::string problem = ref_problem("attention::extend", cache.ledger);
-  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out);
+  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
   if (!problem.empty()) return report(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};

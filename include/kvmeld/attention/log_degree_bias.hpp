@@ -82,20 +82,19 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
   if (std::string const problem = ref_problem("attention::write_log_degree", cache.ledger); !problem.empty())
     return report(problem);
   if (layer >= s.layers) {
-    return report(
-        message("attention::write_log_degree: layer is ", layer, "; allowed are 0 to ", s.layers - 1));
+    return report(refusal("attention::write_log_degree", "layer", layer, "0 to ", s.layers - 1));
   }
   for (std::uint32_t sequence : sequences) {
     if (sequence >= s.sequences) {
-      return report(message("attention::write_log_degree: sequence is ", sequence, "; allowed are 0 to ",
-                            s.sequences - 1));
+      return report(refusal("attention::write_log_degree", "sequence", sequence, "0 to ", s.sequences - 1));
     }
   }
-  if (out.data == nullptr) return report("attention::write_log_degree: out.data is null; give the rows");
+  if (out.data == nullptr) {
+    return report(refusal("attention::write_log_degree", "out.data", "null", "the rows of the log degrees"));
+  }
   if (heads_per_track != 1 && heads_per_track != s.group) {
-    return report(message("attention::write_log_degree: heads_per_track is ", heads_per_track,
-                          "; allowed are 1 (a row per KV head) and the group of ", s.group,
-                          " (a row per query head)"));
+    return report(refusal("attention::write_log_degree", "heads_per_track", heads_per_track,
+                          "1, for a row per KV head, or ", s.group, ", the group, for a row per query head"));
   }
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};

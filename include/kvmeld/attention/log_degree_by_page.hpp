@@ -53,17 +53,17 @@ status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> cons
   shape const& s = cache.extent();
   if (std::string const problem = ref_problem(call, cache.ledger); !problem.empty()) return report(problem);
   if (sequences.size() != slots.size()) {
-    return report(message(call, ": ", sequences.size(), " sequences but ", slots.size(),
-                          " numbers of slots; give one each"));
+    return report(
+        refusal(call, "number of slots given", slots.size(), sequences.size(), ", one for each sequence"));
   }
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i] >= s.sequences)
-      return report(message(call, ": sequence is ", sequences[i], "; allowed are 0 to ", s.sequences - 1));
+      return report(refusal(call, "sequence", sequences[i], "0 to ", s.sequences - 1));
     if (slots[i] > s.capacity)
       return report(
-          message(call, ": slots is ", slots[i], "; allowed are 0 to the capacity of ", s.capacity));
+          refusal(call, message("slots[", i, "]"), slots[i], "at most ", s.capacity, ", the capacity"));
   }
-  if (out == nullptr) return report(message(call, ": out is null; give an array of the pool's pages"));
+  if (out == nullptr) return report(refusal(call, "out", "null", "an array of the pool's pages"));
   if (std::string const problem = places.problem(call); !problem.empty()) return report(problem);
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};

@@ -67,13 +67,13 @@ status output_error(Executor& executor, attention_params const& params, query_ba
   shape const& s = cache.extent();
   std::string problem;
   if (expected.data == nullptr || scratch.data == nullptr) {
-    problem = message("attention::output_error: ", expected.data == nullptr ? "expected" : "scratch",
-                      ".data is null; give the rows");
+    problem = refusal("attention::output_error", expected.data == nullptr ? "expected.data" : "scratch.data",
+                      "null", "rows of the queries' heads");
   }
   std::size_t const wanted = std::size_t{batch.size()} * s.query_heads();
   if (problem.empty() && errors.size() < wanted) {
-    problem = message("attention::output_error: errors has ", errors.size(), " floats; ", batch.size(),
-                      " sequences of ", s.query_heads(), " query heads need ", wanted);
+    problem = refusal("attention::output_error", "number of errors", errors.size(), "at least ", wanted,
+                      ", for ", batch.size(), " sequences of ", s.query_heads(), " query heads");
   }
   if (!problem.empty()) return report(problem);
   if (status st = extend(executor, params, batch, query, cache, scratch); !st.ok()) return st;

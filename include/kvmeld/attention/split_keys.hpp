@@ -116,11 +116,11 @@ private:
 namespace detail {
 
 inline std::string split_problem(split_keys const& split, query_batch const& batch, shape const& s) {
-  if (split.parts == 0) return "attention::extend: split.parts is 0; allowed are numbers from 1 on";
+  if (split.parts == 0) return refusal("attention::extend", "split.parts", 0, "at least 1");
   std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.most_queries());
   if (split.memory.size() >= wanted) return {};
-  return message("attention::extend: split.memory has ", split.memory.size(), " floats; ", split.parts,
-                 " parts need ", wanted);
+  return refusal("attention::extend", "number of floats of split.memory", split.memory.size(), "at least ",
+                 wanted, ", for ", split.parts, " parts");
 }
 
 }  // namespace detail

@@ -70,7 +70,7 @@ public:
     return ask([&](interface& held) { return held.exact(fallback); });
   }
   status const& valid() const {
-    static status const nothing(no_cache);
+    static status const nothing(no_cache());
     return empty() ? nothing : held_->readings().valid();
   }
   limits const& sizes() const {
@@ -373,10 +373,8 @@ private:
             if constexpr (std::is_same_v<from, to> || std::is_same_v<to, float>) {
               return call(q, o);
             } else {
-              return report(
-                  message("any_cache::", name,
-                          ": the outputs have another element type than the queries; allowed are the "
-                          "same one and float"));
+              return report(refusal(message("any_cache::", name), "element type of the outputs",
+                                    "another than that of the queries", "the same, or float"));
             }
           },
           query.rows, out);
@@ -385,8 +383,8 @@ private:
                             std::uint32_t heads_per_track, attention::behind_end behind) override {
       if constexpr (Cache::shares) {
         return report(
-            "any_cache::write_log_degree: the policy shares entries, whose members no bias per slot can "
-            "express; call attend");
+            refusal("any_cache::write_log_degree", "policy", "one that shares entries",
+                    "one that does not, because no bias per slot can express members (or call attend)"));
       } else {
         return std::visit(
             [&](auto const& o) {
@@ -398,15 +396,15 @@ private:
     }
   };
 
-  static constexpr char const* no_cache = "any_cache: it holds no cache; it must be assigned one first";
+  static std::string no_cache() { return refusal("any_cache", "cache", "none", "one that was made"); }
 
   /// What the cache answers; where there is none, a refusal, or nothing.
   template <class Call> auto ask(Call call) const -> decltype(call(std::declval<interface&>())) {
     using answer = decltype(call(std::declval<interface&>()));
     if (held_ != nullptr) return call(*held_);
-    status refusal = report(no_cache);
+    status refused = report(no_cache());
     if constexpr (std::is_same_v<answer, status>) {
-      return refusal;
+      return refused;
     } else {
       return answer();
     }

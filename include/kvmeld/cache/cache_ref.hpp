@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 /// Why a call cannot look at the ledger of a ref; empty if it can. A cache that was refused or moved from has none.
 inline std::string ref_problem(char const* call, ledger_ref const& ledger) {
   if (ledger.length != nullptr) return {};
-  return message(call, ": the ref's ledger is null; it must be that of a cache whose valid() is ok");
+  return refusal(call, "the ref's ledger", "null", "that of a cache whose valid() is ok");
 }
 
 /// Trivially copyable; independent of the policy's type. Valid for the cache's life; `rebind` of the cache makes the

@@ -105,7 +105,9 @@ public:
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
   /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
   status rebind(kv<Keys, Values> tensors) {
-    if (status s = refuse([&] { return tensors_problem(tensors, sizes_.extent); }); !s.ok()) return s;
+    if (status s = refuse([&] { return refusal_within("rebind", tensors_problem(tensors, sizes_.extent)); });
+        !s.ok())
+      return s;
     tensors_ = tensors;
     return {};
   }
@@ -124,8 +126,7 @@ public:
 protected:
   void require_memory(std::size_t bytes) {
     if (memory_.size() >= bytes) return;
-    construction_ = report(
-        message("merged_cache: the executor has no memory for ", bytes, " bytes of ledger and workspace"));
+    construction_ = report(refusal("merged_cache", "memory in bytes", bytes, memory_to_be_had));
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());

@@ -5,11 +5,13 @@
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/cache/shortfall.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -43,7 +45,7 @@ inline std::string track_name(track t) {
 
 inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t slot) {
   if (slot < l.extent.sequences) return {};
-  return message(call, ": sequence slot is ", slot, "; allowed are 0 to ", l.extent.sequences - 1);
+  return refusal(call, "sequence slot", slot, "0 to ", l.extent.sequences - 1);
 }
 
 /// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
@@ -52,10 +54,9 @@ std::string each_is_open(char const* call, ledger_ref const& l, std::size_t coun
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t const slot = slot_at(i);
     if (std::string text = in_range(call, l, slot); !text.empty()) return text;
-    if (l.is_open[slot] == 0) return message(call, ": sequence slot ", slot, " is not open; open it first");
+    if (l.is_open[slot] == 0) return refusal(call, "sequence slot", slot, "open (call open first)");
     for (std::size_t j = 0; j < i; ++j) {
-      if (slot_at(j) == slot)
-        return message(call, ": sequence slot ", slot, " is listed twice; list it once");
+      if (slot_at(j) == slot) return refusal(call, "sequence slot", slot, "listed only once");
     }
   }
   return {};
@@ -67,18 +68,37 @@ inline std::string is_open(char const* call, ledger_ref const& l, index_list slo
 
 inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
   if (slots.size() == counts.size()) return {};
-  return message(call, ": ", slots.size(), " sequence slots but ", counts.size(), " counts; give one each");
+  return refusal(call, "number of counts", counts.size(), slots.size(), ", one for each sequence slot");
+}
+
+/// A sequence that is to begin begins in a slot that is closed.
+inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (std::string text = in_range(call, l, slot); !text.empty()) return text;
+  return l.is_open[slot] == 0 ? std::string()
+                              : refusal(call, "sequence slot", slot, "closed (call close first)");
+}
+
+inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (l.pending[slot] == 0) return {};
+  return refusal(call, message("number of pending entries of sequence slot ", slot), l.pending[slot],
+                 "0 (call commit first)");
+}
+
+/// Positions of `more` tokens that come to a sequence stay below 2^31.
+inline std::string tokens_fit(char const* call, std::string const& argument, std::uint32_t more,
+                              std::uint64_t tokens) {
+  std::uint64_t const room = largest::tokens - min_of<std::uint64_t>(tokens, largest::tokens);
+  if (more <= room) return {};
+  return refusal(call, argument, more, "at most ", room, ", so that the tokens of a sequence are at most ",
+                 largest::tokens);
 }
 
 inline std::string open(ledger_ref const& l, std::uint32_t slot, std::uint32_t cached, std::uint32_t frozen) {
-  if (std::string text = in_range("open", l, slot); !text.empty()) return text;
-  if (l.is_open[slot] != 0) return message("open: sequence slot ", slot, " is open already; close it first");
+  if (std::string text = is_closed("open", l, slot); !text.empty()) return text;
   if (cached > l.extent.capacity) {
-    return message("open: tokens_cached is ", cached, "; allowed are 0 to the capacity of ",
-                   l.extent.capacity);
+    return refusal("open", "tokens_cached", cached, "at most ", l.extent.capacity, ", the capacity");
   }
-  if (frozen > cached)
-    return message("open: frozen is ", frozen, "; allowed are 0 to tokens_cached = ", cached);
+  if (frozen > cached) return refusal("open", "frozen", frozen, "at most ", cached, ", the tokens_cached");
   return {};
 }
 
@@ -89,9 +109,13 @@ inline std::string append(ledger_ref const& l, index_list slots, index_list coun
     std::string text = first_track_problem(l, slots[i], [&](track t) -> std::string {
       std::uint32_t const room = l.extent.capacity - l.length[t.index];
       if (counts[i] <= room) return {};
-      return message("append: ", counts[i], " entries to ", track_name(t), ", which holds ",
-                     l.length[t.index], "; allowed are up to ", room, " (capacity ", l.extent.capacity, ")");
+      return refusal("append", message("counts[", i, "]"), counts[i], "at most ", room,
+                     ", the free entries of ", track_name(t), ", which holds ", l.length[t.index], " of ",
+                     l.extent.capacity);
     });
+    if (!text.empty()) return text;
+    text = tokens_fit("append", message("counts[", i, "]"), counts[i],
+                      std::uint64_t{l.seen[slots[i]]} + l.pending[slots[i]]);
     if (!text.empty()) return text;
   }
   return {};
@@ -102,17 +126,19 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
   if (std::string text = is_open("commit", l, slots); !text.empty()) return text;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (accepted[i] > l.pending[slots[i]]) {
-      return message("commit: ", accepted[i], " entries of sequence slot ", slots[i],
-                     "; allowed are 0 to the pending ", l.pending[slots[i]]);
+      return refusal("commit", message("accepted[", i, "]"), accepted[i], "at most ", l.pending[slots[i]],
+                     ", the pending entries of sequence slot ", slots[i]);
     }
   }
   return {};
 }
 
+/// `null` is the name of rows that were not given, or null; `readable` says that the host can read the parameters' arrays.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
-                           bool null) {
+                           char const* null, bool readable) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
-  if (std::string text = params_problem("observe", params, l.extent.key_dim); !text.empty()) return text;
+  if (std::string text = params_problem("observe", params, l.extent.key_dim, readable); !text.empty())
+    return text;
   auto const slot_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
   if (std::string text = each_is_open("observe", l, batch.size(), slot_at); !text.empty()) return text;
   bool any = false;
@@ -120,26 +146,22 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
     std::uint32_t const sequence = batch.sequence(i);
     std::uint32_t const since = l.seen[sequence] - l.sequence_state(sequence, sequence_word::compressed_at);
     if (l.padded && batch.queries(i) > max_of(since, 1u)) {
-      return message("observe: ", batch.queries(i), " queries of sequence slot ", sequence, ", which got ",
-                     since, " tokens since it was last compressed; allowed are up to ", max_of(since, 1u),
-                     " (limits.padded: older tokens lie before empty slots)");
+      return refusal(
+          "observe", message("queries[", i, "]"), batch.queries(i), "at most ", max_of(since, 1u),
+          ", because sequence slot ", sequence, " got ", since,
+          " tokens since it was last compressed (limits.padded: older tokens lie before empty slots)");
     }
-    if (l.pending[sequence] != 0) {
-      return message("observe: sequence slot ", sequence, " has ", l.pending[sequence],
-                     " pending entries; commit them first");
-    }
+    if (std::string problem = nothing_pending("observe", l, sequence); !problem.empty()) return problem;
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
       if (t.layer != batch.layer() || batch.queries(i) <= l.length[t.index]) return {};
-      return message("observe: ", batch.queries(i), " queries on ", track_name(t), "; allowed are up to its ",
-                     l.length[t.index], " entries (the queries are those of its last tokens)");
+      return refusal("observe", message("queries[", i, "]"), batch.queries(i), "at most ", l.length[t.index],
+                     ", the entries of ", track_name(t), " (the queries are those of its last tokens)");
     });
     if (!text.empty()) return text;
     any = any || batch.queries(i) != 0;
   }
-  if (null && any) {
-    return "observe: the queries, log-sum-exps or rows are null; give what attention was computed from";
-  }
-  return {};
+  if (null == nullptr || !any) return {};
+  return refusal("observe", null, "null", "the rows of the attention that is observed");
 }
 
 /// Stands for a layout that the host may not look into: what may not be written there, phases find out.
@@ -167,9 +189,8 @@ std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<K
   if (l.word(t, track_word::empty) == 0) return {};
   std::uint32_t const shielded = shielded_length(l, t, tensors);
   if (shielded < from) return {};
-  return message(call, ": slot ", shielded - 1, " of ", track_name(t),
-                 " may not be written, but lies behind the empty slot ", from - 1,
-                 " (limits.padded); allowed are shared rows before it");
+  return refusal(call, message("slot ", shielded - 1, " of ", track_name(t)), "not writable",
+                 "writable, because it lies behind the empty slot ", from - 1, " (limits.padded)");
 }
 
 template <class Guard, class = void> struct has_problem_of_call : std::false_type {};
@@ -188,9 +209,8 @@ std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_
   } else {
     return {};
   }
-  return message(call,
-                 ": the fallback is shortfall::evict_lowest, but the policy is guarded, and no bound covers "
-                 "what is evicted; allowed is shortfall::report");
+  return refusal(call, "fallback", "shortfall::evict_lowest",
+                 "shortfall::report, because the policy is guarded and no bound covers what is evicted");
 }
 
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
@@ -198,18 +218,14 @@ template <class Policy, class Keys, class Values>
 std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,
                      Policy const& policy, kv<Keys, Values> const& tensors) {
   if (std::string text = is_open(call, l, slots); !text.empty()) return text;
-  if (allowed.is_ratio() && !(allowed.ratio_value() > 0.0 && allowed.ratio_value() <= 1.0)) {
-    return message(call, ": budget ratio is ", allowed.ratio_value(),
-                   "; allowed are numbers above 0 and up to 1");
+  if (allowed.is_ratio() && !(is_within(allowed.ratio_value(), 0.0, 1.0) && allowed.ratio_value() > 0.0)) {
+    return refusal(call, "budget ratio", allowed.ratio_value(), "above 0 and at most 1");
   }
   if (allowed.is_per_track() && allowed.table() == nullptr) {
-    return message(call, ": the per-track budget table is null; give one number per track");
+    return refusal(call, "per-track budget table", "null", "an array with one number per track");
   }
   for (std::uint32_t slot : slots) {
-    if (l.pending[slot] != 0) {
-      return message(call, ": sequence slot ", slot, " has ", l.pending[slot],
-                     " pending entries; commit them first");
-    }
+    if (std::string text = nothing_pending(call, l, slot); !text.empty()) return text;
     bool shrinks = false;  // of the split that the track is in
     std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
@@ -218,13 +234,13 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
         auto const held = [&](track other) { return l.held(other); };
         shrinks = sum_of_split(l.extent, t, allowed, l.seen[slot], held).excess() != 0;
       }
-      if (limit == 0)
-        return message(call, ": budget of ", track_name(t), " is 0; allowed are numbers from 1 on");
+      if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
       if (length <= limit && !shrinks) return {};
       if (traits_of_score(policy.score).needs_attention && l.word(t, track_word::observed_rows) == 0) {
-        return message(call, ": the policy ranks entries by attention, but ", track_name(t),
-                       " never observed any; call observe for every layer first");
+        return refusal(call, message("number of observed rows of ", track_name(t)), 0,
+                       "at least 1, because the policy ranks entries by attention (call observe for every "
+                       "layer first)");
       }
       if (length <= limit) return {};
       pins const p = policy.select.pinned(length, limit, min_of(length, shielded_length(l, t, tensors)));
@@ -232,28 +248,26 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
       std::uint32_t const least =
           p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
       if (limit >= least) return {};
-      return message(call, ": budget is ", limit, " entries, but ", p.total(), " of the ", length,
-                     " entries of ", track_name(t), " are pinned (", p.sinks, " sinks or frozen, ", p.recents,
-                     " recents, ", p.heavy, " by score); allowed are budgets from ", least,
-                     " on, or a selector that pins fewer");
+      return refusal(call, message("budget of ", track_name(t)), limit, "at least ", least, ", because ",
+                     p.total(), " of the ", length, " entries are pinned (", p.sinks, " sinks or frozen, ",
+                     p.recents, " recents, ", p.heavy, " by score)");
     });
     if (!text.empty()) return text;
   }
   return {};
 }
 
+inline std::string no_plan() { return refusal("apply", "plan", "missing", "made first (call plan)"); }
+
 template <class Keys, class Values>
 std::string apply(ledger_ref const& l, plan_ref const& plan, work_list work,
                   kv<Keys, Values> const& tensors) {
-  if (work.sequence_count == 0) return "apply: there is no plan; call plan first";
+  if (work.sequence_count == 0) return no_plan();
   for (std::uint32_t item = 0; item < work.tracks(l.extent); ++item) {
     track const t = work.at(l.extent, item);
-    if (l.pending[t.sequence] != 0) {
-      return message("apply: sequence slot ", t.sequence, " has ", l.pending[t.sequence],
-                     " pending entries; commit them first");
-    }
-    std::string text = plan_problem(l, t, plan, item, shielded_length(l, t, tensors));
-    if (!text.empty()) return "apply: " + text;
+    if (std::string text = nothing_pending("apply", l, t.sequence); !text.empty()) return text;
+    std::string const text = plan_problem(l, t, plan, item, shielded_length(l, t, tensors));
+    if (!text.empty()) return refusal_within("apply", text);
   }
   return {};
 }

@@ -28,14 +28,15 @@ inline namespace KVMELD_ABI {
 template <class Merge> std::string bias_problem(Merge const& merge, limits const& sizes) {
   if (!merge.carries_degree() || sizes.ignore_degree) return {};
   if (sizes.bias == bias_support::none) {
-    return "limits.bias is bias_support::none, but the policy's merged entries stand for several tokens; "
-           "allowed are "
-           "per_head, shared with limits.scope layer or group, or limits.ignore_degree = true";
+    return refusal("limits", "bias", "bias_support::none",
+                   "per_head, or shared with limits.scope layer or group, because merged entries stand for "
+                   "several tokens (or set limits.ignore_degree)");
   }
   if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
-    return "limits.bias is bias_support::shared, but every head makes a plan of its own; allowed are "
-           "limits.scope "
-           "layer or group, bias_support::per_head, or limits.ignore_degree = true";
+    return refusal(
+        "limits", "bias", "bias_support::shared",
+        "per_head, because every head makes a plan of its own (or set limits.scope to layer or group, "
+        "or limits.ignore_degree)");
   }
   return {};
 }
@@ -59,51 +60,53 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
 template <class Values, class Merge> std::string latent_problem(Merge const& merge) {
   merge_traits const m = traits_of_merge(merge);
   if (!reads_keys<Values>::value || (!m.spreads && !m.shares)) return {};
-  return "values are channels of the keys (latent), but the policy merges values otherwise than keys; "
-         "allowed are merge "
-         "functions that give both the same weights";
+  return refusal("policy", "merge function", "one that merges values otherwise than keys",
+                 "one that gives both the same weights, because values are channels of the keys (latent)");
 }
 
 /// Why tracks cannot be padded to one length under these limits; empty if they can, or are not to be.
 template <class Merge> std::string padding_problem(Merge const& merge, limits const& sizes) {
   if (!sizes.padded) return {};
   if (sizes.whole_plan) {
-    return "limits.padded is true with limits.whole_plan, whose plans may be edited to lengths that the host "
-           "does not "
-           "know; allowed is one of them";
+    return refusal(
+        "limits", "padded", "true",
+        "false with limits.whole_plan, whose plans may be edited to lengths that the host does not know");
   }
   if (traits_of_merge(merge).shares) {
-    return "limits.padded is true, but the policy shares entries, whose members no bias per slot can "
-           "express; allowed "
-           "are policies that do not (preset::ems::collapsed)";
+    return refusal(
+        "limits", "padded", "true",
+        "false, because the policy shares entries and no bias per slot can express members (or use "
+        "preset::ems::collapsed)");
   }
   if (sizes.bias == bias_support::per_head) return {};
   if (sizes.bias == bias_support::shared && sizes.scope != plan_scope::head) return {};
-  return "limits.padded is true, but empty slots are masked by the bias; allowed are limits.bias per_head, "
-         "and shared "
-         "with limits.scope layer or group";
+  return refusal(
+      "limits", "padded", "true",
+      "false, because empty slots are masked by a bias (or set limits.bias to per_head, or to shared "
+      "with limits.scope layer or group)");
 }
 
 /// Why budgets cannot be shared so widely; empty if they can. Entries of a split are counted in 32 bits.
 inline std::string split_size_problem(limits const& sizes) {
   std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
-  double const entries = double{1} * tracks * sizes.extent.capacity;
-  if (tracks == 1 || entries <= std::numeric_limits<std::uint32_t>::max()) return {};
-  return message("limits.budgets_over is ", name_of_split(sizes.budgets_over), ", whose ", tracks,
-                 " tracks have ", entries, " slots together; allowed are up to 4294967295");
+  std::uint64_t const entries = std::uint64_t{tracks} * sizes.extent.capacity;
+  constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
+  if (tracks == 1 || entries <= most) return {};
+  return refusal("limits.budgets_over", message("number of slots of a ", name_of_split(sizes.budgets_over)),
+                 entries, "at most ", most);
 }
 
 /// Why merges cannot be guarded under these limits; empty if they can, or are not to be.
 template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits const& sizes) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (sizes.scope != plan_scope::head) {
-      return "limits.scope is layer or group, but a guarded policy decides by every head's own rows; allowed "
-             "is "
-             "plan_scope::head";
+      return refusal("limits", "scope",
+                     sizes.scope == plan_scope::layer ? "plan_scope::layer" : "plan_scope::group",
+                     "plan_scope::head, because a guarded policy decides by every head's own rows");
     }
     if (sizes.ignore_degree) {
-      return "limits.ignore_degree is true, but a guarded policy's bound counts with log degrees; allowed is "
-             "false";
+      return refusal("limits", "ignore_degree", "true",
+                     "false, because a guarded policy's bound counts with log degrees");
     }
   }
   return {};
@@ -113,6 +116,8 @@ template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
   std::string problem = extent_problem(sizes.extent);
+  if (problem.empty()) problem = members_problem(sizes);
+  if (problem.empty()) problem = scope_problem(sizes);
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
@@ -121,10 +126,10 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = split_size_problem(sizes);
   if (problem.empty()) problem = guard_limits_problem<Policy>(sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
-    problem = "limits.members is 0, but the policy shares entries; give the members per track that it may "
-              "keep, as preset::ems::members_for(budget)";
+    problem = refusal("limits", "members", 0,
+                      "at least 1, because the policy shares entries (preset::ems::members_for(budget))");
   }
-  return problem;
+  return refusal_within("merged_cache", problem);
 }
 
 }  // namespace KVMELD_ABI

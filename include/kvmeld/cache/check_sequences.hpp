@@ -19,12 +19,6 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (l.pending[slot] == 0) return {};
-  return message(call, ": sequence slot ", slot, " has ", l.pending[slot],
-                 " pending entries; commit them first");
-}
-
 /// Committed entries, and empty slots, of a sequence's shortest track.
 inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
   std::uint32_t least = l.extent.capacity;
@@ -52,7 +46,7 @@ inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint3
                                std::uint32_t frozen) {
   std::uint32_t const most = solid_beginning(l, slot);
   if (frozen <= most) return {};
-  return message(call, ": frozen is ", frozen, "; allowed are 0 to ", most,
+  return refusal(call, "frozen", frozen, "at most ", most,
                  ", the committed entries of the shortest track of sequence slot ", slot,
                  most == shortest(l, slot) ? "" : " before its first empty slot");
 }
@@ -61,8 +55,7 @@ template <class Keys, class Values>
 std::string fork(ledger_ref const& l, std::uint32_t from, std::uint32_t into, std::uint32_t frozen,
                  fork_rows how, kv<Keys, Values> const& tensors) {
   if (std::string text = is_open("fork", l, {from}); !text.empty()) return text;
-  if (std::string text = in_range("fork", l, into); !text.empty()) return text;
-  if (l.is_open[into] != 0) return message("fork: sequence slot ", into, " is open already; close it first");
+  if (std::string text = is_closed("fork", l, into); !text.empty()) return text;
   if (std::string text = nothing_pending("fork", l, from); !text.empty()) return text;
   if (std::string text = frozen_fits("fork", l, from, frozen); !text.empty()) return text;
   if (how == fork_rows::shared) return {};
@@ -71,9 +64,8 @@ std::string fork(ledger_ref const& l, std::uint32_t from, std::uint32_t into, st
       track const to = make_track(l.extent, t.layer, into, t.kv_head);
       for (slot_t s = frozen; s < l.length[t.index]; ++s) {
         if (tensors.keys.writable(to, s) && tensors.values.writable(to, s)) continue;
-        return message("fork: slot ", s, " of ", track_name(to),
-                       " may not be written; allowed are rows behind frozen = ", frozen,
-                       " that are, or fork_rows::shared");
+        return refusal("fork", message("slot ", s, " of ", track_name(to)), "not writable",
+                       "writable, because it lies behind frozen = ", frozen, " (or give fork_rows::shared)");
       }
       return {};
     });
@@ -92,11 +84,10 @@ inline std::string truncate(ledger_ref const& l, std::uint32_t slot, std::uint32
   std::uint32_t const unfrozen = least - min_of(least, l.frozen[slot]);
   std::uint32_t const lowest = max_of(merged, seen - min_of(seen, unfrozen));
   if (tokens >= lowest && tokens <= seen) return {};
-  return message("truncate: tokens is ", tokens, " for sequence slot ", slot, "; allowed are ", lowest,
-                 " to the ", seen, " seen (",
-                 lowest == merged && merged != 0 ? "earlier tokens were compressed, which cannot be undone)"
-                 : lowest != 0                   ? "earlier tokens are frozen)"
-                                                 : "committed)");
+  return refusal("truncate", "tokens", tokens, lowest, " to ", seen, ", the tokens of sequence slot ", slot,
+                 lowest == merged && merged != 0 ? " that are seen but not compressed"
+                 : lowest != 0                   ? " that are seen but not frozen"
+                                                 : " that are seen");
 }
 
 /// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows that may not
@@ -109,20 +100,18 @@ std::string scopes(char const* call, ledger_ref const& l, index_list slots, budg
     std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
       track const leader = make_track(l.extent, scope == plan_scope::layer ? t.layer : 0, slot, 0);
       auto const differ = [&](char const* what, std::uint32_t own, std::uint32_t other) {
-        return own == other
-                   ? std::string()
-                   : message(call, ": ", track_name(t), " has ", what, " ", own, ", but ", track_name(leader),
-                             ", whose plan it shares, has ", other, "; they must be equal (limits.scope)");
+        return own == other ? std::string()
+                            : refusal(call, message(what, " of ", track_name(t)), own, other, ", as that of ",
+                                      track_name(leader), ", whose plan it shares (limits.scope)");
       };
-      std::string problem = differ("the length", l.length[t.index], l.length[leader.index]);
+      std::string problem = differ("length", l.length[t.index], l.length[leader.index]);
       if (problem.empty()) {
-        problem =
-            differ("the budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
+        problem = differ("budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
       }
       if (problem.empty() && l.members.count != nullptr)
-        problem = differ("the number of members", l.members.count[t.index], l.members.count[leader.index]);
+        problem = differ("number of members", l.members.count[t.index], l.members.count[leader.index]);
       if (problem.empty()) {
-        problem = differ("a beginning that may not be written of length", shielded_length(l, t, tensors),
+        problem = differ("length of the beginning that may not be written", shielded_length(l, t, tensors),
                          shielded_length(l, leader, tensors));
       }
       return problem;

@@ -19,28 +19,27 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-/// What a shift says about itself and about the words of a sequence.
+/// What a shift says about itself and about the words of a sequence; `readable` says that the host can read rope's array.
 template <class Values>
 std::string shift(ledger_ref const& l, std::uint32_t slot, position_t offset, rope_params const& rope,
-                  position_t first) {
+                  position_t first, bool readable) {
   if (std::string text = is_open("shift", l, {slot}); !text.empty()) return text;
   if (std::string text = nothing_pending("shift", l, slot); !text.empty()) return text;
-  if (std::string text = rope_problem("shift", rope, l.extent.key_dim); !text.empty()) return text;
+  if (std::string text = rope_problem("shift", rope, l.extent.key_dim, readable); !text.empty()) return text;
   if (rope.active() && rope.positions != rope_positions::stored) {
-    return "shift: rope.positions is slot, but keys that turn lie rotated for the positions stored with "
-           "them; allowed "
-           "are stored, and no rotation";
+    return refusal(
+        "shift", "rope.positions", "rope_positions::slot",
+        "rope_positions::stored, because keys that turn lie rotated for the positions stored with them");
   }
   if (rope.active() && reads_keys<Values>::value) {
-    return "shift: values are channels of the keys (latent), which would turn too; allowed is no rotation";
+    return refusal("shift", "rope.pairing", "a rotation",
+                   "rope_pairing::none, because values are channels of the keys (latent) and would turn too");
   }
   if (first < 0 || std::int64_t{first} > std::int64_t{l.seen[slot]}) {
-    return message("shift: first is ", first, "; allowed are 0 to the ", l.seen[slot], " tokens seen");
+    return refusal("shift", "first", first, "0 to ", l.seen[slot], ", the tokens seen");
   }
-  std::int64_t const most = std::int64_t{std::numeric_limits<position_t>::max()} - l.seen[slot];
-  if (offset <= most) return {};
-  return message("shift: offset is ", offset, "; allowed are up to ", most,
-                 ", so that positions stay below 2^31");
+  if (offset <= 0) return {};
+  return tokens_fit("shift", "offset", static_cast<std::uint32_t>(offset), l.seen[slot]);
 }
 
 /// What it would do to the entries of `l`, which the host can read.
@@ -58,9 +57,9 @@ std::string shifted_entries(ledger_ref const& l, std::uint32_t slot, position_t 
       }
       lowest = min_of(lowest, std::int64_t{position});
       if (!rope.active() || (s >= l.frozen[slot] && keys.writable(t, s))) continue;
-      return message(
-          "shift: slot ", s, " of ", track_name(t), s < l.frozen[slot] ? " is frozen" : " may not be written",
-          ", so that its key cannot turn; allowed are shifts of later positions, and those without rotation");
+      return refusal("shift", message("slot ", s, " of ", track_name(t)),
+                     s < l.frozen[slot] ? "frozen" : "not writable",
+                     "writable, because its key turns (or shift later positions, or without rotation)");
     }
     std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
     for (std::uint32_t m = 0; m < members; ++m) {
@@ -68,13 +67,12 @@ std::string shifted_entries(ledger_ref const& l, std::uint32_t slot, position_t 
       slot_t const owner = l.members.owner[l.member_at(t, m)];
       if (position >= first) lowest = min_of(lowest, std::int64_t{position});
       if (!rope.active() || (position < first) == (l.position[l.at(t, owner)] < first)) continue;
-      return message("shift: first is ", first, ", but slot ", owner, " of ", track_name(t),
-                     " is shared by tokens on both sides; allowed are 0, and shifts without rotation");
+      return refusal("shift", "first", first, "0, because slot ", owner, " of ", track_name(t),
+                     " is shared by tokens on both sides of it (or shift without rotation)");
     }
     if (lowest + offset > staying) return {};
-    return message("shift: offset is ", offset, ", but ", track_name(t), " holds position ", lowest,
-                   first == 0 ? "" : message(", and keeps ", staying), "; allowed are offsets from ",
-                   staying + 1 - lowest, " on");
+    return refusal("shift", "offset", offset, "at least ", staying + 1 - lowest, ", because ", track_name(t),
+                   " holds position ", lowest, first == 0 ? "" : message(" and keeps ", staying));
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -55,31 +56,25 @@ template <class Policy>
 std::string splits(char const* call, budget const& allowed, Policy const& policy, limits const& sizes) {
   if (allowed.among() == split::head) return {};
   char const* const name = name_of_split(allowed.among());
-  if (!(allowed.floor() >= 0.0 && allowed.floor() <= 1.0)) {
-    return message(call, ": the floor of a budget over ", name, " is ", allowed.floor(),
-                   "; allowed are shares of a track's own budget, 0 to 1");
+  if (!is_within(allowed.floor(), 0.0, 1.0)) {
+    return refusal(call, message("floor of a budget over ", name), allowed.floor(),
+                   "0 to 1, a share of a track's own budget");
   }
   if (allowed.among() > sizes.budgets_over) {
-    return message(call, ": the budget is over ", name, ", but limits.budgets_over is ",
-                   name_of_split(sizes.budgets_over),
-                   ", and waves are no larger; allowed are budgets up to it");
+    return refusal(call, "split of the budget", name, "no wider than limits.budgets_over, which is ",
+                   name_of_split(sizes.budgets_over));
   }
   if (sizes.scope != plan_scope::head) {
-    return message(
-        call, ": the budget is over ", name,
-        ", but tracks that share a plan stay equally long; allowed is limits.scope head, or a budget "
-        "over split::head");
+    return refusal(call, "split of the budget", name,
+                   "split::head, because tracks that share a plan stay equally long (limits.scope)");
   }
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    return message(call, ": the budget is over ", name,
-                   ", but a guard may leave a track above its share and the others would not pay for it; "
-                   "allowed with a guarded "
-                   "policy is a budget over split::head");
+    return refusal(call, "split of the budget", name,
+                   "split::head, because the guard of the policy may leave a track above its share");
   }
   if (measure_of(policy) == split_measure::none) {
-    return message(call, ": the budget is over ", name, ", but policy ", name_of_policy(policy),
-                   " has no measure that tracks could compete by; allowed are policies that evict by score, "
-                   "and those that merge until they meet their budget, or a budget over split::head");
+    return refusal(call, "split of the budget", name, "split::head, because policy ", name_of_policy(policy),
+                   " neither evicts by score nor merges until it meets its budget");
   }
   return {};
 }

@@ -40,8 +40,7 @@ public:
   status request_figures(index_list slots) {
     auto const problem = [&]() -> std::string {
       if (this->arrays_.figures == nullptr) {
-        return "request_figures: limits.figures is false, so that nothing was counted; set it to true at "
-               "construction";
+        return no_figures("request_figures");
       }
       return check_calls::is_open("request_figures", this->facts_, slots);
     };
@@ -85,12 +84,13 @@ public:
 private:
   std::size_t bytes() const { return figures_.size() * sizeof(live_figures); }
   void take(void const* from) { std::memcpy(figures_.data(), from, bytes()); }
+  static std::string no_figures(char const* call) {
+    return refusal(call, "limits.figures", "false",
+                   "true when the cache is built, because else nothing is counted");
+  }
   bool there(char const* call, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) const {
     if (!this->within(call, slot, layer, head)) return false;
-    return !figures_.empty() ||
-           report(message(call, ": limits.figures is false, so that nothing was counted; set it to true at "
-                                "construction"))
-               .ok();
+    return !figures_.empty() || report(no_figures(call)).ok();
   }
 
   std::vector<live_figures> figures_;

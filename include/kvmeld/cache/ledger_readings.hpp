@@ -26,7 +26,7 @@ class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
   status const& valid() const {
-    static status const moved("the cache was moved from; use the one it was moved to");
+    static status const moved(refusal("merged_cache", "cache", "moved from", "the one that it was moved to"));
     return moved_from_ ? moved : construction_;
   }
 
@@ -104,7 +104,7 @@ protected:
         {"layer", layer, s.layers}, {"sequence slot", slot, s.sequences}, {"head", head, s.kv_heads}};
     for (auto const& a : arguments) {
       if (a.value >= a.count) {
-        return report(message(call, ": ", a.name, " is ", a.value, "; allowed are 0 to ", a.count - 1)).ok();
+        return report(refusal(call, a.name, a.value, "0 to ", a.count - 1)).ok();
       }
     }
     return true;

@@ -3,13 +3,12 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <string>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -68,22 +67,52 @@ struct limits {
   bool figures = false;
 };
 
-/// Why an extent cannot be; empty if it can.
+/// Why an extent cannot be; empty if it can. The most of every number: kvmeld::largest, docs/limits.md.
 inline std::string extent_problem(shape const& s) {
-  std::pair<char const*, std::uint32_t> const fields[] = {
-      {"layers", s.layers},   {"sequences", s.sequences}, {"kv_heads", s.kv_heads}, {"group", s.group},
-      {"key_dim", s.key_dim}, {"value_dim", s.value_dim}, {"capacity", s.capacity}};
-  for (auto const& [name, value] : fields) {
-    if (value == 0) return message("shape.", name, " is 0; allowed are numbers from 1 on");
+  struct {
+    char const* name;
+    std::uint32_t value, limit;
+  } const fields[] = {
+      {"layers", s.layers, largest::tracks},      {"sequences", s.sequences, largest::tracks},
+      {"kv_heads", s.kv_heads, largest::tracks},  {"group", s.group, largest::group},
+      {"key_dim", s.key_dim, largest::channels},  {"value_dim", s.value_dim, largest::channels},
+      {"capacity", s.capacity, largest::capacity}};
+  for (auto const& f : fields) {
+    if (f.value == 0 || f.value > f.limit) {
+      return refusal("shape", f.name, f.value, "1 to ", f.limit);
+    }
   }
-  double const tracks = double{1} * s.layers * s.sequences * s.kv_heads;
-  if (tracks > std::numeric_limits<std::int32_t>::max()) {
-    return message("shape has ", tracks,
-                   " tracks (layers x sequences x kv_heads); allowed are up to 2147483647");
+  auto const product = [](std::uint64_t a, std::uint64_t b) { return saturated_product(a, b); };
+  std::uint64_t const tracks = product(product(s.layers, s.sequences), s.kv_heads);
+  if (tracks > largest::tracks) {
+    return refusal("shape", "layers * sequences * kv_heads", tracks, "at most ", largest::tracks);
   }
-  if (s.capacity > (1u << 30))
-    return message("shape.capacity is ", s.capacity, "; allowed are up to 1073741824");
+  if (std::uint64_t const heads = product(s.kv_heads, s.group); heads > largest::query_heads) {
+    return refusal("shape", "kv_heads * group", heads, "at most ", largest::query_heads);
+  }
+  if (std::uint64_t const slots = product(tracks, s.capacity); slots > largest::slots) {
+    return refusal("shape", "layers * sequences * kv_heads * capacity", slots, "at most ", largest::slots);
+  }
   return {};
+}
+
+/// Why the tracks of a scope cannot share one plan; empty if they can. Their rows are joined to one.
+inline std::string scope_problem(limits const& sizes) {
+  std::uint64_t const channels = std::uint64_t{tracks_per_plan(sizes.scope, sizes.extent)} *
+                                 max_of(sizes.extent.key_dim, sizes.extent.value_dim);
+  if (sizes.scope == plan_scope::head || channels <= largest::joined_channels) return {};
+  return refusal("limits.scope", "number of channels of all tracks that share a plan", channels, "at most ",
+                 largest::joined_channels);
+}
+
+/// Why a track cannot have so many members; empty if it can.
+inline std::string members_problem(limits const& sizes) {
+  if (sizes.members > largest::members) {
+    return refusal("limits", "members", sizes.members, "at most ", largest::members);
+  }
+  std::uint64_t const all = std::uint64_t{sizes.extent.tracks()} * sizes.members;
+  if (all <= largest::all_members) return {};
+  return refusal("limits", "members of all tracks", all, "at most ", largest::all_members);
 }
 
 }  // namespace KVMELD_ABI

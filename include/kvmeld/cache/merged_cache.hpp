@@ -246,11 +246,12 @@ public:
   /// ones that meet their budget where the fallback evicts what rows of NaN or infinity leave over. Else, and wherever
   /// tracks share their budgets, report_lengths tells.
   bool exact(shortfall fallback = shortfall::report) const { return is_exact(policy_, fallback); }
-  /// What length_bound would be after `compress` with this budget.
+  /// What length_bound would be after `compress` with this budget. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t slot, budget allowed,
                              shortfall fallback = shortfall::report) const {
     std::uint32_t most = 0;
-    if (!within("length_after", slot)) return most;
+    if (!refuse([&] { return compress_problem("length_after", {&slot, 1}, allowed, fallback); }).ok())
+      return most;
     bounds_after(slot, allowed, fallback,
                  [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
     return most;
@@ -275,11 +276,12 @@ private:
 
   std::string plan_problem_for(index_list slots, budget allowed, shortfall fallback, bool keeps_plan) const {
     if (keeps_plan && !sizes_.whole_plan) {
-      return "plan: limits.whole_plan is false, so there is no memory for a plan that outlives its wave; set "
-             "it to "
-             "true, or call compress";
+      return refusal("plan", "limits.whole_plan", "false",
+                     "true, so that there is memory for a whole plan (or call compress)");
     }
-    char const* const call = keeps_plan ? "plan" : "compress";
+    return compress_problem(keeps_plan ? "plan" : "compress", slots, allowed, fallback);
+  }
+  std::string compress_problem(char const* call, index_list slots, budget allowed, shortfall fallback) const {
     std::string text = check_calls::splits(call, allowed, policy_, sizes_);
     if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
     if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
@@ -295,7 +297,7 @@ private:
     std::uint32_t const capacity = sizes_.extent.capacity;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (counts[i] > capacity) {
-        return message("append: counts[", i, "] is ", counts[i], "; it must be at most ", capacity,
+        return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity,
                        ", the capacity");
       }
       if (this->longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
@@ -308,9 +310,10 @@ private:
                                      ? length_after(slots[i], full.allowed, full.fallback)
                                      : 0;
       if (left <= capacity - counts[i]) continue;
-      return message("append: full.allowed leaves up to ", left, " entries of sequence slot ", slots[i],
-                     " with this policy and full.fallback; it must leave at most ", capacity - counts[i],
-                     ", so that counts[", i, "] = ", counts[i], " fit into the capacity of ", capacity);
+      return refusal("append",
+                     message("what full.allowed and full.fallback leave of sequence slot ", slots[i]), left,
+                     "at most ", capacity - counts[i], " entries, so that counts[", i, "] = ", counts[i],
+                     " fit into the capacity of ", capacity);
     }
     return {};
   }
@@ -348,7 +351,7 @@ private:
   }
 
   std::string apply_problem() const {
-    if (planned_.empty()) return "apply: there is no plan; call plan first";
+    if (planned_.empty()) return check_calls::no_plan();
     if constexpr (is_immediate<Executor>::value)
       return check_calls::apply(ledger_, arrays_.workspace.plan, planned_work(), tensors_);
     return {};

@@ -6,6 +6,7 @@
 #include <kvmeld/cache/sequence_calls.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/probes.hpp>
 #include <kvmeld/core/queries.hpp>
@@ -47,7 +48,7 @@ public:
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
                  attention_params const& params = {}, probe_rows probes = {}) {
-    bool const null = query.data == nullptr || !lse.given();
+    char const* const null = query.data == nullptr ? "query.data" : lse.given() ? nullptr : "lse.data";
     if (status s = check(batch, params, probes, null); !s.ok()) return s;
     if constexpr (score_type::needs_attention) {
       if (!wants()) return {};
@@ -64,7 +65,8 @@ public:
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
                       probe_rows probes = {}) {
-    if (status s = check(batch, params, probes, rows.data == nullptr); !s.ok()) return s;
+    if (status s = check(batch, params, probes, rows.data == nullptr ? "rows.data" : nullptr); !s.ok())
+      return s;
     if constexpr (score_type::needs_attention) {
       if (!wants()) return {};
       batch_source const source{this->sizes_.extent, batch.staged(this->executor_)};
@@ -80,10 +82,10 @@ public:
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
                         attention_params const& params = {}, probe_rows probes = {}) {
     if constexpr (shares) {
-      return report(
-          "observe_logits: the policy shares entries, whose members have logits of their own; call observe");
+      return report(refusal("observe_logits", "policy", "one that shares entries",
+                            "one that does not, because members have logits of their own (or call observe)"));
     } else {
-      bool const null = logits.data == nullptr || !lse.given();
+      char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
       if (status s = check(batch, params, probes, null); !s.ok()) return s;
       if constexpr (score_type::needs_attention) {
         if (!wants()) return {};
@@ -98,14 +100,16 @@ public:
   /// What the calls above would refuse, but for null rows.
   status check_observation(query_batch const& batch, attention_params const& params = {},
                            probe_rows probes = {}) const {
-    return check(batch, params, probes, false);
+    return check(batch, params, probes, nullptr);
   }
 
 private:
-  status check(query_batch const& batch, attention_params const& params, probe_rows probes, bool null) const {
+  status check(query_batch const& batch, attention_params const& params, probe_rows probes,
+               char const* null) const {
     return this->refuse([&] {
       std::string text = probes_problem("observe", probes);
-      return text.empty() ? check_calls::observe(this->facts_, batch, params, null) : text;
+      constexpr bool readable = is_immediate<Executor>::value;
+      return text.empty() ? check_calls::observe(this->facts_, batch, params, null, readable) : text;
     });
   }
   bool wants() const { return traits_of_score(this->policy_.score).needs_attention; }

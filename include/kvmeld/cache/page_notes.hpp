@@ -28,8 +28,10 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_no
   position_t* position = nullptr;    ///< token position of the entry there
 
   std::string problem(char const* call) const {
-    if (degree == nullptr || position == nullptr)
-      return message(call, ": the array of degrees or positions is null; give both");
+    if (degree == nullptr || position == nullptr) {
+      return refusal(call, degree == nullptr ? "notes.degree" : "notes.position", "null",
+                     "an array with an element for every token of every page");
+    }
     return places.problem(call);
   }
 };
@@ -87,10 +89,8 @@ namespace check_calls {
 /// Members have no place in a page.
 inline std::string no_members(char const* call, ledger_ref const& l) {
   if (l.members.capacity == 0) return {};
-  return message(
-      call,
-      ": the policy shares entries, whose members have no place in a page; allowed are policies that do "
-      "not, and save and resume");
+  return refusal(call, "policy", "one that shares entries",
+                 "one that does not, because members have no place in a page (or use save and resume)");
 }
 
 template <class Notes> std::string write_pages(ledger_ref const& l, index_list slots, Notes const& notes) {
@@ -108,14 +108,13 @@ std::string adopt(ledger_ref const& l, std::uint32_t slot, std::uint32_t held, s
                   Notes const& notes) {
   if (std::string text = no_members("adopt", l); !text.empty()) return text;
   if (std::string text = notes.problem("adopt"); !text.empty()) return text;
-  if (std::string text = in_range("adopt", l, slot); !text.empty()) return text;
-  if (l.is_open[slot] != 0) return message("adopt: sequence slot ", slot, " is open already; close it first");
+  if (std::string text = is_closed("adopt", l, slot); !text.empty()) return text;
   if (held > l.extent.capacity) {
-    return message("adopt: slots is ", held, "; allowed are 0 to the capacity of ", l.extent.capacity);
+    return refusal("adopt", "slots", held, "at most ", l.extent.capacity, ", the capacity");
   }
+  if (std::string text = tokens_fit("adopt", "tokens", tokens, 0); !text.empty()) return text;
   if (l.padded || tokens >= held) return {};
-  return message("adopt: tokens is ", tokens, ", but the pages hold up to ", held,
-                 " entries; allowed are numbers from there on");
+  return refusal("adopt", "tokens", tokens, "at least ", held, ", the entries that the pages may hold");
 }
 
 }  // namespace check_calls

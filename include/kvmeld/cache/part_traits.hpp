@@ -134,39 +134,40 @@ constexpr bool scores_of_entries(score_traits s, select_traits l, identify_trait
 /// Why these parts make no policy together; empty if they do.
 inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_traits m,
                                        std::string const& name) {
-  std::string const start = message("policy ", name, ": ");
+  auto const no = [&](char const* part, char const* what, char const* condition) {
+    return refusal(message("policy ", name), part, what, condition);
+  };
   if (!composes::something_to_weigh(i, m)) {
-    return start + "the identifier makes neither sets nor spans; allowed is the merge function drop";
+    return no("merge function", "one that weighs",
+              "drop, because the identifier makes neither sets nor spans");
   }
   if (!composes::spans_have_spreading(i, m)) {
-    return start + "the identifier makes spans; allowed are merge functions that spread (additive), and drop";
+    return no("merge function", "one that weighs sets",
+              "additive or drop, because the identifier makes spans");
   }
   if (!composes::spreading_has_spans(i, m)) {
-    return start +
-           "the merge function spreads over spans; allowed are identifiers that make them (local_span)";
+    return no("identifier", "one without spans", "local_span, because the merge function spreads over spans");
   }
   if (!composes::centers_to_merge_into(l, i)) {
-    return start + "the identifier merges into centres; allowed are selectors that make some (bands)";
+    return no("selector", "one without centres", "bands, because the identifier merges into centres");
   }
   if (!composes::centers_of_use(l, i)) {
-    return start + "the selector spends the budget on centres; allowed are identifiers that merge into them "
-                   "(nearest_center), and those that merge nothing";
+    return no("identifier", "one that merges, but not into centres",
+              "nearest_center or zero_class, because the selector spends the budget on centres");
   }
   if (!composes::similarity_to_weigh_by(i, m)) {
-    return start + "the merge function weighs by similarity; allowed are identifiers that give one "
-                   "(nearest_center, chunked_bipartite)";
+    return no("identifier", "one that gives no similarity",
+              "nearest_center or chunked_bipartite, because the merge function weighs by similarity");
   }
   if (!composes::centers_to_live_in(i, m) || !composes::scores_of_members(s, m)) {
-    return start +
-           "the merge function shares entries; allowed are identifiers that merge into centres and scores "
-           "that score members";
+    return no("merge function", "one that shares entries",
+              "another, or go with an identifier that merges into centres and a score that scores members");
   }
   if (!composes::scores_of_entries(s, l, i, m)) {
-    return start + message("the ",
-                           l.needs_score   ? "selector"
-                           : i.needs_score ? "identifier"
-                                           : "merge function",
-                           " decides by score, but the score is none; allowed are scores from attention");
+    return no("score", "one without attention",
+              l.needs_score   ? "one from attention, because the selector decides by score"
+              : i.needs_score ? "one from attention, because the identifier decides by score"
+                              : "one from attention, because the merge function decides by score");
   }
   return {};
 }
@@ -198,10 +199,8 @@ template <class Score, class Identify> constexpr bool channels_for_guard() {
 template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (!p.merge.carries_degree()) {
-      return message(
-          "policy ", name_of_policy(p),
-          ": the merge function leaves degrees out, and merged entries would count for too little; "
-          "allowed with a guard are merge functions whose degrees add");
+      return refusal(message("policy ", name_of_policy(p)), "merge function", "one that leaves degrees out",
+                     "one whose degrees add, because the policy is guarded");
     }
   }
   return {};

@@ -89,8 +89,7 @@ inline std::string save(ledger_ref const& l, std::uint32_t slot, std::string con
                         span<std::byte> out) {
   std::size_t const bytes = bytes_of(l, slot, policy);
   if (out.size() < bytes) {
-    return message("save: there is room for ", out.size(), " bytes; allowed are saved_bytes = ", bytes,
-                   " and more");
+    return refusal("save", "number of bytes of out", out.size(), "at least ", bytes, ", the saved_bytes");
   }
   write(l, slot, policy, out.data());
   return {};
@@ -107,23 +106,22 @@ inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t slot, std:
 inline std::string header_problem(span<std::byte const> from) {
   header h{};
   if (from.size() < sizeof h) {
-    return message("resume: ", from.size(), " bytes are given; allowed are saved ledgers, which have ",
-                   sizeof h, " at least");
+    return refusal("resume", "number of bytes", from.size(), "at least ", sizeof h,
+                   ", the head of a saved ledger");
   }
   std::memcpy(&h, from.data(), sizeof h);
   if (std::memcmp(h.magic, expected_header.magic, sizeof h.magic) != 0)
-    return "resume: these bytes are not a saved ledger of kvmeld; give what save wrote";
+    return refusal("resume", "beginning of the bytes", "something else", "that of a ledger saved by kvmeld");
   if (h.byte_order != expected_header.byte_order)
-    return "resume: the ledger was saved on a machine of another byte order; save it on one like this";
+    return refusal("resume", "byte order of the saved ledger", "another", "that of this machine");
   if (h.version != expected_header.version) {
-    return message("resume: the format's version is ", h.version, "; allowed is ", expected_header.version);
+    return refusal("resume", "version of the format", h.version, expected_header.version);
   }
   if (h.bytes != from.size()) {
-    return message("resume: ", from.size(), " bytes are given, but the ledger was saved as ", h.bytes,
-                   "; give all of them and no more");
+    return refusal("resume", "number of bytes", from.size(), h.bytes, ", as the ledger was saved");
   }
   if (h.checksum != checksum_of(from))
-    return "resume: the checksum does not match; the bytes were changed since they were saved";
+    return refusal("resume", "checksum of the bytes", "another", "the one that was saved with them");
   return {};
 }
 
@@ -137,10 +135,9 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     std::uint32_t value = 0;
     if (!problem.empty()) return;
     if (!r.get(value)) {
-      problem = "resume: the saved ledger ends in its head; save it again";
+      problem = refusal("resume", "saved ledger", "cut off in its head", "whole");
     } else if (value != own) {
-      problem =
-          message("resume: ", name, " is ", value, " in the saved ledger; allowed is this cache's ", own);
+      problem = refusal("resume", message(name, " of the saved ledger"), value, own, ", as in this cache");
     }
   });
   if (!problem.empty()) return problem;
@@ -151,8 +148,7 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     r.get(name.data(), characters);
   }
   if (name != policy) {
-    return message("resume: the ledger was saved under the policy ", name, "; allowed is this cache's ",
-                   policy);
+    return refusal("resume", "policy of the saved ledger", name, policy, ", as in this cache");
   }
   bool const complete = for_each_part(l, slot, [&](field const& f, track t) {
     if (!r.get(part_of_field(l, f, t), bytes_of_part(l, f, t))) return false;
@@ -160,7 +156,7 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     return problem.empty();
   });
   if (problem.empty() && (!complete || r.left() != 0))
-    return "resume: the saved ledger's lengths do not match its size; save it again";
+    return refusal("resume", "size of the saved ledger", "another", "the one that its lengths give");
   return problem;
 }
 
@@ -169,10 +165,9 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
 inline std::string problem(ledger_ref const& l, std::uint32_t slot, span<std::byte const> from,
                            std::string const& policy) {
   if (slot >= l.extent.sequences) {
-    return message("resume: sequence slot is ", slot, "; allowed are 0 to ", l.extent.sequences - 1);
+    return refusal("resume", "sequence slot", slot, "0 to ", l.extent.sequences - 1);
   }
-  if (l.is_open[slot] != 0)
-    return message("resume: sequence slot ", slot, " is open already; close it first");
+  if (l.is_open[slot] != 0) return refusal("resume", "sequence slot", slot, "closed (call close first)");
   if (std::string text = header_problem(from); !text.empty()) return text;
   shape one = l.extent;
   one.sequences = 1;

@@ -7,6 +7,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstddef>
@@ -29,30 +30,30 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
   f("limits.first_layer", l.first_layer);
   f("limits.first_kv_head", l.first_kv_head);
   f("limits.padded", l.padded ? 1 : 0);
-  f("the number of score channels", l.channels.count);
+  f("number of score channels", l.channels.count);
   for (std::uint32_t c = 0; c < l.channels.count; ++c) {
-    f("a score channel's tag", l.channels.at[c].tag);
-    f("a score channel's rule", static_cast<std::uint32_t>(l.channels.at[c].rule));
-    f("a score channel's initial value (bits)", float_bits(l.channels.at[c].initial));
+    f("tag of a score channel", l.channels.at[c].tag);
+    f("rule of a score channel", static_cast<std::uint32_t>(l.channels.at[c].rule));
+    f("initial value of a score channel (bits)", float_bits(l.channels.at[c].initial));
   }
   field_list const fields = fields_of(l);
   std::uint32_t digest = 0;
   for (std::uint32_t i = 0; i < fields.count; ++i) {
     digest = digest * 31 + static_cast<std::uint32_t>(fields.at[i].what) * 1000 + fields.at[i].bytes;
   }
-  f("the digest of the ledger's arrays", digest);
+  f("digest of the arrays", digest);
 }
 
 /// Why a number just read, which may be a length or a count of members, is too large; empty if it is not.
 inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
   if (f.data == reinterpret_cast<std::byte*>(l.length) && l.length[t.index] > l.extent.capacity) {
-    return message("resume: a track of the saved ledger holds ", l.length[t.index],
-                   " entries; allowed are up to this cache's capacity of ", l.extent.capacity);
+    return refusal("resume", "number of entries of a track of the saved ledger", l.length[t.index],
+                   "at most ", l.extent.capacity, ", the capacity of this cache");
   }
   member_ref const& m = l.members;
   if (m.capacity != 0 && f.data == reinterpret_cast<std::byte*>(m.count) && m.count[t.index] > m.capacity) {
-    return message("resume: a track of the saved ledger has ", m.count[t.index],
-                   " members; allowed are up to this cache's limits.members = ", m.capacity);
+    return refusal("resume", "number of members of a track of the saved ledger", m.count[t.index], "at most ",
+                   m.capacity, ", the limits.members of this cache");
   }
   return {};
 }
@@ -61,6 +62,7 @@ inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
 inline char const* track_contradiction(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence], seen = l.seen[t.sequence];
   std::uint32_t const merged = l.sequence_state(t.sequence, sequence_word::compressed_at);
+  if (std::uint64_t{seen} + pending > largest::tokens) return "more tokens than a sequence may have";
   if (pending > n) return "more pending entries than entries";
   if (merged > seen) return "a compression of more tokens than were seen";
   if (l.frozen[t.sequence] > n - pending) return "a frozen beginning longer than the track";
@@ -98,8 +100,8 @@ inline std::string contents_problem(ledger_ref const& l) {
     track const t =
         make_track(l.extent, i / l.extent.kv_heads, 0, i % l.extent.kv_heads);  // of one sequence only
     if (char const* const what = track_contradiction(l, t); what != nullptr) {
-      return message("resume: the saved ledger contradicts itself: track (layer ", t.layer, ", head ",
-                     t.kv_head, ") has ", what);
+      return refusal("resume", message("saved track (layer ", t.layer, ", head ", t.kv_head, ")"),
+                     message("one with ", what), "free of contradictions");
     }
   }
   return {};

@@ -147,7 +147,8 @@ public:
   /// ask the layout, such rows leave finding::unrotated. Waits where launches are not immediate.
   status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
     auto const problem = [&] {
-      std::string text = check_calls::shift<Values>(facts_, slot, offset, rope, first);
+      std::string text =
+          check_calls::shift<Values>(facts_, slot, offset, rope, first, is_immediate<Executor>::value);
       if (!text.empty()) return text;
       return check_calls::shifted_entries(readable().ledger, slot, offset, rope, first, seen_tensors().keys);
     };
@@ -216,7 +217,8 @@ protected:
   /// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
   template <class Problem> status refuse_once(char const* call, Problem problem) const {
     return refuse([&]() -> std::string {
-      if (executor_.records()) return message(call, ": cannot be recorded; call it before or after");
+      if (executor_.records())
+        return refusal(call, "recording", "on", "off, because this call cannot be recorded");
       return problem();
     });
   }

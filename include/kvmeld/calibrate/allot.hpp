@@ -1,9 +1,12 @@
 // A total budget shared out over heads by what each of them is known to lose.
 #pragma once
 
+#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <algorithm>
@@ -26,27 +29,28 @@ struct cost_curve {
 
 /// Why curves cannot be used; empty if they can.
 inline std::string curves_problem(std::vector<cost_curve> const& heads) {
-  if (heads.empty()) return "there is no cost curve; give one per head";
+  if (heads.empty()) return refusal("curves", "number of cost curves", 0, "at least 1, one per head");
   for (std::size_t h = 0; h < heads.size(); ++h) {
     cost_curve const& c = heads[h];
     if (c.share.size() != c.cost.size() || c.share.size() < 2) {
-      return message("the cost curve of head ", h, " has ", c.share.size(), " shares and ", c.cost.size(),
-                     " costs; two or more of each are needed");
+      char const* const part = c.share.size() < 2 ? "shares" : "costs";
+      return refusal("curves", message("number of ", part, " of head ", h),
+                     c.share.size() < 2 ? c.share.size() : c.cost.size(),
+                     c.share.size() < 2 ? std::string("at least 2")
+                                        : message(c.share.size(), ", one per share"));
     }
     for (std::size_t i = 0; i < c.share.size(); ++i) {
       double const least = i == 0 ? 0.0 : c.share[i - 1];
-      if (!(c.share[i] > least && c.share[i] <= 1.0)) {
-        return message("share ", i, " of the cost curve of head ", h, " is ", c.share[i],
-                       "; ascending shares above 0 and up to 1 are allowed");
+      if (!(is_within(c.share[i], least, 1.0) && c.share[i] > least)) {
+        return refusal("curves", message("share ", i, " of head ", h), c.share[i], "above ", least,
+                       " and at most 1");
       }
-      if (!(c.cost[i] >= -1e30 && c.cost[i] <= 1e30)) {
-        return message("cost ", i, " of the cost curve of head ", h, " is ", c.cost[i],
-                       "; finite numbers are allowed");
+      if (!is_within(c.cost[i], -1e30, 1e30)) {
+        return refusal("curves", message("cost ", i, " of head ", h), c.cost[i], "a finite number");
       }
     }
     if (c.share.back() != 1.0) {
-      return message("the last share of the cost curve of head ", h, " is ", c.share.back(),
-                     "; it has to be 1");
+      return refusal("curves", message("last share of head ", h), c.share.back(), "1");
     }
   }
   return {};
@@ -96,12 +100,12 @@ inline void add_stretches(cost_curve const& c, std::size_t head, double floor, s
 /// the lower head). What then saves nothing anywhere goes to the heads with least, up to one level. Throws or returns none as
 /// `report` does where the arguments are bad: curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
 inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ratio, double floor = 0.05) {
-  std::string problem = curves_problem(heads);
-  if (problem.empty() && !(floor > 0.0 && floor <= 1.0)) {
-    problem = message("the floor is ", floor, "; shares above 0 and up to 1 are allowed");
+  std::string problem = refusal_within("allot", curves_problem(heads));
+  if (problem.empty() && !(is_within(floor, 0.0, 1.0) && floor > 0.0)) {
+    problem = refusal("allot", "floor", floor, "above 0 and at most 1");
   }
-  if (problem.empty() && !(ratio >= floor && ratio <= 1.0)) {
-    problem = message("the ratio is ", ratio, "; allowed are the floor, ", floor, ", to 1");
+  if (problem.empty() && !is_within(ratio, floor, 1.0)) {
+    problem = refusal("allot", "ratio", ratio, floor, ", the floor, to 1");
   }
   if (!report(problem)) return {};
   std::vector<detail::stretch> stretches;
@@ -130,8 +134,18 @@ inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ra
 }
 
 /// Entries per head for a track of `tokens`: whole numbers of at least one whose sum is that of the shares to within one
-/// (largest remainders, ties to the lower head).
+/// (largest remainders, ties to the lower head). Refuses shares outside [0, 1] and more tokens than a track holds; returns
+/// none then where exceptions are off.
 inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, std::uint32_t tokens) {
+  std::string problem;
+  if (tokens > largest::capacity)
+    problem = refusal("entries_of", "tokens", tokens, "at most ", largest::capacity);
+  for (std::size_t h = 0; h < share.size() && problem.empty(); ++h) {
+    if (!is_within(share[h], 0.0, 1.0)) {
+      problem = refusal("entries_of", message("share[", h, "]"), share[h], "0 to 1");
+    }
+  }
+  if (!report(problem)) return {};
   std::vector<std::uint32_t> out(share.size());
   std::vector<double> rest(share.size());
   double whole = 0;
@@ -155,8 +169,20 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
 
 /// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for one sequence the
 /// entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are not to be compressed with it.
+/// Refuses an extent that no cache has, a sequence out of range, and another number of entries than there are heads; returns
+/// none then where exceptions are off.
 inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
                                                std::vector<std::uint32_t> const& entries) {
+  std::string problem = refusal_within("budget_table", extent_problem(s));
+  if (problem.empty() && sequence >= s.sequences) {
+    problem = refusal("budget_table", "sequence", sequence, "0 to ", s.sequences - 1);
+  }
+  std::size_t const heads = std::size_t{s.layers} * s.kv_heads;
+  if (problem.empty() && entries.size() != heads) {
+    problem =
+        refusal("budget_table", "number of entries", entries.size(), heads, ", one per head of every layer");
+  }
+  if (!report(problem)) return {};
   std::vector<std::uint32_t> table(s.tracks(), 0);
   for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
     for (std::uint32_t head = 0; head < s.kv_heads; ++head) {

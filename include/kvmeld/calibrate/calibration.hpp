@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/calibrate/allot.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
@@ -38,8 +39,15 @@ struct layer_thresholds {
   double ratio = 0;                        ///< entries kept, as a share of the tokens
   std::vector<std::vector<double>> theta;  ///< theta[layer][sample]
 
-  /// Mean over the samples of a layer.
+  /// Mean over the samples of a layer. Refuses a layer without samples; 0 then where exceptions are off.
   double mean(std::size_t layer) const {
+    std::string problem;
+    if (layer >= theta.size()) {
+      problem = refusal("mean", "layer", layer, "less than ", theta.size(), ", the number of layers");
+    } else if (theta[layer].empty()) {
+      problem = refusal("mean", message("number of samples of layer ", layer), 0, "at least 1");
+    }
+    if (!report(problem)) return 0;
     double sum = 0;
     for (double x : theta[layer]) sum += x / static_cast<double>(theta[layer].size());
     return sum;
@@ -80,25 +88,47 @@ inline std::string calibration_problem(calibration const& c, shape const& s) {
                    m.key_dim, " and ", m.value_dim, " channels");
   };
   if (!(c.of == wanted)) {
-    return message("the calibration of ", c.model.empty() ? "a model" : c.model, " is for ", text(c.of),
-                   "; the cache has ", text(wanted));
+    return refusal("calibration", message("shape of ", c.model.empty() ? "the model" : c.model), text(c.of),
+                   text(wanted), ", as the cache has");
   }
   if (!c.unmatched.empty() && c.unmatched.size() != c.of.heads()) {
-    return message("the calibration has ", c.unmatched.size(), " shares of unmatched entries; one per head, ",
-                   c.of.heads(), ", is needed");
+    return refusal("calibration", "number of shares of unmatched entries", c.unmatched.size(), c.of.heads(),
+                   ", one per head");
+  }
+  for (std::size_t h = 0; h < c.unmatched.size(); ++h) {
+    if (!is_within(c.unmatched[h], 0.0, 1.0)) {
+      return refusal("calibration", message("unmatched[", h, "]"), c.unmatched[h], "0 to 1");
+    }
   }
   for (layer_thresholds const& t : c.thresholds) {
+    if (!(is_within(t.ratio, 0.0, 1.0) && t.ratio > 0.0)) {
+      return refusal("calibration", "ratio of thresholds", t.ratio, "above 0 and at most 1");
+    }
     if (t.theta.size() != c.of.layers) {
-      return message("the calibration has thresholds of ", t.theta.size(), " layers for the ratio ", t.ratio,
-                     "; ", c.of.layers, " are needed");
+      return refusal("calibration", message("number of layers of the thresholds for the ratio ", t.ratio),
+                     t.theta.size(), c.of.layers);
+    }
+    for (std::size_t layer = 0; layer < t.theta.size(); ++layer) {
+      if (t.theta[layer].empty()) {
+        return refusal("calibration",
+                       message("number of samples of layer ", layer, " for the ratio ", t.ratio), 0,
+                       "at least 1");
+      }
+      for (double const x : t.theta[layer]) {
+        if (is_within(x, -1.0, 1.0)) continue;
+        return refusal("calibration", message("threshold of layer ", layer, " for the ratio ", t.ratio), x,
+                       "-1 to 1, a cosine");
+      }
     }
   }
   for (sensitivity const& m : c.methods) {
     if (m.curves.size() != c.of.heads()) {
-      return message("the calibration has ", m.curves.size(), " cost curves for ", m.method,
-                     "; one per head, ", c.of.heads(), ", is needed");
+      return refusal("calibration", message("number of cost curves for ", m.method), m.curves.size(),
+                     c.of.heads(), ", one per head");
     }
-    if (std::string problem = curves_problem(m.curves); !problem.empty()) return m.method + ": " + problem;
+    if (std::string problem = curves_problem(m.curves); !problem.empty()) {
+      return refusal_within("calibration", refusal_within(m.method.c_str(), problem));
+    }
   }
   return {};
 }
@@ -110,8 +140,8 @@ inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<doub
                                              std::function<double(std::vector<double> const&)> const& measure,
                                              std::function<void(std::size_t, std::size_t)> const& told = {}) {
   std::vector<cost_curve> out(heads, cost_curve{shares, std::vector<double>(shares.size(), 0.0)});
-  std::string problem = curves_problem(out);
-  if (problem.empty() && !measure) problem = "measure_heads: measure is empty; it must be a function";
+  std::string problem = refusal_within("measure_heads", curves_problem(out));
+  if (problem.empty() && !measure) problem = refusal("measure_heads", "measure", "empty", "a function");
   if (!report(problem).ok()) return {};
   std::size_t const each = shares.size() - 1;
   std::vector<double> now(heads, 1.0);

@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -70,10 +71,10 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
 /// The heads with the largest shares: floor(fraction * heads) of them, at least one where fraction > 0; ties to the lower head.
 inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, double fraction = 0.04) {
   std::string problem;
-  if (!(fraction >= 0.0 && fraction < 1.0)) {
-    problem = message("the fraction of outlier heads is ", fraction, "; allowed are 0 to below 1");
+  if (!(is_within(fraction, 0.0, 1.0) && fraction < 1.0)) {
+    problem = refusal("outlier_heads", "fraction", fraction, "at least 0 and below 1");
   } else if (unmatched.empty()) {
-    problem = "there is no share of unmatched entries; give one per head";
+    problem = refusal("outlier_heads", "number of shares", 0, "at least 1, one per head");
   }
   if (!report(problem)) return {};
   auto const heads = static_cast<std::uint32_t>(unmatched.size());
@@ -92,9 +93,12 @@ inline std::vector<double> outlier_shares(std::vector<bool> const& outlier, doub
   auto const heads = static_cast<double>(outlier.size());
   auto const whole = static_cast<double>(std::count(outlier.begin(), outlier.end(), true));
   std::string problem;
-  if (!(ratio <= 1.0 && (ratio * heads > whole || (ratio == 1.0 && whole == heads)))) {
-    problem = message("the ratio is ", ratio, " and ", whole, " of ", heads,
-                      " heads keep everything; ratios above their share and up to 1 are allowed");
+  if (!(is_within(ratio, 0.0, 1.0) && (ratio * heads > whole || (ratio == 1.0 && whole == heads)))) {
+    problem =
+        refusal("outlier_shares", "ratio", ratio,
+                whole == heads ? "1, because all heads" : "above the share of heads that",
+                whole == heads ? " keep everything"
+                               : message(" keep everything, ", whole, " of ", heads, ", and at most 1"));
   }
   if (!report(problem)) return {};
   double const rest = whole == heads ? 1.0 : (ratio * heads - whole) / (heads - whole);

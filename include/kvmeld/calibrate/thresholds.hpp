@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -32,8 +33,8 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
                                    shape const& extent, double ratio, Fill fill) {
   static_assert(is_immediate<Executor>::value,
                 "kvmeld: calibrate::thresholds_for reads plans on the host: copy K and V there");
-  if (!(ratio > 0.0 && ratio <= 1.0)) {
-    (void)report(message("the ratio is ", ratio, "; allowed are shares above 0 and up to 1"));
+  if (!(is_within(ratio, 0.0, 1.0) && ratio > 0.0)) {
+    (void)report(refusal("thresholds_for", "ratio", ratio, "above 0 and at most 1"));
     return {};
   }
   std::vector<float> theta(extent.layers, 0.0f), low(extent.layers, -1.0f), high(extent.layers, 1.0f);
@@ -44,7 +45,7 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
   fill(cache);
   std::uint32_t const tokens = cache.tokens(0);
   if (tokens < 2) {
-    (void)report(message("the sample has ", tokens, " tokens; two or more are needed"));
+    (void)report(refusal("thresholds_for", "number of tokens of the sample", tokens, "at least 2"));
     return {};
   }
   for (int step = 0; step < 13; ++step) {

@@ -57,6 +57,16 @@ KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 /// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
 KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
+/// The same of a double.
+inline bool is_finite(double x) {
+  std::uint64_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return ((u >> 52) & 0x7ffu) != 0x7ffu;
+}
+
+/// Whether low <= x <= high: false for NaN, which comparisons alone let pass under -ffast-math.
+inline bool is_within(double x, double low, double high) { return is_finite(x) && x >= low && x <= high; }
+
 /// Total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b); -0 equals +0; every NaN
 /// maps to 0, below -infinity. All decisions compare these keys, so that no backend can disagree about a tie.
 KVMELD_HD inline std::uint32_t order_key(float x) {

@@ -1,7 +1,9 @@
 // How many entries may stay: budgets, the counts that selectors derive from them, the trigger, Chelsea's schedule.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
@@ -124,8 +126,8 @@ private:
 
 /// Why a quantity cannot be used; empty if it can.
 inline std::string share_problem(char const* name, quantity q) {
-  if (q.is_share() && !(q.value() >= 0.0 && q.value() <= 1.0)) {
-    return std::string(name) + " is a share of " + std::to_string(q.value()) + "; allowed are 0 to 1. ";
+  if (q.is_share() && !is_within(q.value(), 0.0, 1.0)) {
+    return refusal("policy", name, q.value(), "0 to 1, a share");
   }
   return {};
 }
@@ -135,8 +137,10 @@ struct trigger {
   std::uint32_t limit;          ///< entries that are left
   std::uint32_t interval = 64;  ///< tokens between two compressions
 
-  /// Whether a track of this length is to be compressed.
-  KVMELD_HD constexpr bool due(std::uint32_t length) const { return length >= limit + interval; }
+  /// Whether a track of this length is to be compressed: never where limit + interval is more than 32 bits hold.
+  KVMELD_HD constexpr bool due(std::uint32_t length) const {
+    return length >= std::uint64_t{limit} + std::uint64_t{interval};
+  }
 };
 
 /// Chelsea's share of the middle removed by round i: max(floor, initial - alpha * min(last, i)).

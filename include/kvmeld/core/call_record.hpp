@@ -46,7 +46,7 @@ public:
   std::string end() {
     if (problem_.empty() &&
         (piece_ != pieces_.size() || launch_ != launches_.size() || limit_ != limits_.size()))
-      refuse("fewer calls than were recorded; make the same");
+      refuse("sequence of calls", "shorter", "the one that was recorded");
     return problem_;
   }
   /// The lists of the calls made last, in the order of their places.
@@ -58,8 +58,8 @@ public:
     if (piece_ == pieces_.size()) return refuse_other_calls();
     piece const p = pieces_[piece_++];
     if (list.size() > p.size) {
-      refuse(
-          message("a list of ", list.size(), " where ", p.size, " were recorded; record with the longest"));
+      refuse("length of a list", list.size(), "at most ", p.size,
+             ", as was recorded (record with the longest)");
       return {places_ + p.begin, p.size};
     }
     std::uint32_t* const to = numbers_.data() + p.begin;
@@ -74,7 +74,8 @@ public:
     if (limit_ == limits_.size()) return refuse_other_calls(), wanted;
     std::uint32_t const recorded = limits_[limit_++];
     if (wanted > recorded) {
-      refuse(message(wanted, " ", what, " where ", recorded, " were recorded; record with the most"));
+      refuse(message("number of ", what), wanted, "at most ", recorded,
+             ", as was recorded (record with the most)");
     }
     return recorded;
   }
@@ -108,8 +109,9 @@ public:
   }
 
   /// Notes why what is recorded or replayed cannot be launched; the first problem is the one to tell.
-  void refuse(std::string const& why) {
-    if (problem_.empty()) problem_ = (recording_ ? "record: " : "replay: ") + why;
+  template <class Value, class... Condition>
+  void refuse(std::string const& argument, Value const& value, Condition const&... condition) {
+    if (problem_.empty()) problem_ = refusal(recording_ ? "record" : "replay", argument, value, condition...);
   }
 
 private:
@@ -129,7 +131,8 @@ private:
   }
   bool add_piece(std::size_t size) {
     if (numbers_.size() + size > room_) {
-      refuse(message("lists of more than ", room_, " numbers; make more room"));
+      refuse("number of numbers in lists", numbers_.size() + size, "at most ", room_,
+             ", the room of the record");
       return false;
     }
     pieces_.push_back({numbers_.size(), size});
@@ -137,7 +140,7 @@ private:
     return true;
   }
   index_list refuse_other_calls() {
-    refuse("other calls than were recorded; make the same, in the same order");
+    refuse("sequence of calls", "another", "the one that was recorded");
     return {places_, 0};
   }
 

@@ -1,18 +1,23 @@
-// How the host side refuses: by name, value and what is allowed; thrown, or returned where exceptions are off.
+// How the host side refuses: it names the argument, its value and what must hold. A refusal is thrown, or returned where
+// exceptions are off.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
 
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what is allowed.
+/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what must hold.
 class invalid_argument : public std::invalid_argument {
 public:
   using std::invalid_argument::invalid_argument;
@@ -33,18 +38,77 @@ public:
   bool ok() const { return text_.empty(); }
   /// As ok().
   explicit operator bool() const { return ok(); }
-  /// What is wrong: the argument, its value and what is allowed.
+  /// What is wrong: the argument, its value and what must hold.
   std::string const& text() const { return text_; }
 
 private:
   std::string text_;
 };
 
-/// Joins parts into one sentence.
+namespace detail {
+
+inline std::uint64_t double_bits(double x) {
+  std::uint64_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u;
+}
+inline bool is_nan(double x) { return (double_bits(x) << 1) > (std::uint64_t{0x7ffu} << 53); }
+
+/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math either.
+inline bool is_whole(double x) {
+  std::uint64_t const u = double_bits(x);
+  bool const small = ((u >> 52) & 0x7ffu) < 1023u + 63u;
+  return small && static_cast<double>(static_cast<std::int64_t>(x)) == x;
+}
+
+/// One part of a sentence. Whole numbers have no exponent and no point, also those that are floats; a byte is a number.
+template <class Part> void write_part(std::ostream& out, Part const& part) {
+  if constexpr (std::is_floating_point_v<Part>) {
+    auto const x = static_cast<double>(part);
+    if (is_whole(x)) {
+      out << static_cast<std::int64_t>(x);
+    } else if (is_nan(x)) {
+      out << "nan";  // without its sign
+    } else {
+      out << x;
+    }
+  } else if constexpr (std::is_same_v<Part, bool>) {
+    out << (part ? "true" : "false");
+  } else if constexpr (std::is_same_v<Part, std::uint8_t>) {
+    out << static_cast<int>(part);
+  } else {
+    out << part;
+  }
+}
+
+}  // namespace detail
+
+/// Joins parts into one text.
 template <class... Parts> std::string message(Parts const&... parts) {
   std::ostringstream out;
-  (void)(out << ... << parts);
+  (detail::write_part(out, parts), ...);
   return out.str();
+}
+
+/// The form of every refusal: "<call>: <argument> is <value>; it must be <condition>". The condition is joined from its
+/// parts.
+template <class Value, class... Condition>
+std::string refusal(std::string const& call, std::string const& argument, Value const& value,
+                    Condition const&... condition) {
+  return message(call, ": ", argument, " is ", value, "; it must be ", condition...);
+}
+
+/// The first text that is not empty; empty if all are.
+inline std::string first_problem(std::initializer_list<std::string> problems) {
+  for (std::string const& p : problems) {
+    if (!p.empty()) return p;
+  }
+  return {};
+}
+
+/// The problem with the name of the call before it; empty if there is none.
+inline std::string refusal_within(char const* call, std::string const& problem) {
+  return problem.empty() ? problem : message(call, ": ", problem);
 }
 
 /// Turns a problem into the configured kind of refusal; an empty text is success.

@@ -72,14 +72,16 @@ private:
   mutable std::size_t missing_ = 0;
 };
 
+/// The condition of every refusal for missing memory.
+inline constexpr char const* memory_to_be_had = "no more than the executor can allocate";
+
 /// Rehearses the launches of one public call. Refuses, in the name of `call`, where there is no memory for their scratch;
 /// otherwise the launches allocate nothing. Recorded calls allocate nothing anyway and are not rehearsed.
 template <class Executor, class Launches>
 status make_room(Executor& executor, char const* call, Launches const& launches) {
   std::size_t const missing = executor.records() ? 0 : executor.rehearse(launches);
   if (missing == 0) return {};
-  return report(message(call, ": the executor has no memory for ", missing,
-                        " bytes of scratch per tile; free memory, then make the call again"));
+  return report(refusal(call, "scratch per tile in bytes", missing, memory_to_be_had));
 }
 /// Makes the launches of one public call: all of them, or where make_room refuses none.
 template <class Executor, class Launches>

@@ -46,7 +46,7 @@ KVMELD_HD constexpr probe_rows every_nth(std::uint32_t n) { return {0, n}; }
 /// Why these are no probes; empty if they are.
 inline std::string probes_problem(char const* call, probe_rows const& p) {
   if (p.stride != 0) return {};
-  return message(call, ": probes.stride is 0; allowed are numbers from 1 (each query) on");
+  return refusal(call, "probes.stride", 0, "at least 1");
 }
 
 }  // namespace KVMELD_ABI

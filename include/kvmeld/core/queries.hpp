@@ -6,6 +6,7 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/rope.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -135,14 +136,19 @@ KVMELD_HD void load_scaled(Team const& team, head_rows<Q> query, block_of_rows c
 
 /// Why a batch does not fit a cache; empty if it does.
 inline std::string batch_problem(char const* call, shape const& s, query_batch const& b) {
-  if (b.layer() >= s.layers)
-    return message(call, ": layer is ", b.layer(), "; allowed are 0 to ", s.layers - 1);
+  if (b.layer() >= s.layers) return refusal(call, "layer", b.layer(), "0 to ", s.layers - 1);
   if (b.size() != b.counts()) {
-    return message(call, ": ", b.size(), " sequences but ", b.counts(), " query counts; give one each");
+    return refusal(call, "number of query counts", b.counts(), b.size(), ", one for each sequence");
+  }
+  if (std::uint64_t const tracks = std::uint64_t{b.size()} * s.kv_heads; tracks > largest::tracks) {
+    return refusal(call, "number of sequences * kv_heads", tracks, "at most ", largest::tracks);
   }
   for (std::uint32_t i = 0; i < b.size(); ++i) {
     if (b.sequence(i) >= s.sequences) {
-      return message(call, ": sequence is ", b.sequence(i), "; allowed are 0 to ", s.sequences - 1);
+      return refusal(call, "sequence", b.sequence(i), "0 to ", s.sequences - 1);
+    }
+    if (b.queries(i) > largest::tokens) {
+      return refusal(call, message("queries[", i, "]"), b.queries(i), "at most ", largest::tokens);
     }
   }
   return {};
@@ -192,25 +198,25 @@ struct attention_params {
   }
 };
 
-/// Why keys of `key_dim` channels cannot be attended to so; empty if they can.
-inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim) {
+/// Why keys of `key_dim` channels cannot be attended to so; empty if they can. `readable`: the host can read the arrays that
+/// the parameters point to, and looks at them.
+inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim,
+                                  bool readable) {
   if (!is_finite(p.scale) || p.scale < 0.0f) {
-    return message(call, ": scale is ", p.scale,
-                   "; allowed are 0 (1 / sqrt(key_dim)) and finite numbers above it");
+    return refusal(call, "scale", p.scale, "0, which means 1 / sqrt(key_dim), or a finite number above 0");
   }
   if (!is_finite(p.softcap) || p.softcap < 0.0f) {
-    return message(call, ": softcap is ", p.softcap, "; allowed are 0 (none) and finite numbers above it");
+    return refusal(call, "softcap", p.softcap, "0, which means none, or a finite number above 0");
   }
   if (p.window != 0 && !p.causal) {
-    return message(call, ": window is ", p.window,
-                   ", but causal is false; allowed is 0 (none), since only causal queries have a position");
+    return refusal(call, "window", p.window,
+                   "0, because causal is false and only causal queries have a position");
   }
   if (p.window_sinks < 0 || (p.window_sinks > 0 && p.window == 0)) {
-    return message(call, ": window_sinks is ", p.window_sinks,
-                   p.window == 0 ? ", but there is no window; allowed is 0"
-                                 : "; allowed are numbers from 0 on");
+    return refusal(call, "window_sinks", p.window_sinks,
+                   p.window == 0 ? "0, because there is no window" : "at least 0");
   }
-  return rope_problem(call, p.rope, key_dim);
+  return rope_problem(call, p.rope, key_dim, readable);
 }
 
 }  // namespace KVMELD_ABI

@@ -1,6 +1,7 @@
 // Rotary position embedding of keys that lie unrotated in the cache (RoFormer, Su et al. 2021, section 3.4.2).
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/team.hpp>
@@ -40,23 +41,29 @@ struct rope_params {
   }
 };
 
-/// Why keys of `key_dim` channels cannot be rotated so; empty if they can.
-inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim) {
+/// Why keys of `key_dim` channels cannot be rotated so; empty if they can. `readable`: the host can read `frequencies`, and
+/// looks at them.
+inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim,
+                                bool readable) {
   if (!r.active()) return {};
   if (r.rotary_dim > key_dim || r.rotary_dim % 2 != 0) {
-    return message(call, ": rope.rotary_dim is ", r.rotary_dim,
-                   "; allowed are 0 (all) and even numbers up to the key_dim of ", key_dim);
+    return refusal(call, "rope.rotary_dim", r.rotary_dim, "0, which means all, or an even number of at most ",
+                   key_dim, ", the key_dim");
   }
   if (r.rotary_dim == 0 && key_dim % 2 != 0) {
-    return message(call, ": rope rotates all of a key_dim of ", key_dim,
-                   "; allowed are even numbers, or a rotary_dim below it");
+    return refusal(call, "rope.rotary_dim", 0, "an even number below ", key_dim,
+                   ", the key_dim, because that is odd");
   }
   constexpr double most = 1e30;  // also what tells an infinity under -ffast-math
   if (r.frequencies == nullptr && !(r.base > 0.0 && r.base < most)) {
-    return message(call, ": rope.base is ", r.base, "; allowed are finite numbers above 0");
+    return refusal(call, "rope.base", r.base, "above 0 and below 10^30");
   }
   if (r.frequencies == nullptr && !(r.factor > 0.0 && r.factor < most)) {
-    return message(call, ": rope.factor is ", r.factor, "; allowed are finite numbers above 0");
+    return refusal(call, "rope.factor", r.factor, "above 0 and below 10^30");
+  }
+  for (std::uint32_t i = 0; readable && r.frequencies != nullptr && i < r.pairs(key_dim); ++i) {
+    if (is_finite(r.frequencies[i])) continue;
+    return refusal(call, message("rope.frequencies[", i, "]"), r.frequencies[i], "a finite number");
   }
   return {};
 }

@@ -18,7 +18,8 @@ using position_t = std::int32_t;
 /// Listed in place of a sequence slot: nothing happens there. Recorded calls fill up shorter lists with it.
 constexpr std::uint32_t idle_sequence = 0xffffffffu;
 
-/// Extents of one group of layers that share shape and policy.
+/// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they may be
+/// (docs/limits.md).
 struct shape {
   std::uint32_t layers = 1;     ///< layers of the group
   std::uint32_t sequences = 1;  ///< sequence slots
@@ -63,6 +64,12 @@ enum class fate : std::uint8_t {
   spread,  ///< its value goes to the `span` slots from `target` on
   drop,    ///< zero class: eviction
 };
+
+/// The name of a fate, as plans are printed and saved.
+inline char const* fate_name(fate f) {
+  constexpr char const* names[] = {"keep", "merge", "share", "spread", "drop"};
+  return f <= fate::drop ? names[static_cast<std::uint8_t>(f)] : "unknown";
+}
 
 /// What a selector decided about an entry.
 enum class role : std::uint8_t {

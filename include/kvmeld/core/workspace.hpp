@@ -2,8 +2,10 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/size_limits.hpp>
 
 #include <cstddef>
+#include <limits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -18,10 +20,17 @@ public:
   /// Carves `bytes` bytes, 64-byte aligned.
   arena(void* memory, std::size_t bytes) : base_(static_cast<std::byte*>(memory)), capacity_(bytes) {}
 
-  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed().
+  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed(), and so does one
+  /// that no memory can hold: bytes() is then the largest number.
   template <class T> T* take(std::size_t count) {
-    std::size_t const begin = (used_ + alignment - 1) / alignment * alignment;
-    used_ = begin + count * sizeof(T);
+    constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+    std::size_t const begin = saturated_sum(used_, alignment - 1) / alignment * alignment;
+    used_ = saturated_sum(begin, saturated_product(count, sizeof(T)));
+    if (used_ > all / 2) {  // no object is larger
+      used_ = all;
+      overflowed_ = true;
+      return nullptr;
+    }
     if (base_ == nullptr) return nullptr;
     if (used_ > capacity_) {
       overflowed_ = true;
@@ -32,7 +41,7 @@ public:
 
   /// Whether it only counts.
   bool sizing() const { return base_ == nullptr; }
-  /// Whether more was asked for than there is.
+  /// Whether more was asked for than there is, or than 64 bits count.
   bool overflowed() const { return overflowed_; }
   /// Bytes taken so far; the size to allocate, at `alignment`, after a sizing run.
   std::size_t bytes() const { return used_; }

@@ -47,17 +47,17 @@ struct certified {
     }
     if (!(scale >= 0.0f && is_finite(scale))) return from_zero("scale", scale, "1 / sqrt(key_dim)");
     if (!(softcap >= 0.0f && is_finite(softcap))) return from_zero("softcap", softcap, "none");
-    if (rounds == 0) return "guard::certified.rounds is 0; allowed are numbers from 1 on";
+    if (rounds == 0) return refusal("policy", "guard::certified.rounds", 0, "at least 1");
     return {};
   }
 
 private:
   static std::string above_zero(char const* what, float value) {
-    return message("guard::certified.", what, " is ", value, "; allowed are finite numbers above 0");
+    return refusal("policy", message("guard::certified.", what), value, "a finite number above 0");
   }
   static std::string from_zero(char const* what, float value, char const* zero) {
-    return message("guard::certified.", what, " is ", value, "; allowed are 0 (", zero,
-                   ") and finite numbers above it");
+    return refusal("policy", message("guard::certified.", what), value, "0, which means ", zero,
+                   ", or a finite number above 0");
   }
 };
 

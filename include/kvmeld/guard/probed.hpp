@@ -60,24 +60,29 @@ template <class Q> struct probed {
 
   std::string problem() const {
     if (!(epsilon > 0.0f && is_finite(epsilon)))
-      return message("guard::probed.epsilon is ", epsilon, "; allowed are finite numbers above 0");
+      return refusal("policy", "guard::probed.epsilon", epsilon, "a finite number above 0");
     if (params.window != 0)
-      return message("guard::probed.params.window is ", params.window,
-                     "; allowed is 0 (none), since a set is seen or not as a whole");
+      return refusal("policy", "guard::probed.params.window", params.window,
+                     "0, because a set is seen or not as a whole");
     if (params.rope.active())
-      return "guard::probed.params.rope rotates keys at attention time; allowed are keys that lie rotated";
+      return refusal("policy", "guard::probed.params.rope.pairing", "a rotation",
+                     "rope_pairing::none, for keys that lie rotated");
     if (!params.use_degree)
-      return "guard::probed.params.use_degree is false; allowed is true, since merged entries stand for "
-             "several";
-    if (rounds == 0) return "guard::probed.rounds is 0; allowed are numbers from 1 on";
+      return refusal("policy", "guard::probed.params.use_degree", "false",
+                     "true, because merged entries stand for several tokens");
+    if (rounds == 0) return refusal("policy", "guard::probed.rounds", 0, "at least 1");
     return {};
   }
   /// Why nothing can be compressed so yet; empty if it can.
   std::string problem_of_call(char const* call) const {
     if (probes.count == 0)
-      return message(call, ": guard::probed.probes.count is 0; give probes by set_guard first");
-    if (probes.query.data == nullptr || probes.lse.data == nullptr || probes.room == nullptr)
-      return message(call, ": guard::probed.probes has a null pointer; give query, lse and room");
+      return refusal(call, "guard::probed.probes.count", 0, "at least 1 (give probes by set_guard)");
+    char const* const null = probes.query.data == nullptr ? "guard::probed.probes.query.data"
+                             : probes.lse.data == nullptr ? "guard::probed.probes.lse.data"
+                             : probes.room == nullptr     ? "guard::probed.probes.room"
+                                                          : nullptr;
+    if (null != nullptr)
+      return refusal(call, null, "null", "an array of the probes (give probes by set_guard)");
     return {};
   }
 };

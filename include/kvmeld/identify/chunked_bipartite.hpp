@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -156,8 +157,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 
   std::string problem() const {
     if (chunk < 2) {
-      return "identify::chunked_bipartite.chunk is " + std::to_string(chunk) +
-             "; allowed are numbers from 2 on";
+      return refusal("policy", "identify::chunked_bipartite.chunk", chunk, "at least 2");
     }
     return admission.problem();
   }

@@ -5,6 +5,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/team.hpp>
@@ -91,7 +92,7 @@ struct local_span {
 
   std::string problem() const {
     if (targets != 0) return {};
-    return "identify::local_span.targets is 0; allowed are numbers from 1 on, or whole_window";
+    return refusal("policy", "identify::local_span.targets", 0, "at least 1, or whole_window");
   }
 
 private:

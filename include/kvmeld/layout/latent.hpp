@@ -46,9 +46,10 @@ public:
     return always_writable || keys_.writable(where, slot);
   }
   std::string problem(shape const& s) const {
-    if (first_ + channels_ > keys_.channels()) {
-      return message("latent: channels ", first_, " to ", first_ + channels_ - 1, " of keys that have ",
-                     keys_.channels(), "; allowed are ranges within");
+    std::uint64_t const end = std::uint64_t{first_} + channels_;
+    if (end > keys_.channels()) {
+      return refusal("latent", message("first + channels = ", first_, " + ", channels_), end, "at most ",
+                     keys_.channels(), ", the channels of the keys");
     }
     return layout_problem("latent: keys", keys_, keys_.channels(), s);
   }

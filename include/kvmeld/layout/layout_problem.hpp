@@ -3,9 +3,11 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/strided.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -26,52 +28,70 @@ template <class Layout>
 struct finds_problems<Layout, std::void_t<decltype(std::declval<Layout const&>().problem(shape{}))>>
     : std::true_type {};
 
+/// A direction in which `count` things of a tensor lie, `stride` elements apart; what the stride is called.
+struct stride_of {
+  char const* name;     ///< of the stride
+  std::uint32_t count;  ///< 1: the stride is not used
+  std::int64_t stride;  ///< in elements
+};
+
+/// Why elements of `bytes` bytes cannot lie so; empty if they can. A stride of 0 lays several things at one address, and a
+/// tensor that reaches beyond largest::tensor_bytes has addresses that do not exist.
+template <std::size_t N>
+std::string strides_problem(char const* name, stride_of const (&directions)[N], std::size_t bytes) {
+  std::uint64_t reach = bytes;
+  for (stride_of const& d : directions) {
+    if (d.count < 2) continue;
+    if (d.stride == 0) {
+      return refusal(name, d.name, 0, "another number, because there are ", d.count, " of them");
+    }
+    std::uint64_t const elements = saturated_product(magnitude_of(d.stride), std::uint64_t{d.count} - 1);
+    reach = saturated_sum(reach, saturated_product(elements, std::uint64_t{bytes}));
+    if (reach > static_cast<std::uint64_t>(largest::tensor_bytes)) {
+      return refusal(name, d.name, d.stride, "so small that all elements lie within ", largest::tensor_bytes,
+                     " bytes");
+    }
+  }
+  return {};
+}
+
 /// Why a layout cannot serve an extent; empty if it can. Pointers are checked where a layout shows one.
 template <class Layout>
 std::string layout_problem(char const* name, Layout const& layout, std::uint32_t channels, shape const& s) {
-  if (layout.channels() != channels) {
-    return message(name, " have ", layout.channels(), " channels, but the shape says ", channels,
-                   "; they must be equal");
-  }
   if constexpr (finds_problems<Layout>::value) {
-    std::string const problem = layout.problem(s);
-    if (!problem.empty()) return message(name, ": ", problem);
+    if (std::string const problem = layout.problem(s); !problem.empty()) return refusal_within(name, problem);
   }
   if constexpr (has_base_pointer<Layout>::value) {
     using T = typename Layout::element_type;
-    if (layout.data() == nullptr) return message(name, " have a null base pointer; give the engine's tensor");
+    if (layout.data() == nullptr) return refusal(name, "base pointer", "null", "that of the engine's tensor");
     auto const address = reinterpret_cast<std::uintptr_t>(layout.data());
     if (address % alignof(T) != 0) {
-      return message(name, " start at an address that is ", address % alignof(T), " modulo ", alignof(T),
-                     "; allowed are multiples of ", alignof(T));
+      return refusal(name, message("address modulo ", alignof(T)), address % alignof(T),
+                     "0, the alignment of an element");
     }
     if (layout.capacity() != s.capacity) {
-      return message(name, " have room for ", layout.capacity(), " slots, but the shape says ", s.capacity,
-                     "; they must be equal");
-    }
-    if (s.capacity > 1 && layout.strides().slot == 0) {
-      return message(name,
-                     " have slot stride 0; allowed is any other stride (for a dense order: a permutation of "
-                     "the letters L, S, H, T, C)");
+      return refusal(name, "capacity", layout.capacity(), s.capacity, ", the shape's capacity");
     }
     cache_strides const& st = layout.strides();
-    std::pair<std::uint32_t, std::pair<char const*, std::int64_t>> const outer[] = {
-        {s.layers, {"layer", st.layer}},
-        {s.sequences, {"sequence", st.sequence}},
-        {s.kv_heads, {"head", st.head}}};
-    for (auto const& [count, stride] : outer) {
-      if (count > 1 && stride.second == 0) {
-        return message(name, " have ", stride.first, " stride 0 with ", count,
-                       " of them, so that tracks overlap; ", "allowed is any other stride");
-      }
+    if (s.capacity > 1 && st.slot == 0) {
+      return refusal(name, "slot stride", 0,
+                     "another number (a dense order is a permutation of the letters L, S, H, T, C)");
     }
     if (Layout::token_run == 0 && st.slot != 1) {
-      return message(name, " are transposed but have slot stride ", st.slot,
-                     "; allowed is 1 (an order that ends in T)");
+      return refusal(name, "slot stride", st.slot,
+                     "1, because the tensor is transposed (an order that ends in T)");
     }
-    if (channels > 1 && layout.strides().channel == 0) {
-      return message(name, " have channel stride 0; allowed is any other stride");
-    }
+    std::string const problem = strides_problem(name,
+                                                {{"layer stride", s.layers, st.layer},
+                                                 {"sequence stride", s.sequences, st.sequence},
+                                                 {"head stride", s.kv_heads, st.head},
+                                                 {"slot stride", s.capacity, st.slot},
+                                                 {"channel stride", layout.channels(), st.channel}},
+                                                sizeof(T));
+    if (!problem.empty()) return problem;
+  }
+  if (layout.channels() != channels) {
+    return refusal(name, "number of channels", layout.channels(), channels, ", as the shape says");
   }
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -37,8 +38,8 @@ struct byte_lattice {
 
 namespace detail {
 
-/// Whether a sum of stride * x, each x in a range of its own, can lie in an interval. Exact; where it would take too many
-/// steps the answer is no.
+/// Whether a sum of stride * x, each x in a range of its own, can lie in an interval. Exact for sums that 62 bits hold; where
+/// it would take too many steps the answer is no.
 class sum_search {
 public:
   void add(std::int64_t stride, std::int64_t low, std::int64_t high) {
@@ -59,12 +60,6 @@ public:
     terms_[i].high += high;
   }
   bool reaches(std::int64_t least, std::int64_t most) {
-    double size = 0;
-    for (std::size_t i = 0; i < count_; ++i) {
-      term const& t = terms_[i];
-      size += static_cast<double>(t.stride) * static_cast<double>(std::max(-t.low, t.high));
-    }
-    if (size > 0x1p61) return false;  // no addresses
     steps_ = 0;
     return search(0, least, most);
   }
@@ -121,8 +116,14 @@ struct has_pool<Layout, std::void_t<decltype(std::declval<Layout const&>().pages
 /// rings, codes.
 template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice out;
+  // A stride that no tensor has stays too large to be searched, in 64 bits: reaches_too_far sees it.
+  auto const in_bytes = [&](std::int64_t stride) {
+    constexpr std::int64_t far = 2 * largest::tensor_bytes;
+    std::int64_t const most = far / out.element;
+    return stride > most ? far : stride < -most ? -far : stride * out.element;
+  };
   auto const add = [&](std::int64_t stride, std::uint32_t count) {
-    if (count > 1) out.directions[out.count++] = {stride * out.element, count};
+    if (count > 1) out.directions[out.count++] = {in_bytes(stride), count};
   };
   if constexpr (detail::has_codes<Layout>::value) {
     return lattice_of(x.stored, s, slots);
@@ -155,14 +156,26 @@ template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s,
     auto const number = [](void const* p) {
       return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(p));
     };
-    out.pages = {number(table.entries), number(table.first),   table.sequence_stride, table.layer_stride,
-                 table.head_stride,     st.page * out.element, x.page_size()};
+    out.pages = {number(table.entries), number(table.first), table.sequence_stride, table.layer_stride,
+                 table.head_stride,     in_bytes(st.page),   x.page_size()};
   }
   return out;
 }
 
+/// Whether elements of a tensor lie further apart than largest::tensor_bytes. Then nothing else is to be asked.
+inline bool reaches_too_far(byte_lattice const& x) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; x.known && i < x.count; ++i) {
+    byte_lattice::direction const& d = x.directions[i];
+    bytes = saturated_sum(bytes,
+                          saturated_product(magnitude_of(d.stride), static_cast<std::uint64_t>(d.count - 1)));
+  }
+  return bytes > static_cast<std::uint64_t>(largest::tensor_bytes);
+}
+
 /// Whether two elements of a tensor share bytes (of pages: within one page).
 inline bool folds_onto_itself(byte_lattice const& x) {
+  if (reaches_too_far(x)) return false;
   for (std::size_t i = 0; x.known && i < x.count; ++i) {
     // Two elements that differ in direction i and in later ones only.
     detail::sum_search search;
@@ -176,7 +189,7 @@ inline bool folds_onto_itself(byte_lattice const& x) {
 
 /// Whether an element of one shares bytes with an element of the other. Interleaved tensors of one allocation do not.
 inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
-  if (!x.known || !y.known || x.pages != y.pages) return false;
+  if (!x.known || !y.known || x.pages != y.pages || reaches_too_far(x) || reaches_too_far(y)) return false;
   detail::sum_search search;
   for (std::size_t i = 0; i < x.count; ++i) search.add(x.directions[i].stride, 0, x.directions[i].count - 1);
   for (std::size_t i = 0; i < y.count; ++i) search.add(y.directions[i].stride, 1 - y.directions[i].count, 0);
@@ -189,10 +202,14 @@ inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
 /// quantised rows, and strides so intricate that looking would take long.
 template <class Layout>
 std::string folding_problem(char const* name, Layout const& x, shape const& s, std::uint32_t slots) {
-  if (!folds_onto_itself(lattice_of(x, s, slots))) return {};
-  return message(
-      name, " have strides by which two of their elements lie at one address; allowed are strides that keep "
-            "layers, sequences, heads, slots and channels apart");
+  byte_lattice const lattice = lattice_of(x, s, slots);
+  if (reaches_too_far(lattice)) {
+    return refusal(name, "distance between two elements by the strides", "too large", "at most ",
+                   largest::tensor_bytes, " bytes");
+  }
+  if (!folds_onto_itself(lattice)) return {};
+  return refusal(name, "address of two elements", "the same",
+                 "different: strides keep layers, sequences, heads, slots and channels apart");
 }
 
 /// Why keys and values would be written over each other; empty if they would not. What is not seen: as above, a pool's keys
@@ -202,10 +219,9 @@ std::string overlap_problem(Keys const& keys, Values const& values, shape const&
   byte_lattice const k = lattice_of(keys, s, slots), v = lattice_of(values, s, slots);
   if (!overlap(k, v)) return {};
   auto const apart = static_cast<std::int64_t>(v.base - k.base);
-  return message("keys and values overlap: values begin ", apart,
-                 " bytes behind the keys and share bytes with them; allowed are tensors apart or "
-                 "interleaved, and latent "
-                 "for values that are channels of the keys");
+  return refusal(
+      "values", "address of the values minus that of the keys in bytes", apart,
+      "such that no value shares bytes with a key (use latent for values that are channels of the keys)");
 }
 
 /// Why K and V cannot hold `slots` slots of every track side by side; empty if they can. Numbers of the host alone are looked at.

@@ -42,9 +42,8 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_pl
     return pages * page_size;
   }
   std::string problem(char const* call) const {
-    if (page_size == 0) return message(call, ": page_size is 0; allowed are numbers from 1 on");
-    if (table.entries == nullptr) return message(call, ": the page table is null; give that of K and V");
-    return {};
+    if (page_size == 0) return refusal(call, "page_size", 0, "at least 1");
+    return table_problem(call, table.entries);
   }
 };
 

@@ -4,8 +4,10 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/layout/strided.hpp>
 
 #include <cassert>
@@ -39,6 +41,12 @@ template <class Entry, class Index = std::int32_t> struct page_table {
     return entries[begin(row(where)) + std::int64_t{i}];
   }
 };
+
+/// Why a page table cannot be read; empty if it can.
+inline std::string table_problem(char const* call, void const* entries) {
+  return entries != nullptr ? std::string()
+                            : refusal(call, "page table", "null", "the table of K's and V's pages");
+}
 
 /// A dense table [sequence][most_pages], the same pages for all layers and heads.
 template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t most_pages) {
@@ -96,7 +104,16 @@ template <class T, class Entry = std::int32_t, class Index = std::int32_t> struc
   KVMELD_HD T* base(track where, std::uint32_t i, page_strides const& st) const {
     return pool + number(where, i) * st.page;
   }
-  bool given() const { return pool != nullptr && table.entries != nullptr; }
+  /// Why these cannot be pages; empty if they can.
+  std::string problem() const {
+    if (pool == nullptr) return refusal("paged", "pool", "null", "page 0 of the pool");
+    auto const address = reinterpret_cast<std::uintptr_t>(pool);
+    if (address % alignof(T) == 0) return table_problem("paged", table.entries);
+    return refusal("paged", message("address of the pool modulo ", alignof(T)), address % alignof(T),
+                   "0, the alignment of an element");
+  }
+  /// Pages that are found by the page stride, of at least `needed`.
+  std::uint32_t pages_by_stride(std::uint32_t needed) const { return max_of(count, needed); }
   KVMELD_HD bool writable(track where, std::uint32_t i) const {
     return shared == nullptr || shared[number(where, i)] == 0;
   }
@@ -113,7 +130,13 @@ template <class T, class Index = std::int32_t> struct pointed_pages {
     assert(block != nullptr && "a block table holds a null pointer");
     return reinterpret_cast<T*>(static_cast<std::byte*>(block) + offset);
   }
-  bool given() const { return table.entries != nullptr; }
+  /// Why these cannot be pages; empty if they can.
+  std::string problem() const {
+    if (offset % alignof(T) == 0) return table_problem("paged", table.entries);
+    return refusal("paged", "offset", offset, "a multiple of ", alignof(T), ", the alignment of an element");
+  }
+  /// No page is found by the page stride.
+  static constexpr std::uint32_t pages_by_stride(std::uint32_t) { return 1; }
   KVMELD_HD bool writable(track, std::uint32_t) const { return true; }
 };
 
@@ -145,19 +168,36 @@ public:
 
   /// Why these cannot be the rows of such an extent; tables are not looked at, they may be a device's (validate_pages).
   std::string problem(shape const& s) const {
-    if (page_size_ == 0) return "paged: page_size is 0; allowed are numbers from 1 on";
+    if (page_size_ == 0) return refusal("paged", "page_size", 0, "at least 1");
     if (capacity_ != s.capacity) {
-      return message("paged: room for ", capacity_, " slots, but the shape says ", s.capacity,
-                     "; they must be equal");
+      return refusal("paged", "capacity", capacity_, s.capacity, ", the shape's capacity");
     }
-    if (!pages_.given()) return "paged: a pointer is null; give the pool and its table";
+    if (std::string const problem = pages_.problem(); !problem.empty()) return problem;
     if (page_size_ > 1 && strides_.token == 0) {
-      return "paged: token stride 0; allowed is any other stride (for a dense order: a permutation of the "
-             "letters "
-             "P, L, H, T, C)";
+      return refusal("paged", "token stride", 0,
+                     "another number (a dense order is a permutation of the letters P, L, H, T, C)");
     }
-    if (channels_ > 1 && strides_.channel == 0) return "paged: channel stride 0; allowed is any other stride";
-    return {};
+    auto const& table = pages_.table;
+    // Layers and heads with rows of the table of their own have pages of their own, and may have stride 0 in them.
+    auto const shared = [](std::int64_t row_stride, std::int64_t stride, std::uint32_t count) {
+      return row_stride != 0 && stride == 0 ? 1 : count;
+    };
+    std::string const problem = strides_problem(
+        "paged",
+        {{"page stride", pages_.pages_by_stride(table_pages(s)), strides_.page},
+         {"layer stride", shared(table.layer_stride, strides_.layer, s.layers), strides_.layer},
+         {"head stride", shared(table.head_stride, strides_.head, s.kv_heads), strides_.head},
+         {"token stride", min_of(page_size_, capacity_), strides_.token},
+         {"channel stride", channels_, strides_.channel}},
+        sizeof(element_type));
+    if (!problem.empty()) return problem;
+    auto const rows = [](std::int64_t stride, std::uint32_t count) { return stride == 0 ? 1 : count; };
+    return strides_problem(
+        "paged",
+        {{"sequence stride of the table", rows(table.sequence_stride, s.sequences), table.sequence_stride},
+         {"layer stride of the table", rows(table.layer_stride, s.layers), table.layer_stride},
+         {"head stride of the table", rows(table.head_stride, s.kv_heads), table.head_stride}},
+        sizeof(*table.entries));
   }
   std::uint32_t page_size() const { return page_size_; }
   std::uint32_t capacity() const { return capacity_; }
@@ -168,6 +208,15 @@ public:
   KVMELD_HD std::uint32_t pages_of(std::uint32_t slots) const { return ceil_div(slots, page_size_); }
 
 private:
+  /// Pages that all slots take: one only where nothing needs a second page.
+  std::uint32_t table_pages(shape const& s) const {
+    auto const& table = pages_.table;
+    bool const one = s.sequences == 1 && capacity_ <= page_size_ &&
+                     (table.layer_stride == 0 || s.layers == 1) &&
+                     (table.head_stride == 0 || s.kv_heads == 1);
+    return one ? 1 : 2;
+  }
+
   Pages pages_;
   page_strides strides_;
   std::uint32_t page_size_, capacity_, channels_;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -35,6 +37,11 @@ public:
   KVMELD_HD std::uint32_t channels() const { return channels_; }
   KVMELD_HD bool writable(track where, slot_t slot) const {
     return always_writable || layers_[where.layer].writable(within(where), slot);
+  }
+  /// Why there is nothing to read; empty if there is. What lies there is not looked at.
+  std::string problem(shape const&) const {
+    return layers_ != nullptr ? std::string()
+                              : refusal("per_layer", "layers", "null", "an array with a layout per layer");
   }
 
 private:

@@ -19,6 +19,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
+template <class Layout, class = void> struct shows_strides : std::false_type {};
+template <class Layout>
+struct shows_strides<Layout, std::void_t<decltype(std::declval<Layout const&>().strides().channel)>>
+    : std::true_type {};
+
 /// What layouts have in common that store numbers as codes of `Codes`, a layout with plain rows.
 template <class Codes> struct coded_rows {
   using element_type = typename Codes::element_type;
@@ -96,7 +101,7 @@ public:
   }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
-      return message("scaled: scale is ", scale_, "; allowed are finite numbers above 0");
+      return refusal("scaled", "scale", scale_, "a finite number above 0");
     }
     return layout_problem("scaled: codes", this->stored, this->channels(), s);
   }
@@ -149,7 +154,8 @@ public:
     std::string const problem = layout_problem("int8_rows: codes", this->stored, this->channels(), s);
     if (!problem.empty()) return problem;
     if (scales_.channels() != 1) {
-      return message("int8_rows: scales have ", scales_.channels(), " channels; allowed is 1");
+      return refusal("int8_rows", "number of channels of the scales", scales_.channels(),
+                     "1, a scale per row");
     }
     return layout_problem("int8_rows: scales", scales_, 1, s);
   }
@@ -208,8 +214,14 @@ public:
   KVMELD_HD std::uint32_t channels() const { return this->stored.channels() / block_bytes * block_channels; }
   std::string problem(shape const& s) const {
     if (this->stored.channels() % block_bytes != 0) {
-      return message("q8_0_rows: rows of ", this->stored.channels(), " bytes; allowed are multiples of ",
-                     block_bytes);
+      return refusal("q8_0_rows", "number of bytes of a row", this->stored.channels(), "a multiple of ",
+                     block_bytes, ", the bytes of a block");
+    }
+    if constexpr (detail::shows_strides<Bytes>::value) {
+      if (std::int64_t const apart = this->stored.strides().channel; apart != 1) {
+        return refusal("q8_0_rows", "channel stride of the bytes", apart,
+                       "1, because the bytes of a block lie side by side");
+      }
     }
     return layout_problem("q8_0_rows: bytes", this->stored, this->stored.channels(), s);
   }

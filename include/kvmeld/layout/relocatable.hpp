@@ -2,10 +2,12 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -31,6 +33,10 @@ public:
   KVMELD_HD std::uint32_t channels() const { return channels_; }
   KVMELD_HD bool writable(track where, slot_t slot) const {
     return always_writable || at_->writable(where, slot);
+  }
+  /// Why there is nothing to read; empty if there is. What lies there is not looked at.
+  std::string problem(shape const&) const {
+    return at_ != nullptr ? std::string() : refusal("relocatable", "at", "null", "the address of a layout");
   }
 
 private:

@@ -48,10 +48,11 @@ public:
   }
   std::string problem(shape const& s) const {
     if (capacity_ != s.capacity) {
-      return message("ring: room for ", capacity_, " slots, but the shape says ", s.capacity,
-                     "; they must be equal");
+      return refusal("ring", "capacity", capacity_, s.capacity, ", the shape's capacity");
     }
-    if (sinks_ >= capacity_) return message("ring: ", sinks_, " sinks; allowed are up to ", capacity_ - 1);
+    if (sinks_ >= capacity_) {
+      return refusal("ring", "sinks", sinks_, "less than ", capacity_, ", the capacity");
+    }
     return layout_problem("ring: rows", rows_, rows_.channels(), s);
   }
   std::uint32_t capacity() const { return capacity_; }

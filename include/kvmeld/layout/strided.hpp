@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -31,26 +32,28 @@ struct dense_letter {
   std::int64_t* stride;  ///< where its stride goes
 };
 
-/// Strides of a dense order, outermost letter first; left alone if it is no permutation of the letters.
+/// Strides of a dense order, outermost letter first; left alone if it is null or no permutation of the letters. A stride
+/// that 63 bits do not hold is the largest that they hold.
 inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
   std::string const given(order == nullptr ? "" : order);
   if (given.size() != 5) return;
   for (dense_letter const& l : letters) {
     if (given.find(l.letter) == std::string::npos) return;
   }
-  std::int64_t stride = 1;
+  constexpr std::uint64_t most = 0x7fffffffffffffffu;
+  std::uint64_t stride = 1;
   for (std::size_t i = given.size(); i-- > 0;) {
     for (dense_letter const& l : letters) {
       if (l.letter != given[i]) continue;
-      *l.stride = stride;
-      stride *= l.count;
+      *l.stride = static_cast<std::int64_t>(min_of(stride, most));
+      stride = saturated_product(stride, std::uint64_t{l.count});
     }
   }
 }
 
 /// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost first:
-/// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, or null, gives slot stride 0, which
-/// the cache refuses.
+/// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, and null, gives slot stride 0,
+/// which the cache refuses.
 inline cache_strides dense_strides(char const* order, shape const& s, std::uint32_t channels) {
   cache_strides out{0, 0, 0, 0, 0};
   fill_dense(order, {{'L', s.layers, &out.layer},

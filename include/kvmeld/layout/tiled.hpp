@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
@@ -89,7 +90,11 @@ public:
     return always_writable || groups_.writable(where, slot);
   }
   std::string problem(shape const& s) const {
-    if (width_ == 0) return "tiled: width is 0; allowed are numbers from 1 on";
+    if (width_ == 0) return refusal("tiled", "width", 0, "at least 1");
+    std::uint64_t const whole = std::uint64_t{width_} * groups_.channels();
+    if (whole > largest::channels) {
+      return refusal("tiled", "width * number of groups", whole, "at most ", largest::channels);
+    }
     return layout_problem("tiled: groups", groups_, groups_.channels(), s);
   }
   /// A whole row to contiguous memory and back, raw bits. One lane.

@@ -3,8 +3,10 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/layout/paged.hpp>
 
 #include <cstddef>
@@ -15,9 +17,40 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
+/// Why pages that are used lie in each other, in one layer and head; empty if they do not. Page strides may be less than a
+/// page where numbers of pages are multiples of something.
+template <class T, class Entry, class Index>
+std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
+                                std::vector<char> const& used) {
+  page_strides const& st = rows.strides();
+  sum_search within;
+  std::int64_t const tokens = min_of(rows.page_size(), rows.capacity()), channels = rows.channels();
+  within.add(st.token, 1 - tokens, tokens - 1);
+  within.add(st.channel, 1 - channels, channels - 1);
+  auto const reach = static_cast<std::int64_t>(magnitude_of(st.token)) * (tokens - 1) +
+                     static_cast<std::int64_t>(magnitude_of(st.channel)) * (channels - 1);
+  auto const apart = static_cast<std::int64_t>(magnitude_of(st.page));
+  std::int64_t const neighbours =
+      apart == 0 ? 0 : min_of<std::int64_t>(reach / apart, static_cast<std::int64_t>(used.size()) - 1);
+  for (std::int64_t d = 1; d <= neighbours; ++d) {
+    if (!within.reaches(d * apart, d * apart)) continue;
+    auto const further = static_cast<std::size_t>(d);
+    for (std::size_t p = 0; p + further < used.size(); ++p) {
+      if (used[p] == 0 || used[p + further] == 0) continue;
+      return refusal("validate_pages", "page stride", st.page, "so large that the elements of page ", p,
+                     " and page ", p + further, " lie apart");
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
 /// Why these pages cannot hold the sequences; empty if they can. `lengths` [sequences] is how many slots of each sequence
 /// its table has to cover (0: none, its entries are not looked at); `table_entries` is how many the arrays have. Finds page
-/// numbers outside the pool, pages that two rows of the table use although nobody says they are shared, tables that are
+/// numbers outside the pool, used pages that lie in each other, pages that two rows of the table use although nobody says they are shared, tables that are
 /// too short, CSR rows that go backwards. Reads the tables: give host copies where they are a device's. One call costs a
 /// pass over the entries and a byte per page.
 template <class T, class Entry, class Index>
@@ -26,8 +59,8 @@ std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape
   std::string problem = rows.problem(s);
   if (!problem.empty()) return problem;
   if (lengths.size() != s.sequences) {
-    return message("validate_pages: ", lengths.size(), " lengths for ", s.sequences,
-                   " sequences; give one each");
+    return refusal("validate_pages", "number of lengths", lengths.size(), s.sequences,
+                   ", one for each sequence");
   }
   auto const& pages = rows.pages();
   auto const& table = pages.table;
@@ -37,10 +70,14 @@ std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape
   std::vector<char> used(number_of_pages, 0);
   for (std::uint32_t sequence = 0; sequence < s.sequences; ++sequence) {
     if (lengths[sequence] > s.capacity) {
-      return message("validate_pages: sequence ", sequence, " has ", lengths[sequence],
-                     " slots; allowed are up to the capacity ", s.capacity);
+      return refusal("validate_pages", message("lengths[", sequence, "]"), lengths[sequence], "at most ",
+                     s.capacity, ", the capacity");
     }
     std::uint32_t const wanted = rows.pages_of(lengths[sequence]);
+    if (wanted != 0 && number_of_pages == 0) {
+      return refusal("validate_pages", "number_of_pages", 0, "at least ", wanted, ", because sequence ",
+                     sequence, " has ", lengths[sequence], " slots");
+    }
     for (std::uint32_t n = 0; n < layers * heads && wanted != 0; ++n) {
       track const where = make_track(s, n / heads, sequence, n % heads);
       std::int64_t const row = table.row(where), begin = table.begin(row);
@@ -49,27 +86,28 @@ std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape
       if (table.first == nullptr && table.sequence_stride > 0 && layers * heads == 1) {
         end = min_of(end, begin + table.sequence_stride);
       }
-      if (begin < 0 || begin + wanted > end) {
-        return message("validate_pages: the table has ", end > begin ? end - begin : 0, " pages of sequence ",
-                       sequence, ", but ", lengths[sequence], " slots take ", wanted, " pages of ",
-                       rows.page_size());
+      bool const inside = begin >= 0 && begin <= end;
+      if (!inside || end - begin < std::int64_t{wanted}) {
+        return refusal("validate_pages", message("number of table entries of sequence ", sequence),
+                       inside ? end - begin : 0, "at least ", wanted, ", because ", lengths[sequence],
+                       " slots take so many pages of ", rows.page_size());
       }
       for (std::uint32_t i = 0; i < wanted; ++i) {
         auto const page = static_cast<std::int64_t>(table.at(where, i));
         if (page < 0 || page >= std::int64_t{number_of_pages}) {
-          return message("validate_pages: page ", i, " of sequence ", sequence, " is number ", page,
-                         "; allowed are 0 to ", std::int64_t{number_of_pages} - 1);
+          return refusal("validate_pages", message("page ", i, " of sequence ", sequence), page, "0 to ",
+                         number_of_pages - 1, ", the pages of the pool");
         }
         bool const own = rows.writable(where, i * rows.page_size());
         if (own && used[static_cast<std::size_t>(page)] != 0) {
-          return message("validate_pages: page number ", page, ", page ", i, " of sequence ", sequence,
-                         ", is in use already; what sequences share has to be marked so");
+          return refusal("validate_pages", message("page ", i, " of sequence ", sequence), page,
+                         "a page that is not in use already, or one that is marked as shared");
         }
         used[static_cast<std::size_t>(page)] = 1;
       }
     }
   }
-  return {};
+  return detail::pages_apart_problem(rows, used);
 }
 
 }  // namespace KVMELD_ABI

@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -123,13 +124,11 @@ struct gaussian {
 
   std::string problem() const {
     if (sigma == bandwidth::fixed && !(fixed_sigma > 0.0f && is_finite(fixed_sigma))) {
-      return "merge::gaussian.fixed_sigma is " + std::to_string(fixed_sigma) +
-             "; allowed are finite numbers above 0";
+      return refusal("policy", "merge::gaussian.fixed_sigma", fixed_sigma, "a finite number above 0");
     }
     if (degrees && scale_values_by_set_size) {
-      return "merge::gaussian has both degrees and scale_values_by_set_size on; allowed is one of them, "
-             "since both "
-             "correct for the size of a set";
+      return refusal("policy", "merge::gaussian.scale_values_by_set_size", "true",
+                     "false with merge::gaussian.degrees, because both correct for the size of a set");
     }
     return {};
   }

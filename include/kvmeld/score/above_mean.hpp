@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/score.hpp>
 
@@ -51,7 +52,7 @@ struct above_mean {
   }
 
   std::string problem() const {
-    if (window == 0) return "score::above_mean.window is 0; allowed are numbers from 1 on";
+    if (window == 0) return refusal("policy", "score::above_mean.window", 0, "at least 1");
     return {};
   }
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/pooling.hpp>
@@ -72,7 +73,7 @@ struct global_local {
   }
 
   std::string problem() const {
-    if (window == 0) return "score::global_local.window is 0; allowed are numbers from 1 on";
+    if (window == 0) return refusal("policy", "score::global_local.window", 0, "at least 1");
     return pooling.problem();
   }
 

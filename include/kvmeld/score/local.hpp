@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
@@ -77,7 +78,7 @@ struct local {
   }
 
   std::string problem() const {
-    if (window == 0) return "score::local.window is 0; allowed are numbers from 1 on";
+    if (window == 0) return refusal("policy", "score::local.window", 0, "at least 1");
     return pooling.problem();
   }
 };

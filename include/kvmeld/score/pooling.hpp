@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 
 #include <cstdint>
 #include <string>
@@ -42,7 +43,7 @@ struct pooling {
 
   std::string problem() const {
     if (kernel % 2 == 0) {
-      return "pooling.kernel is " + std::to_string(kernel) + "; allowed are odd numbers (1 = no pooling)";
+      return refusal("policy", "pooling.kernel", kernel, "an odd number (1 means no pooling)");
     }
     return {};
   }

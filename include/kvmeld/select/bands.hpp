@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -84,12 +85,12 @@ struct bands {
         });
   }
   std::string problem() const {
-    if (!(magnification >= 1.0 && magnification <= 1e6)) {
-      return "select::bands.magnification is " + std::to_string(magnification) +
-             "; allowed are numbers from 1 on";
+    if (!is_within(magnification, 1.0, 1e6)) {
+      return refusal("policy", "select::bands.magnification", magnification, "1 to 1000000");
     }
-    return share_problem("select::bands.sinks", sinks) + share_problem("select::bands.window", window) +
-           share_problem("select::bands.protect", protect);
+    return first_problem({share_problem("select::bands.sinks", sinks),
+                          share_problem("select::bands.window", window),
+                          share_problem("select::bands.protect", protect)});
   }
 };
 

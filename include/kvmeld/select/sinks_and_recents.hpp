@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct sinks_and_recents {
     pin_ends(team, wave, item, p);
   }
   std::string problem() const {
-    return share_problem("select::sinks_and_recents.sinks", sinks) +
-           share_problem("select::sinks_and_recents.recents", recents);
+    return first_problem({share_problem("select::sinks_and_recents.sinks", sinks),
+                          share_problem("select::sinks_and_recents.recents", recents)});
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -37,8 +38,9 @@ struct top {
     mark_best(team, middle, p.heavy, wave.score + first, role::pinned, role::mergeable, wave.roles + first);
   }
   std::string problem() const {
-    return share_problem("select::top.sinks", sinks) + share_problem("select::top.recents", recents) +
-           share_problem("select::top.heavy", heavy);
+    return first_problem({share_problem("select::top.sinks", sinks),
+                          share_problem("select::top.recents", recents),
+                          share_problem("select::top.heavy", heavy)});
   }
 };
 

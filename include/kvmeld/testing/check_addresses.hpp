@@ -44,7 +44,7 @@ std::string address_problem(Layout const& layout, shape const& extent, layout_op
         if (o.memory != nullptr) problem = bounds_problem(o, at, layout.channels(), t, s);
         if (!problem.empty()) return;
         if (at.remaining == 0) {
-          problem = slot_name(t, s) + ": locate says that 0 slots remain; allowed are numbers from 1 on";
+          problem = slot_name(t, s) + ": locate says that 0 slots remain; it must be at least 1";
         } else if (Layout::token_run == 0 && at.remaining < most) {
           problem = message(slot_name(t, s), ": token_run is 0 (the whole track), but locate says that ",
                             at.remaining, " slots remain of ", most);

@@ -23,7 +23,7 @@ template <class Cache> std::string plan_problem(Cache const& cache) {
   work_list const work = cache.planned_work();
   auto const ref = cache.ref();
   kv const tensors{ref.keys, ref.values};
-  if (work.sequence_count == 0) return "there is no plan; call plan first";
+  if (work.sequence_count == 0) return check_calls::no_plan();
   for (std::uint32_t item = 0; item < work.tracks(l.extent); ++item) {
     track const t = work.at(l.extent, item);
     std::uint32_t const shielded = check_calls::shielded_length(l, t, tensors);

@@ -63,7 +63,7 @@ inline std::string entry_problem(ledger_ref const& l, track t) {
       continue;
     }
     if (!is_finite(degree) || !(degree > 0.0f)) {
-      return message(slot_name(t, s), " has degree ", degree, "; allowed are finite numbers above 0");
+      return message(slot_name(t, s), " has degree ", degree, "; it must be a finite number above 0");
     }
     position_t const position = l.position[l.at(t, s)];
     if (position <= last) {

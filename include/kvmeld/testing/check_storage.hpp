@@ -92,7 +92,7 @@ template <class Layout> std::string rounding_problem(layout_subject<Layout> cons
     };
     for (std::uint32_t c = 0; c < x.channels; ++c) {
       if (!x.exact() && !(magnitude(got[c] - value(c)) <= allowed)) {
-        return reads(c) + message(" for ", value(c), "; allowed is an error of ", allowed);
+        return reads(c) + message(" for ", value(c), "; the error must be at most ", allowed);
       }
       if constexpr (layout_subject<Layout>::plain) {
         using traits = element_traits<element>;

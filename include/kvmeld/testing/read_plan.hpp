@@ -30,11 +30,11 @@ public:
     std::string line;
     ++number_;
     if (!std::getline(in_, line)) {
-      refuse("the text ends; expected is \"end\"");
+      refuse("text", "cut off", "complete, with a last line \"end\"");
       return {};
     }
     if (in_.eof()) {
-      refuse("the line is cut off; lines end in a line break");
+      refuse("line", "cut off", "complete, with a line break at its end");
       return {};
     }
     std::string word;
@@ -51,7 +51,7 @@ public:
   }
   void expect(char const* word) {
     std::string const got = take(word);
-    if (got != word) refuse(message("\"", got, "\" stands for \"", word, "\""));
+    if (got != word) refuse("word", quoted(got), quoted(word));
   }
   /// A whole number in base 10 or, as eight digits at most, 16.
   std::uint32_t number(char const* what, std::uint32_t base = 10) {
@@ -66,7 +66,7 @@ public:
       x = x * base + digit;
     }
     if (!good || x > std::numeric_limits<std::uint32_t>::max()) {
-      refuse(message(what, " is \"", text, "\"; allowed are whole numbers of 32 bits in base ", base));
+      refuse(what, quoted(text), "a whole number of 32 bits in base ", base);
     }
     return problem_.empty() ? static_cast<std::uint32_t>(x) : 0;
   }
@@ -75,23 +75,25 @@ public:
     for (fate f : {fate::keep, fate::merge, fate::share, fate::spread, fate::drop}) {
       if (text == fate_name(f)) return f;
     }
-    refuse(message("fate is \"", text, "\"; allowed are keep, merge, share, spread and drop"));
+    refuse("fate", quoted(text), "keep, merge, share, spread or drop");
     return fate::keep;
   }
   bool more() const { return at_ < words_.size(); }
   void end_of_line() {
-    if (more()) refuse(message("\"", words_[at_], "\" stands where the line should end"));
+    if (more()) refuse("rest of the line", quoted(words_[at_]), "empty");
   }
-  void refuse(std::string const& why) {
-    if (problem_.empty()) problem_ = message("read_plan: line ", number_, ": ", why);
+  template <class Value, class... Condition>
+  void refuse(std::string const& what, Value const& value, Condition const&... condition) {
+    if (problem_.empty()) problem_ = refusal(message("read_plan: line ", number_), what, value, condition...);
   }
+  static std::string quoted(std::string const& text) { return message("\"", text, "\""); }
   bool good() const { return problem_.empty(); }
   std::string const& problem() const { return problem_; }
 
 private:
   std::string take(char const* what) {
     if (more()) return words_[at_++];
-    refuse(message("the line ends; expected is ", what));
+    refuse(what, "missing", "there, before the line ends");
     return {};
   }
 
@@ -105,62 +107,61 @@ private:
 /// The lines of one track, after its first word.
 inline saved_track read_track(plan_lines& in) {
   saved_track t{};
-  t.layer = in.number("the layer");
-  t.sequence = in.number("the sequence");
-  t.kv_head = in.number("the head");
+  t.layer = in.number("layer");
+  t.sequence = in.number("sequence");
+  t.kv_head = in.number("head");
   in.expect("length");
-  t.length = in.number("the length");
+  t.length = in.number("length");
   in.expect("kept");
-  t.kept = in.number("the number of entries kept");
+  t.kept = in.number("number of entries kept");
   in.expect("rounds");
-  t.rounds = in.number("the number of rounds");
+  t.rounds = in.number("number of rounds");
   in.expect("threshold");
-  t.threshold = in.number("the threshold");
+  t.threshold = in.number("threshold");
   in.expect("findings");
-  t.findings = in.number("the findings");
+  t.findings = in.number("findings");
   in.expect("members");
-  t.members = in.number("the number of members");
+  t.members = in.number("number of members");
   in.end_of_line();
   std::uint32_t at = 0, kept = 0;
   while (in.good() && at < t.length) {
     std::string const word = in.next();
     if (word == "forget" && at == 0 && t.forgotten.empty()) {
       do {
-        std::uint32_t const m = in.number("the member");
+        std::uint32_t const m = in.number("member");
         if (m >= t.members || (!t.forgotten.empty() && m <= t.forgotten.back())) {
-          in.refuse(message("member ", m, " of ", t.members, " is no member, or listed out of order"));
+          in.refuse("member", m, "less than ", t.members, " and more than the member before it");
         }
         t.forgotten.push_back(m);
       } while (in.good() && in.more());
       continue;
     }
     saved_entry e{};
-    e.slot = e.target = in.good() ? in.number("the slot") : 0;
+    e.slot = e.target = in.good() ? in.number("slot") : 0;
     e.count = 1;
     if (word == "stay") {
-      e.count = in.number("the number of entries");
+      e.count = in.number("number of entries");
       e.key_weight = e.value_weight = e.degree_weight = float_bits(1.0f);
     } else if (word == "entry") {
       e.what = in.fate_word();
-      e.target = in.number("the target");
-      e.span = in.number("the span");
-      e.key_weight = in.number("the key weight", 16);
-      e.value_weight = in.number("the value weight", 16);
-      e.degree_weight = in.number("the degree weight", 16);
+      e.target = in.number("target");
+      e.span = in.number("span");
+      e.key_weight = in.number("key weight", 16);
+      e.value_weight = in.number("value weight", 16);
+      e.degree_weight = in.number("degree weight", 16);
     } else {
-      in.refuse(message("\"", word, "\" stands for \"stay\" or \"entry\""));
+      in.refuse("first word", plan_lines::quoted(word), "\"stay\" or \"entry\"");
     }
     in.end_of_line();
     if (e.slot != at || e.count == 0 || e.count > t.length - at) {
-      in.refuse(message("entries ", e.slot, " to ", std::uint64_t{e.slot} + e.count, " follow ", at, " of ",
-                        t.length, " entries; list each once, in order"));
+      in.refuse("range of entries", message(e.slot, " to ", std::uint64_t{e.slot} + e.count),
+                "one that begins at ", at, " and ends by ", t.length);
     }
     at += e.count;
     kept += e.what == fate::keep ? e.count : 0;
     t.entries.push_back(e);
   }
-  if (kept != t.kept)
-    in.refuse(message("the track says that ", t.kept, " entries are kept, but ", kept, " are"));
+  if (kept != t.kept) in.refuse("number of entries kept", t.kept, kept, ", as the lines of the track say");
   return t;
 }
 
@@ -169,32 +170,33 @@ inline saved_track read_track(plan_lines& in) {
 inline std::string read_plan(std::istream& stream, saved_plan& plan) {
   plan = {};
   plan_lines in(stream);
-  if (in.next() != "kvmeld-plan") in.refuse("the text does not begin with \"kvmeld-plan\"");
-  std::uint32_t const version = in.good() ? in.number("the version") : 0;
+  if (in.next() != "kvmeld-plan") in.refuse("first word", "another", "\"kvmeld-plan\"");
+  std::uint32_t const version = in.good() ? in.number("version") : 0;
   if (version != plan_text_version) {
-    in.refuse(message("version is ", version, "; allowed is ", plan_text_version));
+    in.refuse("version", version, plan_text_version);
   }
   in.end_of_line();
-  if (in.next() != "layers") in.refuse("the line does not begin with \"layers\"");
-  plan.layers = in.number("the number of layers");
+  if (in.next() != "layers") in.refuse("first word", "another", "\"layers\"");
+  plan.layers = in.number("number of layers");
   in.expect("heads");
-  plan.kv_heads = in.number("the number of heads");
+  plan.kv_heads = in.number("number of heads");
   in.expect("sequences");
   while (in.good() && in.more()) plan.sequences.push_back(in.number("a sequence"));
   std::uint64_t const count = std::uint64_t{plan.layers} * plan.kv_heads * plan.sequences.size();
   for (std::uint64_t i = 0; in.good() && i < count; ++i) {
-    if (in.next() != "track") in.refuse(message("expected is track ", i + 1, " of ", count));
+    if (in.next() != "track")
+      in.refuse("first word", "another", "\"track\", for track ", i + 1, " of ", count);
     if (!in.good()) break;
     plan.tracks.push_back(read_track(in));
     saved_track const& t = plan.tracks.back();
     std::uint64_t const rest = i / plan.kv_heads;
     if (t.kv_head != i % plan.kv_heads || t.sequence != plan.sequences[rest % plan.sequences.size()] ||
         t.layer != rest / plan.sequences.size()) {
-      in.refuse(message("the track before is (layer ", t.layer, ", sequence ", t.sequence, ", head ",
-                        t.kv_head, "), out of order"));
+      in.refuse("track", message("(layer ", t.layer, ", sequence ", t.sequence, ", head ", t.kv_head, ")"),
+                "in the order of layers, sequences and heads");
     }
   }
-  if (in.good() && in.next() != "end") in.refuse("expected is \"end\"");
+  if (in.good() && in.next() != "end") in.refuse("first word", "another", "\"end\"");
   in.end_of_line();
   if (!in.good()) plan = {};
   return in.problem();

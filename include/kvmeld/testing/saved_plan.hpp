@@ -25,12 +25,6 @@ namespace testing {
 /// Version of the text that dump_plan writes. Readers refuse others.
 constexpr std::uint32_t plan_text_version = 1;
 
-/// Words of the text, by fate.
-inline char const* fate_name(fate f) {
-  constexpr char const* names[] = {"keep", "merge", "share", "spread", "drop"};
-  return f <= fate::drop ? names[static_cast<std::uint8_t>(f)] : "unknown";
-}
-
 /// What becomes of one entry, or of `count` entries in a row that just stay. Weights are bits of floats.
 struct saved_entry {
   slot_t slot;                                            ///< first slot of the run
@@ -170,28 +164,29 @@ template <class Call> std::string refusal_of(Call call) {
 template <class Cache> std::string load_plan(saved_plan const& saved, Cache& cache) {
   ledger_ref const& l = cache.ledger();
   if (saved.layers != l.extent.layers || saved.kv_heads != l.extent.kv_heads) {
-    return message("load_plan: the plan is for ", saved.layers, " layers of ", saved.kv_heads,
-                   " heads, but the cache has ", l.extent.layers, " of ", l.extent.kv_heads);
+    return refusal("load_plan", "shape of the plan",
+                   message(saved.layers, " layers of ", saved.kv_heads, " heads"), l.extent.layers,
+                   " layers of ", l.extent.kv_heads, " heads, as the cache has");
   }
   // A budget that nothing exceeds: a plan that keeps everything, in the right order.
   std::string problem =
       refusal_of([&] { return cache.plan(saved.sequences, budget::entries(l.extent.capacity)); });
-  if (!problem.empty()) return "load_plan: " + problem;
+  if (!problem.empty()) return refusal_within("load_plan", problem);
   plan_ref const& p = cache.current_plan();
   std::uint32_t const items = cache.planned_work().tracks(l.extent);
   if (saved.tracks.size() != items) {
-    return message("load_plan: the plan has ", saved.tracks.size(), " tracks; expected are ", items);
+    return refusal("load_plan", "number of tracks", saved.tracks.size(), items);
   }
   for (std::uint32_t item = 0; item < items; ++item) {
     track const t = cache.planned_work().at(l.extent, item);
     if (saved.tracks[item].length != l.length[t.index]) {
-      return message("load_plan: the plan of ", check_calls::track_name(t), " is for ",
-                     saved.tracks[item].length, " entries, but the track holds ", l.length[t.index]);
+      return refusal("load_plan", message("number of entries of ", check_calls::track_name(t)),
+                     saved.tracks[item].length, l.length[t.index], ", as the track holds");
     }
     std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
     if (saved.tracks[item].members != members) {
-      return message("load_plan: the plan of ", check_calls::track_name(t), " is for ",
-                     saved.tracks[item].members, " members, but the track holds ", members);
+      return refusal("load_plan", message("number of members of ", check_calls::track_name(t)),
+                     saved.tracks[item].members, members, ", as the track holds");
     }
   }
   for (std::uint32_t item = 0; item < items; ++item) {

@@ -29,10 +29,10 @@ void check_pipeline(const one_program::report& r, bool throws, int unit) {
   expect(r.throws == throws, "refusals are thrown where exceptions are on, and only there", unit);
   expect(r.accepted, "sound calls go through", unit);
   expect(r.unusable, "a refused construction leaves nothing to call", unit);
-  expect(std::strstr(r.refusal[0], "chunked_bipartite.chunk is 1; allowed are") != nullptr,
-         "a constructor's refusal names part, value and what is allowed", unit);
-  expect(std::strstr(r.refusal[1], "sequence slot 0 is open already") != nullptr, "a call's refusal says why",
-         unit);
+  expect(std::strstr(r.refusal[0], "chunked_bipartite.chunk is 1; it must be at least 2") != nullptr,
+         "a constructor's refusal names part, value and what must hold", unit);
+  expect(std::strstr(r.refusal[1], "open: sequence slot is 0; it must be closed") != nullptr,
+         "a call's refusal says why", unit);
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ public:
   /// Calls go to this executor too; it has the same stream.
   status include(Executor& other) {
     if (other.stream() != executor_.stream())
-      return report("call_graph: the executors have different streams; give one");
+      return report(
+          refusal("call_graph", "stream of the executor", "another", "that of the graph's executor"));
     callers_.push_back(&other);
     return {};
   }
@@ -73,7 +74,7 @@ public:
 
   /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
   template <class Calls> status replay(Calls calls) {
-    if (ready_ == nullptr) return report("replay: nothing is recorded; call record first");
+    if (ready_ == nullptr) return report(refusal("replay", "graph", "empty", "recorded first (call record)"));
     record_.begin_replay();
     joint_launch all(record_);
     {
@@ -115,7 +116,7 @@ private:
   static void check(char const* call, cudaError_t e, std::string& problem) {
     if (e == cudaSuccess) return;
     cudaGetLastError();  // told by the problem: no error of whoever launches next
-    problem = message("record: ", call, " says ", cudaGetErrorString(e));
+    problem = refusal("record", message("result of ", call), cudaGetErrorString(e), "cudaSuccess");
   }
   /// Why not; empty if it is on its way.
   std::string launch(char const* during, joint_launch& all) {
@@ -124,7 +125,7 @@ private:
     all.launched = e == cudaSuccess;
     if (e == cudaSuccess) return {};
     cudaGetLastError();
-    return message(during, ": cudaGraphLaunch says ", cudaGetErrorString(e));
+    return refusal(during, "result of cudaGraphLaunch", cudaGetErrorString(e), "cudaSuccess");
   }
   void forget() {
     if (ready_ != nullptr) cudaGraphExecDestroy(ready_);

@@ -242,8 +242,7 @@ public:
   /// no memory; the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return report(message("cuda_executor: the device has no memory for ", bytes,
-                          " bytes of scratch per block; free some"));
+    return report(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
   }
 
   tuning tuning_mode() const { return tuning_; }
@@ -292,7 +291,8 @@ public:
       note(cudaErrorInvalidConfiguration);
     } else {
       if (record() != nullptr && bytes * blocks() > scratch_.size()) {  // a capture cannot allocate
-        return record()->refuse(message("a launch needs scratch; call reserve(", bytes, ") before"));
+        return record()->refuse("scratch in bytes of a block", scratch_.size() / blocks(), "at least ", bytes,
+                                " (call reserve before)");
       }
       if (status const s = reserve(bytes); !s.ok()) return;
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
@@ -317,7 +317,7 @@ private:
   /// Refuses; where exceptions are off, `error()` tells.
   void lacks_lists(std::size_t numbers) const {
     note(cudaErrorMemoryAllocation);
-    report(message("cuda_executor: the device has no memory for a list of ", numbers, " numbers; free some"));
+    report(refusal("cuda_executor", "list in numbers", numbers, memory_to_be_had));
   }
   std::uint32_t blocks() const { return 2 * processors_; }
   bool make_room(std::size_t bytes) {

@@ -8,6 +8,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -68,11 +69,12 @@ public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
-  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. With tuning on, kernels for `wanted` are used
+  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. More than largest::threads are refused, or where
+  /// exceptions are off become that many. With tuning on, kernels for `wanted` are used
   /// where this processor has its instructions, else the generic forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
-      : threads_(threads == 0 ? default_threads() : threads),
+      : threads_(threads == 0 ? default_threads() : possible_threads(threads)),
         tuning_(t),
         kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
         instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
@@ -113,8 +115,7 @@ public:
   /// the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return report(
-        message("host_executor: there is no memory for ", bytes, " bytes of scratch per worker; free some"));
+    return report(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -167,6 +168,11 @@ private:
     return true;
   }
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
+  static std::uint32_t possible_threads(std::uint32_t threads) {
+    if (threads <= largest::threads) return threads;
+    (void)report(refusal("host_executor", "threads", threads, "at most ", largest::threads));
+    return largest::threads;
+  }
   static std::uint32_t default_threads() {
 #if defined(_OPENMP)
     return static_cast<std::uint32_t>(omp_get_max_threads());

@@ -59,8 +59,7 @@ public:
       : space_(std::move(space)), tuning_(t) {
     std::uint32_t const most = most_lanes(space_);
     if (team_size > most) {
-      report(message("kokkos_executor: team_size is ", team_size, "; allowed on ", Space::name(),
-                     " are 0 to ", most));
+      report(refusal("kokkos_executor", "team_size", team_size, "at most ", most, " on ", Space::name()));
     }
     lanes_ = team_size == 0 ? min_of(most, on_host ? 1u : 256u) : min_of(most, team_size);
     bool const alone = std::is_same<team_alone, host_team>::value && lanes_ == 1;
@@ -133,7 +132,7 @@ public:
       std::uint32_t* const to =
           staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
       if (to == nullptr) {
-        report(message("kokkos_executor: there is no memory for a list of ", list.size(), " numbers"));
+        report(refusal("kokkos_executor", "list in numbers", list.size(), memory_to_be_had));
         return {nullptr, 0};
       }
       write(to, list.data(), list.size());
@@ -145,8 +144,7 @@ public:
   /// no memory.
   status reserve(std::size_t bytes) const {
     if (make_room(bytes + kernel_bytes())) return {};
-    return report(
-        message("kokkos_executor: there is no memory for ", bytes, " bytes of scratch per team; free some"));
+    return report(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -209,7 +207,7 @@ private:
   }
   /// Scans of a team on devices need a power of two before Kokkos 3.7.
   static std::uint32_t usable(int lanes) {
-    if (lanes < 1) report("kokkos_executor: this space has no room for a team of one lane");
+    if (lanes < 1) report(refusal("kokkos_executor", "lanes of a team on this space", lanes, "at least 1"));
     std::uint32_t n = static_cast<std::uint32_t>(lanes);
     if (!on_host && KOKKOS_VERSION < 30700) {
       while ((n & (n - 1)) != 0) n &= n - 1;
@@ -246,8 +244,8 @@ private:
   static void check_scratch(std::size_t bytes) {
     auto const most = static_cast<std::size_t>(team_policy::scratch_size_max(1));
     if (padded(bytes) > most) {
-      report(message("kokkos_executor: a team wants ", padded(bytes), " bytes of scratch; allowed on ",
-                     Space::name(), " are ", most));
+      report(refusal("kokkos_executor", "scratch in bytes of a team", padded(bytes), "at most ", most, " on ",
+                     Space::name()));
     }
   }
   static std::size_t padded(std::size_t bytes) { return bytes + 64; }  // for the alignment

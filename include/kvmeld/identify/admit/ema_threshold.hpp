@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/team_sum.hpp>
@@ -53,8 +54,8 @@ struct ema_threshold {
     return {candidates, least};
   }
   std::string problem() const {
-    if (beta >= 0.0f && beta <= 1.0f) return {};
-    return "admit::ema_threshold.beta is " + std::to_string(beta) + "; allowed are 0 to 1";
+    if (is_within(static_cast<double>(beta), 0.0, 1.0)) return {};
+    return refusal("policy", "admit::ema_threshold.beta", beta, "0 to 1");
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 
@@ -26,7 +27,7 @@ struct exact_budget {
   }
   std::string problem() const {
     if (bisections >= 1 && bisections <= 64) return {};
-    return "admit::exact_budget.bisections is " + std::to_string(bisections) + "; allowed are 1 to 64";
+    return refusal("policy", "admit::exact_budget.bisections", bisections, "1 to 64");
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 
@@ -35,8 +36,8 @@ struct threshold {
     return {0xffffffffu, order_key(theta) + (inclusive ? 0u : 1u)};
   }
   std::string problem() const {
-    if (theta >= -1.0f && theta <= 1.0f) return {};
-    return "admit::threshold.theta is " + std::to_string(theta) + "; allowed are cosines from -1 to 1";
+    if (is_within(static_cast<double>(theta), -1.0, 1.0)) return {};
+    return refusal("policy", "admit::threshold.theta", theta, "-1 to 1, a cosine");
   }
 };
 

@@ -1,8 +1,10 @@
 // Admit a share of the middle per round (Chelsea section 4).
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 
@@ -26,15 +28,15 @@ struct top_share {
     return {min_of(schedule.edges(round, middle), s.excess()), 1};
   }
   std::string problem() const {
-    if (!(schedule.initial > 0.0 && schedule.initial <= 1.0)) {
-      return "admit::top_share.schedule.initial is " + std::to_string(schedule.initial) +
-             "; allowed are (0, 1]";
+    if (!(is_within(schedule.initial, 0.0, 1.0) && schedule.initial > 0.0)) {
+      return refusal("policy", "admit::top_share.schedule.initial", schedule.initial,
+                     "above 0 and at most 1");
     }
-    if (!(schedule.alpha >= 0.0 && schedule.alpha <= 1.0)) {
-      return "admit::top_share.schedule.alpha is " + std::to_string(schedule.alpha) + "; allowed are 0 to 1";
+    if (!is_within(schedule.alpha, 0.0, 1.0)) {
+      return refusal("policy", "admit::top_share.schedule.alpha", schedule.alpha, "0 to 1");
     }
-    if (!(schedule.floor >= 0.0 && schedule.floor <= 1.0)) {
-      return "admit::top_share.schedule.floor is " + std::to_string(schedule.floor) + "; allowed are 0 to 1";
+    if (!is_within(schedule.floor, 0.0, 1.0)) {
+      return refusal("policy", "admit::top_share.schedule.floor", schedule.floor, "0 to 1");
     }
     return {};
   }
