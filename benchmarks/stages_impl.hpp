@@ -318,7 +318,7 @@ private:
                                             kvmeld::candidate const* const list =
                                                 wave.candidates + wave.at(item, 0);
                                             std::uint32_t const n =
-                                                policy_.identify.edges(wave.state[item].field);
+                                                policy_.identify.edges(wave.state[item].places);
                                             std::uint64_t sum = 0;
                                             for (std::uint32_t i = 0; i < n; ++i) sum += list[i].key;
                                             return sum;
@@ -330,7 +330,7 @@ private:
   /// Only chunked_bipartite computes what a matrix product does.
   std::optional<double> similarity_reference() {
     if constexpr (std::is_same_v<Policy, kvmeld::preset::chelsea::type>) {
-      return s_.reference().similarity_seconds(heads_of(x_.of().n), b_.wave().state[0].field,
+      return s_.reference().similarity_seconds(heads_of(x_.of().n), b_.wave().state[0].places,
                                                policy_.identify.chunk, head_dim);
     } else {
       return {};

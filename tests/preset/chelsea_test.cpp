@@ -84,10 +84,14 @@ void compare_whole(dice& d, choice const& c, Policy const& policy, reference::st
     memory.fill_sequence(d, q, 0, n, d.pick(textures));
     std::uint32_t const ends = static_cast<std::uint32_t>(c.options.sinks + c.options.recents);
     support::for_tracks(s, q, [&](kvmeld::track t) {
-      if (d.chance(0.2))
-        support::write_row(cache.ref().values, t, d.below(n), {kvmeld::bits_float(0x7f800000u)});
-      before[t.index] = support::read_track(cache.ref(), t);
       budgets[t.index] = d.between(ends + 1, n + 1);
+      // So few that every round has an edge for each pair of what has to go.
+      std::uint32_t const few = c.policy.identify.pairs(budgets[t.index] + 1 - ends);
+      for (std::uint32_t bad = few > 0 && d.chance(0.5) ? d.below(few) : 0; bad > 0; --bad) {
+        support::write_row(d.chance(0.5) ? cache.ref().keys : cache.ref().values, t, d.below(n),
+                           {kvmeld::bits_float(0x7f800000u)});
+      }
+      before[t.index] = support::read_track(cache.ref(), t);
     });
   }
   cache.compress(slots, kvmeld::budget::per_track(budgets.data()));
@@ -100,6 +104,10 @@ void compare_whole(dice& d, choice const& c, Policy const& policy, reference::st
       reference::chelsea_outcome const expected =
           reference::chelsea(before[t.index], o, support::store_as<T>());
       most_rounds = std::max(most_rounds, expected.removed.size());
+      CHECK(expected.reached);
+      CHECK(expected.removed.size() <=
+            c.policy.identify.most_rounds(static_cast<std::uint32_t>(before[t.index].size()),
+                                          budgets[t.index]));
       reference::track_state const got = support::read_track(cache.ref(), t);
       CHECK(got.size() == expected.after.size());  // counts do not depend on cosines
       if (expected.margin < cosine_margin || (expected.near_rounding != 0 && expected.removed.size() > 1)) {

@@ -76,12 +76,8 @@ kvmeld::shape random_shape(dice& d, std::uint32_t most_entries) {
           d.pick(dims),    d.pick(dims),    most_entries + d.below(9)};
 }
 
-template <class Ref>
-reference::track_state with_scores(dice& d, Ref const& ref, kvmeld::track t,
-                                   std::vector<std::uint32_t> const& bad) {
-  std::vector<float> scores = support::random_scores(d, ref.length(t));
-  for (std::uint32_t s : bad) scores[s] = 0;  // never a heavy hitter, see kvmerger.hpp
-  support::set_scores(ref.ledger, t, scores);
+template <class Ref> reference::track_state with_scores(dice& d, Ref const& ref, kvmeld::track t) {
+  support::set_scores(ref.ledger, t, support::random_scores(d, ref.length(t)));
   return support::read_track(ref, t);
 }
 
@@ -105,12 +101,13 @@ template <class T> void compare_threshold(dice& d, support::tally& count) {
     cache.open(q, n);
     memory.fill_sequence(d, q, 0, n, d.pick(textures));
     std::vector<std::uint32_t> bad;
-    if (d.chance(0.2)) bad.push_back(d.below(n));
+    if (d.chance(0.4)) bad.assign(d.between(1, 1 + n / 8), 0);
+    for (std::uint32_t& b : bad) b = d.below(n);
     support::for_tracks(s, q, [&](kvmeld::track t) {
       for (std::uint32_t b : bad) {
         support::write_row(cache.ref().keys, t, b, {kvmeld::bits_float(0x7fc00000u)});
       }
-      before[t.index] = with_scores(d, cache.ref(), t, bad);
+      before[t.index] = with_scores(d, cache.ref(), t);
     });
   }
   cache.compress(slots, kvmeld::budget::entries(most / 3));
@@ -140,13 +137,19 @@ template <class T> void compare_budget(dice& d, std::uint32_t bisections, suppor
   auto cache = make_cache(memory, policy);
   std::vector<reference::track_state> before(s.tracks());
   std::vector<std::uint32_t> slots, budgets(s.tracks());
+  bool poisoned = false;
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
     slots.push_back(q);
     std::uint32_t const n = d.between(most / 2, most);
     cache.open(q, n);
     memory.fill_sequence(d, q, 0, n, d.pick(textures));
     support::for_tracks(s, q, [&](kvmeld::track t) {
-      before[t.index] = with_scores(d, cache.ref(), t, {});
+      for (std::uint32_t bad = d.chance(0.3) ? d.between(1, 4) : 0; bad > 0; --bad) {
+        support::write_row(d.chance(0.5) ? cache.ref().keys : cache.ref().values, t, d.below(n),
+                           {kvmeld::bits_float(0x7fc00000u)});
+        poisoned = true;
+      }
+      before[t.index] = with_scores(d, cache.ref(), t);
       budgets[t.index] = d.between(most / 6, n + 2);  // ragged, some above the length
     });
   }
@@ -166,7 +169,7 @@ template <class T> void compare_budget(dice& d, std::uint32_t bisections, suppor
         expected = reference::kvmerger_to_budget(was, o, budget, support::store_as<T>());
       }
       reference::track_state const got = support::read_track(cache.ref(), t);
-      if (!o.break_at_gap) CHECK(got.size() == std::min<std::size_t>(budget, was.size()));
+      if (!o.break_at_gap && !poisoned) CHECK(got.size() == std::min<std::size_t>(budget, was.size()));
       if (std::min(margin, expected.margin) < cosine_margin) {
         ++count.skipped;
         return;

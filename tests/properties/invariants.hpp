@@ -141,6 +141,21 @@ bool same_row(reference::row const& a, Ref const& layout, kvmeld::track t, std::
   return true;
 }
 
+// Whether `middle` mergeable entries can be what stays of a track, wherever `bad` ones among them lie. A bad
+// entry ends a consecutive set. Where one entry more has more pairs of a source and a target than there are
+// bad ones, an edge is sure.
+template <class Identify> bool has_room(Identify const& identify, std::uint32_t middle, std::uint32_t bad) {
+  if constexpr (kvmeld::needs_centers<Identify>::value) {
+    return middle > bad;
+  } else if constexpr (kvmeld::lists_edges<Identify>::value) {
+    std::uint32_t pairs = 0;
+    for (std::uint32_t i = 0; i <= middle; ++i) pairs += i % identify.chunk % 2;
+    return pairs > bad;
+  } else {
+    return middle > 2 * bad;
+  }
+}
+
 // One track after compression against itself before: what depends on the policy. (What holds of every operation is
 // kvmeld::testing::watch's to say.) Counts one failed promise per bit, so that a case costs one CHECK.
 template <class Policy, class Cache>
@@ -180,7 +195,8 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
     }
     return broken;
   }
-  // Lengths. What can be reached: pinned entries and bad ones stay, the rest becomes one at least.
+  // Lengths. What can be reached: pinned entries and bad ones stay, the rest becomes one at least for each
+  // stretch.
   kvmeld::pins const pins = policy.select.pinned(n, limit, s.frozen[t.sequence]);
   constexpr bool meets = Policy::identify_type::meets_budget && !Policy::select_type::drops;
   constexpr bool sets = Policy::identify_type::makes_sets;
@@ -205,7 +221,8 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   bool const hands_off = pins.total() > limit;  // the frozen beginning fills the budget
   if (!sets && !spans) require(!tells_of_bad, found);
   if (!hands_off && ((sets && some_may_merge) || (spans && bad != 0))) require(tells_of_bad, found);
-  bool const room = !sets || (limit > pins.total() + loose_bad && !s.squares_overflow);
+  bool const room = !sets || (limit > pins.total() && !s.squares_overflow &&
+                              has_room(policy.identify, limit - pins.total(), loose_bad));
   if (meets && room) require(held == limit && (found_bits & evicted_fallback) == 0, shorter);
 
   std::map<long, std::uint32_t> slot_of;

@@ -38,32 +38,34 @@ inline std::size_t edges_wanted(double ratio, std::size_t middle) {
   return std::max<std::size_t>(1, floor_count(ratio, middle));
 }
 
-// The middle of a round: behind the sinks, before the recents, without bad entries (which are not
-// counted: the chunks are cut from the list that remains).
+// The middle of a round: behind the sinks, before the recents. Bad entries keep their places in it.
 inline indices chelsea_middle(track_state const& track, chelsea_options const& options) {
   indices middle;
-  for (std::size_t i = options.sinks; i + options.recents < track.size(); ++i)
-    if (!track.bad[i]) middle.push_back(i);
+  for (std::size_t i = options.sinks; i + options.recents < track.size(); ++i) middle.push_back(i);
   return middle;
 }
 
 // One edge per A entry (0-based 0, 2, 4, ... of its chunk) to the most similar B (1, 3, 5, ...) of
-// that chunk; ties: the lower B. A chunk of one entry has no edge.
+// that chunk; ties: the lower B. A chunk of one entry has no edge. No edge begins or ends at a bad entry.
 inline std::vector<edge> draw_edges(track_state const& track, indices const& middle, std::size_t chunk) {
   std::vector<edge> edges;
   for (std::size_t first = 0; first < middle.size(); first += chunk) {
     std::size_t const end = std::min(first + chunk, middle.size());
     for (std::size_t a = first; a < end; a += 2) {
-      if (first + 1 >= end) continue;
+      if (track.bad[middle[a]]) continue;
       row const& key = track.keys[middle[a]];
-      edge best{middle[a], middle[first + 1], cosine(key, track.keys[middle[first + 1]])};
-      for (std::size_t b = first + 3; b < end; b += 2) {
-        double const similarity = cosine(key, track.keys[middle[b]]);
-        if (similarity > best.similarity) best = edge{middle[a], middle[b], similarity};
+      indices targets;
+      for (std::size_t b = first + 1; b < end; b += 2)
+        if (!track.bad[middle[b]]) targets.push_back(middle[b]);
+      if (targets.empty()) continue;
+      edge best{middle[a], targets.front(), cosine(key, track.keys[targets.front()])};
+      for (std::size_t const b : targets) {
+        double const similarity = cosine(key, track.keys[b]);
+        if (similarity > best.similarity) best = edge{middle[a], b, similarity};
       }
-      for (std::size_t b = first + 1; b < end; b += 2)  // equal rows tie whatever the arithmetic
-        if (middle[b] != best.b && track.keys[middle[b]] != track.keys[best.b])
-          best.ahead = std::min(best.ahead, best.similarity - cosine(key, track.keys[middle[b]]));
+      for (std::size_t const b : targets)  // equal rows tie whatever the arithmetic
+        if (b != best.b && track.keys[b] != track.keys[best.b])
+          best.ahead = std::min(best.ahead, best.similarity - cosine(key, track.keys[b]));
       edges.push_back(best);
     }
   }

@@ -29,12 +29,10 @@ struct set_result {
   bool reached = true;
 };
 
-// K_m (step 2): what is neither recent, nor one of the `heavies` best scores of the others, nor bad.
-// A bad entry is protected already, so that it never takes a heavy hitter's place.
+// K_m (step 2): what is neither recent, nor one of the `heavies` best scores of the others.
 inline indices mergeable_entries(track_state const& track, kvmerger_options const& options, double& margin) {
   indices older;
-  for (std::size_t i = 0; i + options.recents < track.size(); ++i)
-    if (!track.bad[i]) older.push_back(i);
+  for (std::size_t i = 0; i + options.recents < track.size(); ++i) older.push_back(i);
   indices const heavy = best_scores(track.score, older, options.heavies, margin);
   indices result;
   for (std::size_t const i : older)
@@ -44,7 +42,7 @@ inline indices mergeable_entries(track_state const& track, kvmerger_options cons
 
 // Step 3 (000 and 003, Algorithm 1), from the newest entry of K_m to the oldest. The anchor is the
 // set's newest entry, or with `chain` (003's `i = j`) the entry added last. The last set is appended,
-// which the printed algorithm forgets.
+// which the printed algorithm forgets. A bad entry of K_m is a set of its own, which ends those beside it.
 inline set_result sets_for_theta(track_state const& track, kvmerger_options const& options) {
   set_result result;
   indices const middle = mergeable_entries(track, options, result.margin);
@@ -54,6 +52,7 @@ inline set_result sets_for_theta(track_state const& track, kvmerger_options cons
     std::size_t const i = middle[step];
     std::size_t const anchor = options.anchor == anchor_rule::fixed ? current.front() : current.back();
     bool joins = !(options.break_at_gap && i + 1 != current.back());
+    joins = joins && !track.bad[i] && !track.bad[current.back()];
     if (joins) {
       double const similarity = cosine(track.keys[i], track.keys[anchor]);
       result.margin = std::min(result.margin, std::fabs(similarity - options.theta));
@@ -73,14 +72,15 @@ inline set_result sets_for_theta(track_state const& track, kvmerger_options cons
 // The fallback to a budget (theta fixes no exact size): removes `count`
 // boundaries between neighbouring sets, those whose two anchors (the sets' newest entries) are most
 // similar; ties: the older boundary. All boundaries are judged from the sets as given.
-// With break_at_gap, a boundary at which slots are missing stays.
+// With break_at_gap, a boundary at which slots are missing stays; so does one beside a `bad` entry.
 inline set_result merge_adjacent(matrix const& keys, merging_sets const& sets, std::size_t count,
-                                 bool break_at_gap = false) {
+                                 bool break_at_gap = false, std::vector<char> const& bad = {}) {
   set_result result;
   std::vector<double> similarity(sets.size(), 0.0);  // boundary b lies between the sets b and b + 1
   indices boundaries;
   for (std::size_t b = 0; b + 1 < sets.size(); ++b) {
     if (break_at_gap && sets[b].back() + 1 != sets[b + 1].front()) continue;
+    if (!bad.empty() && (bad[sets[b].back()] || bad[sets[b + 1].back()])) continue;
     similarity[b] = cosine(keys[sets[b].back()], keys[sets[b + 1].back()]);
     boundaries.push_back(b);
   }
@@ -186,7 +186,8 @@ inline outcome kvmerger_to_budget(track_state const& track, kvmerger_options con
   std::size_t length = track.size();
   for (indices const& set : found.sets) length -= set.size() - 1;
   if (length > budget) {
-    set_result const joined = merge_adjacent(track.keys, found.sets, length - budget, options.break_at_gap);
+    set_result const joined =
+        merge_adjacent(track.keys, found.sets, length - budget, options.break_at_gap, track.bad);
     found.sets = joined.sets;
     found.reached = joined.reached;
     found.margin = std::min(found.margin, joined.margin);

@@ -191,8 +191,19 @@ TEST_CASE("KVMerger: sets, anchors, gaps, protected and bad entries") {
   CHECK(kvmerger(flat, protect).after.position == std::vector<long>{2, 3, 4});
   protect.break_at_gap = true;
   CHECK(sets_for_theta(flat, protect).sets == merging_sets{{0, 1}, {3}});
-  flat.bad[2] = 1;  // slot 2 is kept anyway: the heavy hitter is now 3
-  CHECK(sets_for_theta(flat, protect).sets == merging_sets{{0, 1}});
+  flat.bad[2] = 1;  // slot 2 is still the heavy hitter, and so no entry of K_m
+  CHECK(sets_for_theta(flat, protect).sets == merging_sets{{0, 1}, {3}});
+  protect.break_at_gap = false;
+  CHECK(sets_for_theta(flat, protect).sets == merging_sets{{0, 1, 3}});
+  // A bad entry of K_m is alone, and ends sets on both sides.
+  flat.score = {1, 2, 0, 3, 99};
+  CHECK(sets_for_theta(flat, protect).sets == merging_sets{{0, 1}, {2}});
+  CHECK(sets_for_theta(flat, {}).sets == merging_sets{{0, 1}, {2}, {3, 4}});
+  CHECK(kvmerger(flat, {}).target == std::vector<int>{1, 1, 2, 4, 4});
+  kvmerger_options apart;
+  apart.theta = 1;
+  CHECK(kvmerger_to_budget(flat, apart, 3).target == std::vector<int>{1, 1, 2, 4, 4});
+  CHECK_FALSE(kvmerger_to_budget(flat, apart, 2).reached);
 
   // The threshold is strict: cosine 0 does not exceed 0; nor does that of a zero row.
   options = {};
@@ -291,14 +302,26 @@ TEST_CASE("Chelsea: chunks, ties, sinks, bad entries, no way to the budget") {
   CHECK(tie.target == std::vector<int>{1, 1, 2, 3});
   CHECK(tie.margin == no_gap);
 
-  // Slot 0 a sink, slot 5 recent; slot 2 bad: the middle is 1, 3, 4, A = 1, 4, B = 3, one edge 1->3.
-  // Round 2: the middle is the centroid in slot 3, now an A, and 4, its B.
+  // Slot 0 a sink, slot 5 recent; slot 2 bad: the middle is 1 to 4, A = 1, 3, B = 2, 4, of which 2 is bad:
+  // edges 1->4 and 3->4, one of them admitted. Round 2: the middle is 2, 3, 4, A = 2, 4, of which 2 is bad, B
+  // = 3.
   track_state guarded = track_of({0, 0, 0, 0, 0, 0});
   guarded.bad[2] = 1;
   chelsea_options options = all_middle(4, 256);
   options.sinks = options.recents = 1;
-  CHECK(chelsea(guarded, options).target == std::vector<int>{0, 4, 2, 4, 4, 5});
+  CHECK(chelsea(guarded, options).target == std::vector<int>{0, 3, 2, 3, 3, 5});
   CHECK(chelsea(guarded, options).removed == indices{1, 1});
+  // x NaN y x y x: the first x finds the x in slot 3, not the y beside the NaN.
+  track_state pairs = track_of({0, 0, 90, 0, 90, 0});
+  pairs.bad[1] = 1;
+  CHECK(chelsea(pairs, all_middle(5, 256)).target == std::vector<int>{3, 1, 2, 3, 4, 5});
+  // x NaN x x x x, half admitted: three of six places, though only five are numbers.
+  track_state half = track_of({0, 0, 0, 0, 0, 0});
+  half.bad[1] = 1;
+  chelsea_options share = all_middle(1, 256);
+  share.r_init = 0.5;
+  share.max_rounds = 1;
+  CHECK(chelsea(half, share).target == std::vector<int>{3, 1, 3, 3, 3, 5});
   // 3 is out of reach (sink, bad, one centroid, recent), 2 is refused: sinks + recents fill it.
   options.budget = 3;
   CHECK_FALSE(chelsea(guarded, options).reached);

@@ -115,13 +115,15 @@ inline split_outcome chelsea_over(std::vector<track_state> tracks, std::vector<s
     for (std::size_t t = 0; t < tracks.size(); ++t) {
       indices const middle = chelsea_middle(tracks[t], options);
       edges.push_back(draw_edges(tracks[t], middle, options.chunk));
-      std::size_t const stays = tracks[t].size() - middle.size() + (middle.empty() ? 0 : 1);
+      std::size_t numbers = 0;
+      for (std::size_t const i : middle) numbers += tracks[t].bad[i] ? 0 : 1;
+      std::size_t const stays = tracks[t].size() - numbers + (numbers == 0 ? 0 : 1);
       std::size_t const floor = std::max(shares[t].reserve, stays);
       most.push_back(tracks[t].size() - std::min(floor, tracks[t].size()));
       held += tracks[t].size();
       due += std::max(shares[t].budget, floor);
       std::size_t const wanted = edges_wanted(ratio_at(options, step), middle.size());
-      allowed += middle.empty() ? 0 : std::min(wanted, most.back());
+      allowed += std::min(wanted, most.back());
       for (edge const& e : edges.back()) all.push_back({e.similarity, t, e.a});
     }
     if (held <= budget || held <= due) break;
@@ -137,7 +139,7 @@ inline split_outcome chelsea_over(std::vector<track_state> tracks, std::vector<s
   return result;
 }
 
-// KVMerger over several tracks of finite rows: bisection of one threshold that leaves enough sets in all of them, each
+// KVMerger over several tracks: bisection of one threshold that leaves enough sets in all of them, each
 // counting for its floor at least; tracks that are below theirs get one of their own; then the most similar neighbours
 // of all tracks join. heavies[t] are protected in track t.
 inline split_outcome kvmerger_over(std::vector<track_state> const& tracks, std::vector<sharer> const& shares,
@@ -146,15 +148,7 @@ inline split_outcome kvmerger_over(std::vector<track_state> const& tracks, std::
   std::size_t const n = tracks.size();
   std::size_t budget = 0, held = 0;
   indices others(n), least(n), field(n);
-  for (std::size_t t = 0; t < n; ++t) {
-    budget += shares[t].budget;
-    held += tracks[t].size();
-    field[t] = mergeable_entries(tracks[t], options[t], result.margin).size();
-    others[t] = tracks[t].size() - field[t];
-    least[t] = std::max(shares[t].reserve, others[t] + (field[t] != 0 ? 1 : 0)) - others[t];
-  }
   result.after = tracks;
-  if (held <= budget) return result;
   auto const sets_at = [&](std::size_t t, double theta) {
     kvmerger_options o = options[t];
     o.theta = theta;
@@ -162,6 +156,15 @@ inline split_outcome kvmerger_over(std::vector<track_state> const& tracks, std::
     result.margin = std::min(result.margin, found.margin);
     return found.sets;
   };
+  for (std::size_t t = 0; t < n; ++t) {
+    budget += shares[t].budget;
+    held += tracks[t].size();
+    field[t] = mergeable_entries(tracks[t], options[t], result.margin).size();
+    others[t] = tracks[t].size() - field[t];
+    std::size_t const fewest = sets_at(t, -2).size();  // what gaps and bad entries keep apart
+    least[t] = std::max(shares[t].reserve, others[t] + fewest) - others[t];
+  }
+  if (held <= budget) return result;
   // Narrows until [low, high] is as small as asked; enough(theta) decides.
   auto const bisect = [&](double low, double high, auto enough) {
     for (std::size_t i = 0; i < bisections; ++i) {
@@ -184,14 +187,17 @@ inline split_outcome kvmerger_over(std::vector<track_state> const& tracks, std::
     if (field[t] != 0) sets[t] = sets_at(t, theta);
     if (sets[t].size() < least[t])
       sets[t] = sets_at(t, bisect(theta, 1.0625, [&](double x) { return sets_at(t, x).size() >= least[t]; }));
-    for (std::size_t b = 0; b + 1 < sets[t].size(); ++b)
+    for (std::size_t b = 0; b + 1 < sets[t].size(); ++b) {
+      if (tracks[t].bad[sets[t][b].back()] || tracks[t].bad[sets[t][b + 1].back()]) continue;
       all.push_back({cosine(tracks[t].keys[sets[t][b].back()], tracks[t].keys[sets[t][b + 1].back()]), t, b});
+    }
     most[t] = sets[t].size() - std::min(least[t], sets[t].size());
     kept += others[t] + sets[t].size();
   }
   indices const joins = winners(all, kept - budget, most, result.margin);
   for (std::size_t t = 0; t < n; ++t) {
-    set_result const joined = merge_adjacent(tracks[t].keys, sets[t], joins[t]);
+    set_result const joined =
+        merge_adjacent(tracks[t].keys, sets[t], joins[t], options[t].break_at_gap, tracks[t].bad);
     result.margin = std::min(result.margin, joined.margin);
     outcome const merged = apply_sets(tracks[t], joined.sets, options[t]);
     result.margin = std::min(result.margin, merged.margin);

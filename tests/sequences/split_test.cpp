@@ -156,9 +156,11 @@ TEST_CASE("edges of all tracks of a split compete, round by round") {
     bool const ragged = d.chance(0.5);
     open_ragged(cache, d, 0, d.between(40, 90), ragged);
     vary_heads(cache, d);
-    if (!ragged && d.chance(0.5))  // rows are looked at once
-      support::write_row(cache.ref().keys, kvmeld::make_track(s, 0, 0, 0), 10,
+    for (std::uint32_t bad = !ragged && d.chance(0.6) ? d.between(1, 6) : 0; bad > 0;
+         --bad) {  // rows are looked at once
+      support::write_row(cache.ref().keys, kvmeld::make_track(s, 0, 0, 0), d.between(4, 30),
                          {kvmeld::bits_float(0x7fc00000u)});
+    }
     auto const table = random_budgets(d, s, d.pick({25u, 50u, 110u}));
     reference::chelsea_options o{2, 4, p.identify.chunk, 0.45, 0.2, 0.05, 2, cache.rounds(0)};
     std::vector<reference::split_outcome> expected;
@@ -209,8 +211,14 @@ TEST_CASE("one threshold for all tracks of a split, and the most similar neighbo
     auto p = kvmeld::preset::kvmerger::for_budget();
     p.identify.admission.bisections = bisections;
     auto cache = cache_for(memory, part(p), over(among));
-    open_ragged(cache, d, 0, d.between(40, 90), d.chance(0.5));
+    bool const ragged = d.chance(0.5);
+    open_ragged(cache, d, 0, d.between(40, 90), ragged);
     vary_heads(cache, d);
+    for (std::uint32_t bad = !ragged && d.chance(0.5) ? d.between(1, 3) : 0; bad > 0;
+         --bad) {  // rows are looked at once
+      support::write_row(cache.ref().keys, kvmeld::make_track(s, 0, 0, 0), d.between(4, 30),
+                         {kvmeld::bits_float(0x7fc00000u)});
+    }
     auto const table = random_budgets(d, s, d.pick({25u, 50u, 110u}));
     std::vector<reference::split_outcome> expected;
     auto const tracks = splits_of(s, 0, among);

@@ -148,7 +148,8 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if (rows != looked_at::everything) {
     identify_traits const made = traits_of_identifier(p.identify);
     bool const spreads = made.makes_spans && !dissolves_sets(p);
-    if (!made.makes_sets && !spreads) return;  // no row is read, so none has to be a number
+    if (!made.makes_sets && !made.reads_rows && !spreads)
+      return;  // no row is read, so none has to be a number
     rows = spreads ? looked_at::any_role : looked_at::mergeable;
   }
   launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, rows});
@@ -340,6 +341,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     wave.measure = measure_of(p);
+    wave.guarded = guards;
     if (detail::may_plan_directly<Policy>(wave, fallback, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);

@@ -34,6 +34,7 @@ struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       empties_field;
+  bool reads_rows;          ///< of keys, or of keys and values
   split_measure splits_by;  ///< by what tracks that share their budgets compete
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
@@ -65,6 +66,7 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           Identify::repeats,
           Identify::meets_budget,
           empties_field<Identify>::value,
+          Identify::needs_keys,
           splits_by<Identify>::value};
 }
 /// See static_score_traits.

@@ -97,7 +97,7 @@ public:
   }
 
   // For tracks that share their budgets: of the identifiers that can, as traits().splits_by tells.
-  /// Most edges of `n` entries of the live-slot list, for parts that pool edges; 0 for others.
+  /// Most edges of a live-slot list of `n` places, for parts that pool edges; 0 for others.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
       if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {

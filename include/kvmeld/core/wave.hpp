@@ -21,6 +21,7 @@ struct track_state {
   std::uint32_t limit;      ///< entries that may stay
   std::uint32_t alive;      ///< entries left by the rounds so far
   std::uint32_t field;      ///< entries of the live-slot list
+  std::uint32_t places;     ///< the same with the rows between them that are no numbers
   std::uint32_t centers;    ///< entries of the list of centres, where the identifier merges into some
   std::uint32_t rounds;     ///< rounds done in this call
   std::uint32_t merged;     ///< entries that the last round's identifier removed
@@ -78,6 +79,7 @@ struct wave_ref {
   work_list work;            ///< of the whole call; this wave's part begins at `first`
   std::uint32_t first = 0;   ///< first track of the work list in this wave
   std::uint32_t tracks = 0;  ///< tracks in this wave
+  bool guarded = false;      ///< merges have to pass a guard, which says how many rounds there are
   bool unlikely = false;     ///< a round that hardly any track needs: little should be spent on it
   std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets
@@ -88,7 +90,10 @@ struct wave_ref {
   role* roles = nullptr;
   /// [tracks][capacity] importance.
   float* score = nullptr;
-  slot_t* field = nullptr;  ///< live-slot list: mergeable entries that are still there, ascending
+  /// [tracks][capacity] live-slot list: mergeable entries that are still there and are numbers, ascending.
+  slot_t* field = nullptr;
+  /// [tracks][capacity] place of each of them if rows that are no numbers (NaN, infinity) were listed too.
+  std::uint32_t* place = nullptr;
   /// [tracks][capacity] what the identifier proposed.
   candidate* candidates = nullptr;
   plan_ref step;  ///< what this round does
@@ -141,6 +146,7 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   w.roles = a.take<role>(n);
   w.score = a.take<float>(n);
   w.field = a.take<slot_t>(n);
+  w.place = a.take<std::uint32_t>(n);
   w.candidates = a.take<candidate>(n);
   w.step = carve_plan(a, tracks, extent.capacity);
   w.set_end = a.take<slot_t>(n);

@@ -60,7 +60,7 @@ struct probe_veto_phase : probe_phase<Q, Keys, Values> {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = this->wave.state[t.item];
     if (s.active == 0) return;
-    std::uint32_t const edges = identify.edges(s.field), begin = t.index * per_tile;
+    std::uint32_t const edges = identify.edges(s.places), begin = t.index * per_tile;
     if (begin >= edges) return;
     candidate* const list = this->wave.candidates + this->wave.at(t.item, 0);
     typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);

@@ -83,7 +83,7 @@ template <class Identify, class Keys, class Values> struct veto_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     if (s.active == 0) return;
-    std::uint32_t const edges = identify.edges(s.field), begin = t.index * per_tile;
+    std::uint32_t const edges = identify.edges(s.places), begin = t.index * per_tile;
     if (begin >= edges) return;
     std::uint32_t const end = min_of(edges, begin + per_tile);
     candidate* const list = wave.candidates + wave.at(t.item, 0);

@@ -11,7 +11,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/admit/top_share.hpp>
-#include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 
@@ -28,6 +28,11 @@ namespace identify {
 /// the others B. Each A entry draws one edge to its most cosine-similar B entry in the chunk (ties to the lower B).
 /// The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are stars around B entries,
 /// which stay in their slots. A lone entry of a tail chunk has no edge.
+///
+/// A row with NaN or infinity keeps its place in its chunk, in every round: it draws no edge and no edge goes
+/// to it, and whether other entries are in A or in B does not depend on what it holds. An A entry whose chunk
+/// has no B entry that is a number draws no edge, so that a track where many rows are no numbers may stay
+/// above its budget (see most_rounds).
 template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   std::uint32_t chunk = 256;  ///< entries of a chunk, neighbours in the live-slot list
   Admit admission{};          ///< how many of the edges merge
@@ -50,10 +55,13 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   KVMELD_HD static constexpr std::uint32_t tiles_per_chunk(std::uint32_t c) {
     return ceil_div(sources(c), tile_rows);
   }
-  /// Edges, matched or not, of a live-slot list of `n` entries.
+  /// Edges, matched or not, of a live-slot list of `n` places.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return n / chunk * sources(chunk) + sources(n % chunk);
   }
+  /// Pairs of an A and a B place in a live-slot list of `n` places. At least as many edges are drawn, less
+  /// one for every row that is no number.
+  KVMELD_HD std::uint32_t pairs(std::uint32_t n) const { return n / chunk * (chunk / 2) + n % chunk / 2; }
 
   std::uint32_t tiles(shape const& s) const {
     std::uint32_t const c = chunk_in(s);
@@ -61,72 +69,87 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   }
   std::size_t scratch_bytes(shape const& s, int) const {
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
-           row_match_scratch(tile_rows);
+           row_match_scratch(tile_rows) + 2 * scratch_size(tile_rows * sizeof(std::uint32_t));
   }
 
   template <class Team, class Keys>
   KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
     std::uint32_t const c = chunk_in(wave.ledger.extent);
     std::uint32_t const begin = t.index / tiles_per_chunk(c) * c;
-    std::uint32_t const n = wave.state[t.item].field;
-    if (begin >= n) return;
-    std::uint32_t const size = min_of(c, n - begin);
-    std::uint32_t const first = t.index % tiles_per_chunk(c) * tile_rows;  // first A entry of this tile
+    listed_places const list(wave, t.item);
+    if (begin >= list.places()) return;
+    std::uint32_t const size = min_of(c, list.places() - begin);
+    std::uint32_t const first = t.index % tiles_per_chunk(c) * tile_rows;  // first A place of this tile
     if (first >= sources(size)) return;
     std::uint32_t const rows = min_of(tile_rows, sources(size) - first);
-    slot_t const* const field = wave.field + wave.at(t.item, begin);
     candidate* const out = wave.candidates + wave.at(t.item, begin / c * sources(c) + first);
     std::uint32_t const d = keys.channels();
 
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
     float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
     row_match match(team, tile_rows);
-    auto const load = [&](float* to, std::uint32_t from, std::uint32_t count) {
+    std::uint32_t* const from = team.template scratch<std::uint32_t>(tile_rows);
+    std::uint32_t* const to = team.template scratch<std::uint32_t>(tile_rows);
+    auto const load = [&](float* rows_of, std::uint32_t const* indices, std::uint32_t count) {
       for (std::uint32_t i = 0; i < count; ++i) {
-        keys.load_tile(team, t.where, field[from + 2 * i], 1, 0, d, to + std::size_t{i} * d, d);
+        keys.load_tile(team, t.where, list.slot(indices[i]), 1, 0, d, rows_of + std::size_t{i} * d, d);
       }
       team.sync();
     };
-    load(a, 2 * first, rows);
-    match.begin(team, a, rows, d);
-    std::uint32_t const targets = size / 2;
+    team.for_each(rows, [&](std::uint32_t i) { out[i] = {0, 0, 0}; });  // no edge
+    std::uint32_t const lines = list.every_other(team, begin + 2 * first, rows, from);
+    load(a, from, lines);
+    match.begin(team, a, lines, d);
+    std::uint32_t const targets = size / 2;  // none for a lone entry at the end
     for (std::uint32_t j = 0; j < targets; j += tile_rows) {
-      std::uint32_t const columns = min_of(tile_rows, targets - j);
-      load(b, 2 * j + 1, columns);
+      std::uint32_t const ahead = min_of(targets, j + tile_rows);
+      std::uint32_t const columns = list.every_other(team, begin + 2 * j + 1, ahead - j, to);
+      team.for_each(lines, [&](std::uint32_t i) { match.best_column[i] = tile_rows; });  // none of this block
+      load(b, to, columns);
       // While these are multiplied the next targets arrive, or the sources of the next tile.
-      std::uint32_t const ahead = j + columns < targets ? 2 * (j + columns) + 1 : 2 * (first + rows);
-      for (std::uint32_t i = ahead; i < min_of(size, ahead + 2 * tile_rows); i += 2) {
-        prefetch_row(team, keys, t.where, field[i]);
+      std::uint32_t const next = list.from(begin + (ahead < targets ? 2 * ahead + 1 : 2 * (first + rows)));
+      std::uint32_t const end = list.from(begin + size);
+      for (std::uint32_t i = next; i < min_of(end, next + 2 * tile_rows); i += 2) {
+        prefetch_row(team, keys, t.where, list.slot(i));
       }
-      tile_similarity(team, a, rows, b, columns, d, j, match);
+      tile_similarity(team, a, lines, b, columns, d, 0, match);
+      team.for_each(lines, [&](std::uint32_t i) {
+        if (match.best_column[i] == tile_rows) return;
+        std::uint32_t const edge = (list.place(from[i]) - begin) / 2 - first;
+        out[edge] = {match.best_key[i], list.slot(from[i]), list.slot(to[match.best_column[i]])};
+      });
+      team.sync();
     }
-    team.for_each(rows, [&](std::uint32_t i) {
-      slot_t const source = field[2 * (first + i)];
-      bool const matched = match.best_key[i] != 0;
-      out[i] = {match.best_key[i], source, matched ? field[2 * match.best_column[i] + 1] : source};
-    });
   }
 
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
-    std::uint32_t const candidates = edges(wave.state[item].field);
+    std::uint32_t const candidates = edges(wave.state[item].places);
     if (wave.competes_by(split_measure::edges)) {
       std::uint32_t const quota = wave.share[item].quota;
       return admit_best(team, wave, item, candidates, {quota, 1});
     }
+    track_state const s = wave.state[item];
+    // Many rows are no numbers: every executor ends here, however many rounds it was given. Guards count
+    // their own.
+    if (Admit::repeats && !wave.guarded && s.rounds != 0 && s.rounds >= most_rounds(s.length, s.limit))
+      return;
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
   }
 
   /// Edges that a track may admit in a round, where tracks of several compete for them.
   template <class A = Admit, class = std::enable_if_t<A::meets_budget>>
   KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
-    return admission.allow(s, s.field, round).quota;
+    return admission.allow(s, s.places, round).quota;
   }
 
-  /// Rounds until a track of `length` entries with finite rows is down to `limit`, at most: of the entries that have to
-  /// go at least those draw edges, and a schedule gives at least its floor.
-  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+  /// Rounds until a track of `length` entries is down to `limit`, at most: of the entries that have to go at
+  /// least every second draws an edge (pairs), and a schedule gives at least its floor. This holds where few
+  /// rows are no numbers: fewer than pairs(m + 1), m being the mergeable entries that stay within the limit.
+  /// Then every round has an edge for every pair among what has to go. Where more are no numbers, no edge may
+  /// be left before the limit is met; the track also ends after as many rounds as this.
+  KVMELD_HD std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return rounds_beside(length, length, limit);
   }
 
@@ -136,8 +159,10 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   }
 
   /// most_rounds for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
-  /// floor is g entries away draws at least g / 2 edges and may admit a share r of g, rounded down but one at least: of
-  /// all that have to go, a round takes half of that share or more.
+  /// floor is g entries away draws about a pair's share of g edges (g / 2 in chunks of even length), one at
+  /// least, and may admit a share r of g, rounded down but one at least: of all that have to go, a round
+  /// takes half of that share or more. This holds where few rows are no numbers, as for most_rounds, by the
+  /// tracks' own budgets.
   std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
     if constexpr (Admit::repeats) {
       constexpr std::uint32_t late = 1u << 30;
@@ -145,7 +170,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       for (; excess != 0; ++rounds) {
         track_state s{};
         s.alive = excess;
-        double const all = min_of<double>(admission.allow(s, excess, late).quota, 0.5 * excess);
+        double const drawn = excess * static_cast<double>(chunk / 2) / chunk;
+        double const all = min_of<double>(admission.allow(s, excess, late).quota, drawn);
         double const sure = max_of(0.5 * all, all - static_cast<double>(tracks));
         excess -= min_of(excess, max_of(1u, static_cast<std::uint32_t>(sure)));
       }
@@ -164,7 +190,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 
 private:
   /// `beside` entries never merge, though no more than may stay.
-  std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
+  KVMELD_HD std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length,
+                                        std::uint32_t limit) const {
     if constexpr (Admit::repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;
@@ -172,8 +199,7 @@ private:
         s.alive = length;
         s.limit = limit;
         std::uint32_t const field = max_of(s.excess(), length - min_of(length, beside));
-        std::uint32_t const drawn = edges(field) - (field % chunk % 2);  // a lone entry at the end draws none
-        length -= max_of(1u, min_of(drawn, admission.allow(s, field, late).quota));
+        length -= max_of(1u, min_of(pairs(field), admission.allow(s, field, late).quota));
       }
       return rounds;
     } else {

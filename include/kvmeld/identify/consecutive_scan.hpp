@@ -8,6 +8,7 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/scan_heap.hpp>
 
@@ -75,6 +76,7 @@ public:
         break_at_gap_(break_at_gap),
         n_(wave.state[t.item].field),
         d_(keys.channels()),
+        list_(wave, t.item),
         field_(wave.field + wave.at(t.item, 0)),
         marks_(wave.candidates + wave.at(t.item, 0)),
         inverse_bits_(wave.set_end + wave.at(t.item, 0)),
@@ -124,7 +126,7 @@ public:
     used[0] = count;
     for (std::uint32_t i = n_; i-- > 0;) {
       load_one(i, row);
-      bool const first = i + 1 == n_ || (break_at_gap_ && field_[i] + 1 != field_[i + 1]);
+      bool const first = i + 1 == n_ || list_.apart(i, break_at_gap_);
       std::uint32_t key[scan_thresholds + 1];
       if (!first) {
         std::uint32_t list[scan_thresholds + 1];
@@ -171,12 +173,12 @@ public:
     join_closest(team_, marks_, newest_, sets, excess);
   }
 
-  /// marks[b].key of the boundaries between neighbouring sets: how similar their newest entries are; 0 where a gap keeps
-  /// them apart.
+  /// marks[b].key of the boundaries between neighbouring sets: how similar their newest entries are; 0 where
+  /// a gap, or a row that is no number, keeps them apart.
   KVMELD_HD void compare_neighbours(std::uint32_t sets) {
     list_sets(team_, marks_, n_, newest_);
     for (std::uint32_t b = 0; b + 1 < sets; ++b) {
-      bool const gap = break_at_gap_ && field_[newest_[b]] + 1 != field_[newest_[b] + 1];
+      bool const gap = list_.apart(newest_[b], break_at_gap_);
       load_one(newest_[b], reference_);
       load_one(newest_[b + 1], block_);
       team_.sync();
@@ -226,7 +228,7 @@ private:
 
   /// Whether entry i, row `lane` of the block, joins the set whose members so far are [oldest, newest].
   KVMELD_HD bool joins(std::uint32_t i, std::uint32_t newest, std::uint32_t oldest, std::uint32_t bar) const {
-    if (break_at_gap_ && field_[i] + 1 != field_[i + 1]) return false;
+    if (list_.apart(i, break_at_gap_)) return false;
     float const* const row = block_ + std::size_t{team_.lane()} * d_;
     if (anchor_ == anchor_rule::fixed) return order_key(similarity(row, i, reference_, newest)) > bar;
     float const* const newer = i + 1 == oldest ? reference_ : row - d_;
@@ -260,6 +262,7 @@ private:
   anchor_rule anchor_;
   bool break_at_gap_;
   std::uint32_t n_, d_;
+  listed_places list_;
   slot_t const* field_;
   candidate* marks_;
   std::uint32_t* inverse_bits_;

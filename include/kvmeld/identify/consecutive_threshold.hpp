@@ -12,6 +12,7 @@
 #include <kvmeld/identify/admit/exact_budget.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/scan_heap.hpp>
 
@@ -36,6 +37,9 @@ enum class pivot_rule : std::uint8_t {
 /// least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their anchors,
 /// ties to the older pair) merge until the budget is met exactly. Where tracks share their budgets, they share one
 /// threshold too (common_threshold.hpp).
+///
+/// A row with NaN or infinity between two entries ends a set, whatever the threshold: sets on its two sides
+/// never merge. A track with many of them may stay above its budget.
 template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshold {
   static_assert(
       std::is_same_v<Admit, kvmeld::admit::exact_budget> || std::is_same_v<Admit, kvmeld::admit::threshold>,
@@ -43,7 +47,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
       "admit::exact_budget");
   anchor_rule anchor = anchor_rule::fixed;       ///< what an entry is compared with
   pivot_rule pivot = pivot_rule::highest_score;  ///< where results are stored
-  bool break_at_gap = false;                     ///< true: a protected entry in between ends a set
+  bool break_at_gap = false;                     ///< true: a protected entry in between ends a set too
   Admit admission{};                             ///< the threshold, or the budget that it is found for
 
   static constexpr char const* name = "consecutive_threshold";
@@ -83,14 +87,14 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   template <class A = Admit> KVMELD_HD auto bisections() const -> decltype(A{}.bisections) {
     return admission.bisections;
   }
-  /// Fewest sets that any threshold leaves: gaps keep some apart. Collective.
+  /// Fewest sets that any threshold leaves: gaps and rows that are no numbers keep some apart. Collective.
   template <class Team>
   KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
     std::uint32_t const n = wave.state[item].field;
-    slot_t const* const field = wave.field + wave.at(item, 0);
+    listed_places const list(wave, item);
     std::uint32_t gaps = 0;
-    team.for_each(break_at_gap && n != 0 ? n - 1 : 0,
-                  [&](std::uint32_t i) { gaps += field[i] + 1 != field[i + 1] ? 1u : 0u; });
+    team.for_each(n != 0 ? n - 1 : 0,
+                  [&](std::uint32_t i) { gaps += list.apart(i, break_at_gap) ? 1u : 0u; });
     gaps = team.reduce(gaps, op_sum{});
     return n == 0 ? 0 : 1 + gaps;
   }

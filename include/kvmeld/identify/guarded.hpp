@@ -63,7 +63,7 @@ template <class Identify> struct unguarded<Identify, true> {
 /// The identifier as it is without its guard: phases of policies with and without one are the same.
 template <class Identify> using unguarded_t = typename detail::unguarded<Identify>::type;
 
-/// Identifiers that list one candidate per possible source, `edges(field)` of them.
+/// Identifiers that list one candidate per possible source, `edges(places)` of them.
 template <class Identify, class = void> struct lists_edges : std::false_type {};
 template <class Identify>
 struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>

@@ -18,7 +18,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// An identifier finds merging sets in the live-slot list of a track:
+/// An identifier finds merging sets in the live-slot list of a track, wave.field. Rows with NaN or infinity
+/// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of
+/// state.places, and where two neighbours' places differ by more than 1, rows that are no numbers lie between
+/// them.
 ///   `tiles(shape)`, `scratch_bytes(shape, lanes)`   of its proposal
 ///   `propose(team, wave, keys, tile)`                writes candidates; may read keys, never the step
 ///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
@@ -71,7 +74,7 @@ template <class Identify>
 struct splits_by<Identify, std::enable_if_t<Identify::splits_by != split_measure::none>>
     : std::integral_constant<split_measure, Identify::splits_by> {};
 
-/// Opens a round: an empty step, the number of live entries, the live-slot list.
+/// Opens a round: an empty step, the number of live entries, the live-slot list with its places.
 struct round_phase {
   wave_ref wave;
   bool lists_centers =
@@ -97,6 +100,8 @@ struct round_phase {
     if (!active) return;
     role const* const roles = wave.roles + wave.at(t.item, 0);
     slot_t* const field = wave.field + wave.at(t.item, 0);
+    std::uint32_t* const place = wave.place + wave.at(t.item, 0);
+    slot_t* const mergeable = wave.set_end + wave.at(t.item, 0);  // free until sets are linked
     auto const lives = [&](std::uint32_t i) { return wave.plan.what[wave.plan.at(t.item, i)] == fate::keep; };
     // The zero class of a selector goes first; a later round finds it gone.
     std::uint32_t dropped = 0;
@@ -107,12 +112,15 @@ struct round_phase {
       }
     });
     dropped = team.reduce(dropped, op_sum{});
-    std::uint32_t const members = compact_indices(
-        team, n,
-        [&](std::uint32_t i) {
-          return lives(i) && roles[i] == role::mergeable && wave.ledger.usable(t.where, i);
-        },
-        [&](std::uint32_t rank, std::uint32_t i) { field[rank] = i; });
+    std::uint32_t const places = compact_indices(
+        team, n, [&](std::uint32_t i) { return lives(i) && roles[i] == role::mergeable; },
+        [&](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; });
+    std::uint32_t const numbers = compact_indices(
+        team, places, [&](std::uint32_t i) { return wave.ledger.usable(t.where, mergeable[i]); },
+        [&](std::uint32_t rank, std::uint32_t i) {
+          field[rank] = mergeable[i];
+          place[rank] = i;
+        });
     std::uint32_t const centers =
         lists_centers
             ? compact_indices(
@@ -121,7 +129,8 @@ struct round_phase {
                   [&](std::uint32_t rank, std::uint32_t i) { wave.set_member[wave.at(t.item, rank)] = i; })
             : 0;
     if (team.lane() == 0) {
-      s.field = members;
+      s.field = numbers;
+      s.places = places;
       s.centers = centers;
       s.alive -= dropped;
     }

@@ -17,8 +17,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Identifiers whose candidates can be pooled, split_measure::edges: `edges(field)` candidates of a live-slot list, of which
-/// `allowance(state, round)` may merge this round, and whose `admit` takes share.quota of them where tracks compete.
+/// Identifiers whose candidates can be pooled, split_measure::edges: `edges(places)` candidates of a
+/// live-slot list, of which `allowance(state, round)` may merge this round, and whose `admit` takes
+/// share.quota of them where tracks compete.
 template <class Identify, class = void> struct pools_edges : std::false_type {};
 template <class Identify>
 struct pools_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().allowance(
@@ -42,7 +43,7 @@ template <class Identify> struct edges_phase : split_phase {
     s.limit = h.floor;
     std::uint32_t const round =
         wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + s.rounds;
-    h.keys = identify.edges(s.field);
+    h.keys = identify.edges(s.places);
     h.most = min_of(h.keys, s.excess());
     h.fixed = min_of(identify.allowance(s, round), s.excess());
   }

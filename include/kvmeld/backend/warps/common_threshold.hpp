@@ -97,7 +97,7 @@ template <class Admit, class Layout> struct mark_reached_phase {
     std::uint32_t found = 0;
     if (there) {
       found = mark_reached(team, wave, t.item, sets, cut{table, upper_end, order_key(s.high)}, ends);
-      compare_reached(team, wave, t.item, sets, found, untuned.identify.break_at_gap);
+      compare_reached(team, wave, t.item, sets, found);
     }
     team.sync();
     if (team.lane() == 0) offer_boundaries(wave.share[t.item], found);

@@ -16,6 +16,7 @@
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
@@ -34,7 +35,7 @@ public:
   KVMELD_HD reaching_sets(Layout const& layout, wave_ref const& wave, tile const& t, reach_table const& table,
                           bool break_at_gap)
       : rows_(layout, t.where),
-        field_(wave.field + wave.at(t.item, 0)),
+        list_(wave, t.item),
         n_(wave.state[t.item].field),
         table_(table),
         break_at_gap_(break_at_gap) {}
@@ -88,7 +89,7 @@ public:
   KVMELD_HD float similarity(std::uint32_t older, std::uint32_t newer) const {
     float sums[piece::size] = {};
     for (std::uint32_t p = 0; p < rows_.count(); ++p) {
-      piece const a = rows_.read(field_[older], p), b = rows_.read(field_[newer], p);
+      piece const a = rows_.read(list_.slot(older), p), b = rows_.read(list_.slot(newer), p);
       unrolled<piece::size>([&](auto channel) {
         constexpr std::uint32_t c = decltype(channel)::value;
         sums[c] += traits::to_float(a.x[c]) * traits::to_float(b.x[c]);
@@ -98,7 +99,8 @@ public:
     for (float s : sums) product += s;
     return cosine(product, table_.inverse_norm(older), table_.inverse_norm(newer));
   }
-  KVMELD_HD bool apart(std::uint32_t entry) const { return field_[entry] + 1 != field_[entry + 1]; }
+  /// Whether an entry and its newer neighbour are never in one set.
+  KVMELD_HD bool apart(std::uint32_t entry) const { return list_.apart(entry, break_at_gap_); }
 
 private:
   using piece = row_piece<typename Layout::element_type>;
@@ -138,7 +140,7 @@ private:
   }
   /// Whether an entry next to a set's oldest is of the set.
   KVMELD_HD bool joins(cut const& c, std::uint32_t entry, std::uint32_t newest) const {
-    return !(break_at_gap_ && apart(entry)) && order_key(similarity(entry, newest)) > c.bar;
+    return !apart(entry) && order_key(similarity(entry, newest)) > c.bar;
   }
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be longer than
@@ -200,7 +202,7 @@ private:
   }
 
   row_pieces<Layout> rows_;
-  slot_t const* field_;
+  listed_places list_;
   std::uint32_t n_;
   reach_table table_;
   bool break_at_gap_;
@@ -225,17 +227,17 @@ KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std
   });
 }
 
-/// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where a gap keeps them apart; sources are 0.
-/// Returns the newest entries, in set_end: what set_member holds is still wanted. Cooperative; barrier at the end.
+/// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where they are apart; sources are
+/// 0. Returns the newest entries, in set_end: what set_member holds is still wanted. Cooperative; barrier at
+/// the end.
 template <class Team, class Layout>
 KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
-                                  reaching_sets<Layout> const& sets, std::uint32_t found, bool break_at_gap) {
+                                  reaching_sets<Layout> const& sets, std::uint32_t found) {
   candidate* const marks = wave.candidates + wave.at(item, 0);
   slot_t* const newest = wave.set_end + wave.at(item, 0);
   identify::list_sets(team, marks, wave.state[item].field, newest);
   team.for_each(found - 1, [&](std::uint32_t b) {
-    bool const gap = break_at_gap && sets.apart(newest[b]);
-    marks[b].key = gap ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
+    marks[b].key = sets.apart(newest[b]) ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
     marks[b].source = 0;
   });
   team.sync();
@@ -302,7 +304,7 @@ private:
     wave_ref const& wave = untuned.wave;
     std::uint32_t const found = mark_reached(team, wave, t.item, sets, c, ends);
     if (found <= wanted) return;
-    slot_t* const newest = compare_reached(team, wave, t.item, sets, found, untuned.identify.break_at_gap);
+    slot_t* const newest = compare_reached(team, wave, t.item, sets, found);
     identify::join_closest(team, wave.candidates + wave.at(t.item, 0), newest, found, found - wanted);
   }
 };

@@ -92,7 +92,7 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
       team.sync();
       for (std::uint32_t row = warp_of(team) * strip_rows; row < rows; row += warps_of(team) * strip_rows) {
         for (std::uint32_t column = 0; column < columns; column += strip_columns) {
-          match(team, keys, values, best, row, column, columns, j);
+          match(team, keys, values, best, row, column, columns, target_of);
         }
       }
       team.sync();
@@ -100,7 +100,7 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
     candidate* const out = wave.candidates + wave.at(t.item, first);
     team.for_each(rows, [&](std::uint32_t i) {
       std::uint32_t const key = s.centers == 0 ? 0 : best.key(i);
-      out[i] = {key, sources[i], key != 0 ? centers[best.column(i)] : sources[i]};
+      out[i] = {key, sources[i], key != 0 ? best.target(i) : sources[i]};
     });
   }
 
@@ -120,17 +120,17 @@ private:
     }
   }
 
-  template <class Team, class Keys, class Values>
+  template <class Team, class Keys, class Values, class Slot>
   KVMELD_HD static void match(Team const& team, Keys const& keys, Values const& values,
                               best_targets const& best, std::uint32_t row, std::uint32_t column,
-                              std::uint32_t columns, std::uint32_t number) {
+                              std::uint32_t columns, Slot target_of) {
     strip_products<strip_columns> k;
     keys.multiply(team, row, column, k);
     if constexpr (sides::has_values) {
       strip_products<strip_columns> v;
       values.multiply(team, row, column, v);
       best.template take<strip_columns>(
-          team, row, column, columns, number,
+          team, row, column, columns, target_of,
           [&](std::uint32_t r, std::uint32_t i, std::uint32_t source, std::uint32_t target) {
             float const ck = keys.cosine_of(k.c[r][i], source, target);
             float const cv = values.cosine_of(v.c[r][i], source, target);
@@ -139,7 +139,7 @@ private:
           });
     } else {
       best.template take<strip_columns>(
-          team, row, column, columns, number,
+          team, row, column, columns, target_of,
           [&](std::uint32_t r, std::uint32_t i, std::uint32_t source, std::uint32_t target) {
             return order_key(keys.cosine_of(k.c[r][i], source, target));
           });

@@ -10,6 +10,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,8 @@ template <class Identify, class Layout> struct match_chunks {
   }
   std::size_t scratch_bytes(int) const {
     return matching_side<Layout>::bytes(rows_of(chunk()), columns_of(chunk()), untuned.rows.channels()) +
-           best_targets::bytes(rows_of(chunk()));
+           best_targets::bytes(rows_of(chunk())) + scratch_size(rows_of(chunk()) * sizeof(std::uint32_t)) +
+           scratch_size(columns_of(chunk()) * sizeof(std::uint32_t));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -55,20 +57,24 @@ template <class Identify, class Layout> struct match_chunks {
     std::uint32_t const c = untuned.identify.chunk_in(wave.ledger.extent);
     std::uint32_t const tiles_per_chunk = ceil_div(Identify::sources(c), most_rows);
     std::uint32_t const begin = t.index / tiles_per_chunk * c;
-    if (begin >= s.field) return;
-    std::uint32_t const size = min_of(c, s.field - begin);
-    std::uint32_t const first = t.index % tiles_per_chunk * most_rows;  // first A entry of this tile
+    if (begin >= s.places) return;
+    std::uint32_t const size = min_of(c, s.places - begin);
+    std::uint32_t const first = t.index % tiles_per_chunk * most_rows;  // first A place of this tile
     if (first >= Identify::sources(size)) return;
-    std::uint32_t const rows = min_of(most_rows, Identify::sources(size) - first);
-    slot_t const* const field = wave.field + wave.at(t.item, begin);
+    std::uint32_t const edges = min_of(most_rows, Identify::sources(size) - first);
+    listed_places const list(wave, t.item);
 
     matching_side<Layout> const keys(team, untuned.rows, t.where, rows_of(c), columns_of(c));
     best_targets const best(team, rows_of(c));
+    std::uint32_t* const from = team.template scratch<std::uint32_t>(rows_of(c));
+    std::uint32_t* const to = team.template scratch<std::uint32_t>(columns_of(c));
     std::uint32_t const targets = size / 2;  // none for a lone entry at the end
-    if (targets != 0) keys.load_sources(team, rows, [&](std::uint32_t i) { return field[2 * (first + i)]; });
+    std::uint32_t const rows = list.every_other(team, begin + 2 * first, edges, from);
+    if (targets != 0) keys.load_sources(team, rows, [&](std::uint32_t i) { return list.slot(from[i]); });
     for (std::uint32_t j = 0; j < targets; j += columns_of(c)) {
-      std::uint32_t const columns = min_of(columns_of(c), targets - j);
-      keys.load_targets(team, columns, [&](std::uint32_t i) { return field[2 * (j + i) + 1]; });
+      std::uint32_t const columns =
+          list.every_other(team, begin + 2 * j + 1, min_of(columns_of(c), targets - j), to);
+      keys.load_targets(team, columns, [&](std::uint32_t i) { return list.slot(to[i]); });
       team.finish_copies();
       team.sync();
       keys.measure(team, j == 0 ? rows : 0, columns);
@@ -78,7 +84,7 @@ template <class Identify, class Layout> struct match_chunks {
           strip_products<strip_columns> p;
           keys.multiply(team, row, column, p);
           best.template take<strip_columns>(
-              team, row, column, columns, j,
+              team, row, column, columns, [&](std::uint32_t i) { return list.slot(to[i]); },
               [&](std::uint32_t r, std::uint32_t i, std::uint32_t source, std::uint32_t target) {
                 return order_key(keys.cosine_of(p.c[r][i], source, target));
               });
@@ -87,10 +93,10 @@ template <class Identify, class Layout> struct match_chunks {
       team.sync();
     }
     candidate* const out = wave.candidates + wave.at(t.item, begin / c * Identify::sources(c) + first);
+    team.for_each(edges, [&](std::uint32_t i) { out[i] = {0, 0, 0}; });  // no edge
+    team.sync();
     team.for_each(rows, [&](std::uint32_t i) {
-      slot_t const source = field[2 * (first + i)];
-      bool const matched = best.key(i) != 0;
-      out[i] = {best.key(i), source, matched ? field[2 * best.column(i) + 1] : source};
+      out[(list.place(from[i]) - begin) / 2 - first] = {best.key(i), list.slot(from[i]), best.target(i)};
     });
   }
 };

@@ -109,17 +109,16 @@ public:
   }
   template <class Team>
   KVMELD_HD best_targets(Team const& team, std::uint32_t rows)
-      : key_(team.template scratch<std::uint32_t>(rows)),
-        column_(team.template scratch<std::uint32_t>(rows)) {
-    team.for_each(rows, [&](std::uint32_t i) { key_[i] = column_[i] = 0; });
+      : key_(team.template scratch<std::uint32_t>(rows)), target_(team.template scratch<slot_t>(rows)) {
+    team.for_each(rows, [&](std::uint32_t i) { key_[i] = target_[i] = 0; });
   }
 
   /// Takes the strip's products, of which targets from `columns` on are none. key_of(r, i, row, column) is the
-  /// order_key of an element, 0 where it never matches; higher wins, then the lower column. Columns are numbered from
-  /// `number` on. Collective in a warp, which has the strip's rows to itself.
-  template <std::uint32_t Columns, class Team, class Key>
+  /// order_key of an element, 0 where it never matches; higher wins, then the lower column. slot_of(column)
+  /// is what is remembered of the best one. Collective in a warp, which has the strip's rows to itself.
+  template <std::uint32_t Columns, class Team, class Slot, class Key>
   KVMELD_HD void take(Team const& team, std::uint32_t row, std::uint32_t column, std::uint32_t columns,
-                      std::uint32_t number, Key key_of) const {
+                      Slot slot_of, Key key_of) const {
     warp_place const place = place_in_warp(team);
     for (std::uint32_t half = 0; half < 2; ++half) {
       std::uint32_t const source = row + place.group + 8 * half;
@@ -145,17 +144,18 @@ public:
       }
       if (place.pair == 0 && key > key_[source]) {  // earlier blocks have the lower columns
         key_[source] = key;
-        column_[source] = number + best;
+        target_[source] = slot_of(best);
       }
     }
   }
 
   KVMELD_HD std::uint32_t key(std::uint32_t row) const { return key_[row]; }
-  KVMELD_HD std::uint32_t column(std::uint32_t row) const { return column_[row]; }
+  /// Slot of the best target, 0 if there is none.
+  KVMELD_HD slot_t target(std::uint32_t row) const { return target_[row]; }
 
 private:
   std::uint32_t* key_;
-  std::uint32_t* column_;
+  slot_t* target_;
 };
 
 }  // namespace tuned_form

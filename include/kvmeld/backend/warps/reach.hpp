@@ -12,6 +12,7 @@
 #include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 
 #include <cstddef>
@@ -144,7 +145,7 @@ template <class Layout> struct reach_phase {
     std::uint32_t const rows = min_of(tile_rows, s.field - begin);
     std::uint32_t const before = min_of(reach_window, begin);
     std::uint32_t const skipped = reach_window - before;  // rows of the store that no entry has
-    slot_t const* const field = wave.field + wave.at(t.item, 0);
+    listed_places const list(wave, t.item);
     reach_table const table(wave, t.item);
 
     row_store<Layout> const store(team, tile_rows + reach_window, layout.channels());
@@ -163,15 +164,15 @@ template <class Layout> struct reach_phase {
     // Whether a set ends above this entry, whatever its row is.
     team.for_each(before + rows, [&](std::uint32_t i) {
       std::uint32_t const e = entry_of(i);
-      gap[skipped + i] = break_at_gap && e + 1 < s.field && field[e] + 1 != field[e + 1] ? 1 : 0;
+      gap[skipped + i] = e + 1 < s.field && list.apart(e, break_at_gap) ? 1 : 0;
     });
     team.sync();
     team.for_each(before + rows,
                   [&](std::uint32_t i) { wanted[skipped + i] = known.wants(skipped + i, rows) ? 1 : 0; });
     team.sync();
     store.load_wanted(
-        team, layout, t.where, before + rows, [&](std::uint32_t i) { return field[entry_of(i)]; }, skipped,
-        [&](std::uint32_t i) { return wanted[skipped + i] != 0; });
+        team, layout, t.where, before + rows, [&](std::uint32_t i) { return list.slot(entry_of(i)); },
+        skipped, [&](std::uint32_t i) { return wanted[skipped + i] != 0; });
     team.finish_copies();
     team.sync();
     team.for_each(before + rows, [&](std::uint32_t i) {

@@ -23,10 +23,11 @@ struct admission {
   std::uint32_t least_key;  ///< order key that a candidate needs at least
 };
 
-/// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the live-slot list
-/// and `round` counts rounds of this sequence since it was opened; `static constexpr bool repeats` tells whether
-/// further rounds may follow in one compression. A rule that looks at the candidates themselves answers
-/// `admission allow_from(team, wave, item, candidates, round)` instead, cooperatively.
+/// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the
+/// live-slot list, with the places of rows that are no numbers, and `round` counts rounds of this sequence
+/// since it was opened; `static constexpr bool repeats` tells whether further rounds may follow in one
+/// compression. A rule that looks at the candidates themselves answers `admission allow_from(team, wave,
+/// item, candidates, round)` instead, cooperatively.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
 struct looks_at_candidates<
@@ -46,7 +47,7 @@ KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref co
   } else {
     track_state const s = wave.state[item];
     team.sync();
-    return admit.allow(s, s.field, round);
+    return admit.allow(s, s.places, round);
   }
 }
 
