@@ -515,7 +515,7 @@ TEST_CASE("CaM configured wrongly") {
   cam::type p = cam::over_streaming_llm();
   p.identify.targets = 0;
   CHECK(kvmeld::configuration_problem(p) ==
-        "identify::local_span.targets is 0; allowed are numbers from 1 on, or whole_window");
+        "policy: identify::local_span.targets is 0; it must be at least 1, or whole_window");
   support::engine_memory<float> memory({1, 1, 1, 1, 2, 2, 4});
   CHECK_THROWS_WITH_AS(make_cache(memory, p), kvmeld::configuration_problem(p).c_str(),
                        kvmeld::invalid_argument);
