@@ -16,8 +16,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Which rows need to be looked at. A compression moves or forgets others unread: what is evicted costs no pass over its
-/// rows. Whoever gets a plan may write into it, so that it needs all.
+/// Which rows need to be looked at. A compression moves or forgets others unread: where no part reads keys,
+/// what is evicted costs no pass over its rows. Whoever gets a plan may write into it, so that it needs all.
 enum class looked_at : std::uint8_t { mergeable, any_role, everything };
 
 /// Looks at rows of K or V that none looked at before and flags those with NaN or infinity: centres and mergeable ones

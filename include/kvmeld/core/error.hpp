@@ -123,10 +123,13 @@ inline status report(std::string problem) {
 namespace finding {
 enum : std::uint32_t {
   none = 0,
-  /// Rows with NaN or infinity, among those looked at because they might have merged: they never merge and are never a
-  /// target. Policies that only evict look at no row.
+  /// Rows with NaN or infinity: they never merge and are never a target. A compression looks at the rows that
+  /// might have merged, and at those that an identifier reads (`needs_keys`); `plan` looks at all. Policies
+  /// that read no row look at none.
   nonfinite_rows = 1,
-  budget_unreached = 2,  ///< nothing mergeable was left above the budget
+  /// Nothing that could merge was left above the budget. Rows with NaN or infinity may be why: they keep
+  /// consecutive sets apart and leave entries without a partner.
+  budget_unreached = 2,
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
   /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to: what the host
   /// knew was wrong.

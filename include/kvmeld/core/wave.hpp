@@ -79,7 +79,6 @@ struct wave_ref {
   work_list work;            ///< of the whole call; this wave's part begins at `first`
   std::uint32_t first = 0;   ///< first track of the work list in this wave
   std::uint32_t tracks = 0;  ///< tracks in this wave
-  bool guarded = false;      ///< merges have to pass a guard, which says how many rounds there are
   bool unlikely = false;     ///< a round that hardly any track needs: little should be spent on it
   std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets

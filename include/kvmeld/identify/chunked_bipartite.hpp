@@ -130,11 +130,6 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       std::uint32_t const quota = wave.share[item].quota;
       return admit_best(team, wave, item, candidates, {quota, 1});
     }
-    track_state const s = wave.state[item];
-    // Many rows are no numbers: every executor ends here, however many rounds it was given. Guards count
-    // their own.
-    if (Admit::repeats && !wave.guarded && s.rounds != 0 && s.rounds >= most_rounds(s.length, s.limit))
-      return;
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
   }
 
@@ -147,9 +142,10 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// Rounds until a track of `length` entries is down to `limit`, at most: of the entries that have to go at
   /// least every second draws an edge (pairs), and a schedule gives at least its floor. This holds where few
   /// rows are no numbers: fewer than pairs(m + 1), m being the mergeable entries that stay within the limit.
-  /// Then every round has an edge for every pair among what has to go. Where more are no numbers, no edge may
-  /// be left before the limit is met; the track also ends after as many rounds as this.
-  KVMELD_HD std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+  /// Then every round has as many edges as there are pairs among what has to go. Where more are no numbers,
+  /// the edges may run out before the limit is met. Executors that cannot see what is left make no more
+  /// rounds than this.
+  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
     return rounds_beside(length, length, limit);
   }
 
@@ -190,8 +186,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 
 private:
   /// `beside` entries never merge, though no more than may stay.
-  KVMELD_HD std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length,
-                                        std::uint32_t limit) const {
+  std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
     if constexpr (Admit::repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;

@@ -28,7 +28,8 @@ inline namespace KVMELD_ABI {
 ///                                                    what it removes to state.merged
 ///
 /// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
-/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`.
+/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and infinity
+/// before an identifier that makes sets, or needs keys, sees the list.
 template <class Identify, class = void> struct is_identifier : std::false_type {};
 
 template <class Identify>

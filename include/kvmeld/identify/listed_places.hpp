@@ -15,6 +15,7 @@ inline namespace KVMELD_ABI {
 /// The live-slot list of one track, by index and by place.
 class listed_places {
 public:
+  /// Of one track of a wave, after the round has begun.
   KVMELD_HD listed_places(wave_ref const& wave, std::uint32_t item)
       : field_(wave.field + wave.at(item, 0)),
         place_(wave.place + wave.at(item, 0)),
