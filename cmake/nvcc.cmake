@@ -2,7 +2,7 @@
 # KVMELD_NVCC is false where there is none.
 include_guard()
 find_program(KVMELD_NVCC nvcc PATHS /usr/local/cuda/bin)
-set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for")
+set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for; compute_90: PTX alone")
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp")
 
@@ -50,6 +50,7 @@ function(kvmeld_nvcc_program name)
       VERBATIM)
     add_custom_target(${name}.program ALL DEPENDS "${program}")
     add_dependencies(cuda_programs ${name}.program)
+    add_dependencies(optional_programs ${name}.program)
     add_test(NAME ${arg_TEST} COMMAND "${program}")
     set_tests_properties(${arg_TEST} PROPERTIES LABELS cuda SKIP_RETURN_CODE 77 TIMEOUT 600)
   endif()
@@ -63,6 +64,7 @@ function(kvmeld_nvcc_program name)
     COMMENT "Linking ${name} with the emulated device"
     VERBATIM)
   add_custom_target(${name}_emulated.program ALL DEPENDS "${program}_emulated")
+  add_dependencies(optional_programs ${name}_emulated.program)
   add_test(NAME ${arg_TEST}.emulated COMMAND "${program}_emulated" ${arg_EMULATED})
   set_tests_properties(${arg_TEST}.emulated PROPERTIES LABELS "cuda;emulated" TIMEOUT 1200 ENVIRONMENT
                                                        "KVMELD_BRIEF_DEVICE_TESTS=1;OMP_WAIT_POLICY=passive")
