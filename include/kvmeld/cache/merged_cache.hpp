@@ -5,6 +5,7 @@
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
@@ -38,8 +39,12 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
-  using base = figure_calls<Executor, Policy, Keys, Values>;
+class merged_cache : public figure_calls<Executor, policy_or_stand_in<Policy, Keys, Values>,
+                                         layout_or_stand_in<Keys>, layout_or_stand_in<Values>> {
+  using policy_used = policy_or_stand_in<Policy, Keys, Values>;
+  using keys_used = layout_or_stand_in<Keys>;
+  using values_used = layout_or_stand_in<Values>;
+  using base = figure_calls<Executor, policy_used, keys_used, values_used>;
   using base::arrays_;
   using base::bounds_of;
   using base::budgets_;
@@ -69,7 +74,13 @@ public:
   /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
   /// sizes.
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
-      : base(std::move(executor), policy, tensors, sizes) {}
+      : base(std::move(executor), used_policy<policy_used>(policy),
+             {used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)}, sizes) {
+    require_layout<Keys>();
+    require_layout<Values>();
+    require_whole(static_cast<Policy const*>(nullptr));
+    require_guarded_rows<Policy, Keys, Values>();
+  }
 
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
@@ -143,9 +154,9 @@ public:
 
   /// Guarded policies: goes by this guard from now on, its numbers and its probes.
   template <class Guard> status set_guard(Guard const& guard) {
-    static_assert(is_guarded<typename Policy::identify_type>::value,
+    static_assert(is_guarded<typename policy_used::identify_type>::value,
                   "kvmeld: the policy has no guard to set");
-    static_assert(std::is_same_v<Guard, typename Policy::identify_type::guard_type>,
+    static_assert(std::is_same_v<Guard, typename policy_used::identify_type::guard_type>,
                   "kvmeld: the guard is of another type than the policy's");
     if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
     policy_.identify.guard = guard;
@@ -267,7 +278,8 @@ private:
     if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
     return text;
   }
-  static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
+  static constexpr bool writes_all =
+      is_always_writable<keys_used>::value && is_always_writable<values_used>::value;
   /// f(track, bound, sum) for every track of a sequence: what it holds at most after a compression, and what its split
   /// holds and may keep. A track alone is known as length_bounds.hpp says; of several that share their budgets each may
   /// keep what the others lose.
@@ -314,8 +326,8 @@ private:
   /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
   void pad(work_list work, index_list slots) {
     sequence_phase const all{ledger_, work, executor_.stage(bounds_of(slots)).data()};
-    launch(clear_padding_phase<Keys>{all, tensors_.keys});
-    launch(clear_padding_phase<Values>{all, tensors_.values});
+    launch(clear_padding_phase<keys_used>{all, tensors_.keys});
+    launch(clear_padding_phase<values_used>{all, tensors_.values});
     launch(pad_phase{all});
     launch(pad_settle_phase{all});
     for (std::uint32_t slot : slots) {
