@@ -127,6 +127,8 @@ public:
                              shortfall fallback = shortfall::report) const {
     return held_->length_after(slot, allowed, fallback);
   }
+  std::uint32_t rounds(std::uint32_t slot) const { return held_->readings().rounds(slot); }
+  status set_rounds(std::uint32_t slot, std::uint32_t n) { return held_->set_rounds(slot, n); }
   void report_lengths(std::uint32_t slot) { held_->report_lengths(slot); }
   status request_report() { return held_->request_report(); }
   bool poll_report() { return held_->poll_report(); }
@@ -166,6 +168,7 @@ private:
     virtual bool exact(shortfall) const = 0;
     virtual limits const& sizes() const = 0;
     virtual ledger_readings& readings() = 0;
+    virtual status set_rounds(std::uint32_t, std::uint32_t) = 0;
     virtual void report_lengths(std::uint32_t) = 0;
     virtual status request_report() = 0;
     virtual bool poll_report() = 0;
@@ -213,6 +216,7 @@ private:
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
     limits const& sizes() const override { return cache.sizes(); }
     ledger_readings& readings() override { return cache; }
+    status set_rounds(std::uint32_t slot, std::uint32_t n) override { return cache.set_rounds(slot, n); }
     void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
     status request_report() override { return cache.request_report(); }
     bool poll_report() override { return cache.poll_report(); }

@@ -109,6 +109,13 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
   return {};
 }
 
+/// Rounds of later compressions are added, and their sum has to stay a number of 32 bits.
+inline std::string set_rounds(ledger_ref const& l, std::uint32_t slot, std::uint32_t n) {
+  if (std::string text = is_open("set_rounds", l, {slot}); !text.empty()) return text;
+  if (n <= 0x7fffffffu) return {};
+  return message("set_rounds: n is ", n, "; it must be at most 2147483647");
+}
+
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            bool null) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;

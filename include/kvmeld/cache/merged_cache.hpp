@@ -195,13 +195,17 @@ public:
       return true;
     }
   }
-  /// Starts Chelsea's schedule again.
-  void reset_rounds(std::uint32_t slot) {
-    if (!within("reset_rounds", slot)) return;
+  /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from 0), and those
+  /// after it go on from there. `rounds(slot)` tells it. Enqueued. Refuses slots that are not open, and n above 2^31 - 1.
+  status set_rounds(std::uint32_t slot, std::uint32_t n) {
+    if (status s = refuse([&] { return check_calls::set_rounds(facts_, slot, n); }); !s.ok()) return s;
     keep_known();
-    launch(reset_rounds_phase{{ledger_, stage({&slot, 1}), nullptr}});
-    known_.reset_rounds(slot);
+    launch(set_rounds_phase{{ledger_, stage({&slot, 1}), executor_.stage({&n, 1}).data()}});
+    known_.set_rounds(slot, n);
+    return {};
   }
+  /// Starts Chelsea's schedule again: set_rounds(slot, 0).
+  status reset_rounds(std::uint32_t slot) { return set_rounds(slot, 0); }
 
   /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included, in a
   /// format with a version and a checksum. K and V rows and block tables are the engine's to save. Waits, as `save` and
