@@ -13,8 +13,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
+/// For a threshold, and for entries of threshold::per_layer: every candidate passes.
+constexpr float everything = -2.0f;
+/// See everything: none passes.
+constexpr float nothing = 2.0f;
+
 /// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if `inclusive`, of at
 /// least theta (EMS Eq. 5). How many that are depends on the data: the budget only says whether to compress at all.
+/// Similarities lie between -1 and 1, but for rounding: a theta of `everything` or `nothing`, or any other finite number
+/// beyond them, admits all candidates or none. What is no candidate (a row that is no number; with EMS's resemblance, a pair
+/// that is not alike in both keys and values) merges under no threshold.
 struct threshold {
   float theta = 0.75f;     ///< least similarity
   bool inclusive = false;  ///< true: theta itself passes
@@ -35,8 +43,9 @@ struct threshold {
     return {0xffffffffu, order_key(theta) + (inclusive ? 0u : 1u)};
   }
   std::string problem() const {
-    if (theta >= -1.0f && theta <= 1.0f) return {};
-    return "admit::threshold.theta is " + std::to_string(theta) + "; allowed are cosines from -1 to 1";
+    if (is_finite(theta)) return {};
+    return "admit::threshold.theta is not finite; it must be a finite number, such as a cosine, everything "
+           "or nothing";
   }
 };
 
