@@ -31,6 +31,11 @@ std::string shift(ledger_ref const& l, std::uint32_t slot, position_t offset, ro
            "them; allowed "
            "are stored, and no rotation";
   }
+  if (rope.active() && rope.map != nullptr) {
+    return "shift: rope.map is given; it must be null, since keys that turn lie rotated for the positions "
+           "stored "
+           "with them";
+  }
   if (rope.active() && reads_keys<Values>::value) {
     return "shift: values are channels of the keys (latent), which would turn too; allowed is no rotation";
   }
