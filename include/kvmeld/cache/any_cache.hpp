@@ -73,6 +73,10 @@ public:
                std::uint32_t id = 0) {
     return held_->adopt(slot, slots, tokens, notes, id);
   }
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
+               std::uint32_t id = 0) {
+    return held_->adopt(slot, slots, tokens, notes, id);
+  }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
     return held_->fork(from, into, id, frozen, how);
@@ -185,6 +189,7 @@ private:
     virtual status close(std::uint32_t) = 0;
     virtual status write_pages(index_list, page_notes<> const&) = 0;
     virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_notes<> const&, std::uint32_t) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, entry_notes const&, std::uint32_t) = 0;
     virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
@@ -241,6 +246,10 @@ private:
       return cache.write_pages(slots, notes);
     }
     status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+                 std::uint32_t id) override {
+      return cache.adopt(slot, slots, tokens, notes, id);
+    }
+    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
                  std::uint32_t id) override {
       return cache.adopt(slot, slots, tokens, notes, id);
     }
