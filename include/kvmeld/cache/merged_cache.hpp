@@ -1,7 +1,6 @@
 // The cache: an engine's K and V, the ledger beside them, and a policy, as one value.
 #pragma once
 
-#include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/check_calls.hpp>
@@ -9,9 +8,9 @@
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
-#include <kvmeld/cache/figure_calls.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
 #include <kvmeld/cache/padding.hpp>
+#include <kvmeld/cache/plan_readings.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequences.hpp>
@@ -23,7 +22,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,12 +37,12 @@ inline namespace KVMELD_ABI {
 /// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
 /// with the same text; a refused call leaves the cache as it was.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public figure_calls<Executor, policy_or_stand_in<Policy, Keys, Values>,
-                                         layout_or_stand_in<Keys>, layout_or_stand_in<Values>> {
+class merged_cache : public plan_readings<Executor, policy_or_stand_in<Policy, Keys, Values>,
+                                          layout_or_stand_in<Keys>, layout_or_stand_in<Values>> {
   using policy_used = policy_or_stand_in<Policy, Keys, Values>;
   using keys_used = layout_or_stand_in<Keys>;
   using values_used = layout_or_stand_in<Values>;
-  using base = figure_calls<Executor, policy_used, keys_used, values_used>;
+  using base = plan_readings<Executor, policy_used, keys_used, values_used>;
   using base::arrays_;
   using base::bounds_of;
   using base::budgets_;
@@ -56,6 +54,7 @@ class merged_cache : public figure_calls<Executor, policy_or_stand_in<Policy, Ke
   using base::launch;
   using base::ledger_;
   using base::memory_;
+  using base::plan_work;
   using base::planned_;
   using base::policy_;
   using base::policy_name_;
@@ -69,6 +68,7 @@ class merged_cache : public figure_calls<Executor, policy_or_stand_in<Policy, Ke
   using base::within;
 
 public:
+  using base::planned_work;
   using base::shares;
 
   /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
@@ -252,18 +252,6 @@ public:
     return most;
   }
 
-  /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
-  /// (listed sequence, layer, head) with plan_scope::group or limits.budgets_over group. May be edited before `apply`.
-  plan_ref const& current_plan() const { return arrays_.workspace.plan; }
-  /// The tracks of the plan made last, in its order.
-  work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// The plan made last in words, track by track; for executors whose memory the host can read.
-  void print_plan(std::ostream& out) const {
-    for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
-      kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
-    }
-  }
-
 private:
   status save_problem(std::uint32_t slot) const {
     return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
@@ -323,10 +311,6 @@ private:
     return {};
   }
 
-  work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
-    return {list, static_cast<std::uint32_t>(sequences),
-            sizes_.scope == plan_scope::group || sizes_.budgets_over == split::group};
-  }
   /// Fills the tracks of every sequence up to the longest of what the host knows them to be.
   void pad(work_list work, index_list slots) {
     sequence_phase const all{ledger_, work, executor_.stage(bounds_of(slots)).data()};
