@@ -8,10 +8,6 @@
 struct pair_neighbours {
   static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
                         needs_keys = false;
-  std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
-  std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
   template <class Team>
   void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
     kvmeld::track_state& track = wave.state[item];

@@ -12,6 +12,7 @@
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/identify/none.hpp>
+#include <kvmeld/identify/turned.hpp>
 #include <kvmeld/layout/from_mdspan.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/overlap.hpp>

@@ -192,9 +192,9 @@ TEST_CASE("a plan with every fate, by hand: what it prints and what it does") {
   std::ostringstream text;
   cache.print_plan(text);
   CHECK(text.str() == "track (layer 0, sequence 0, head 0): 8 -> 4 entries\n"
-                      "  merge 1 (key 0.75, value 0.75) + 0 (key 0.25, value 0.25) -> slot 0\n"
-                      "  spread 2 over slots 4 to 5 (value 0.5)\n"
-                      "  share 6 (key 0.5, value 0.5) + 3 (key 0.05, value 0.5) -> slot 3\n"
+                      "  merge 0 (key 0.25, value 0.25) into 1 (key 0.75, value 0.75), then slot 0\n"
+                      "  spread 2 over 4 to 5 (value 0.5)\n"
+                      "  share 3 (key 0.05, value 0.5) into 6 (key 0.5, value 0.5), then slot 3\n"
                       "  drop 7\n"
                       "  2 entries stay as they are\n");
   cache.apply();

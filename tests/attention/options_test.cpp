@@ -23,7 +23,7 @@ namespace {
 
 // Every option drawn at random; `sinks` and `table` hold what the parameters point to.
 attention_params draw(support::dice& d, kvmeld::shape const& s, std::vector<float>& sinks,
-                      std::vector<float>& table) {
+                      std::vector<float>& table, std::vector<kvmeld::position_t>& map) {
   attention_params p;
   p.causal = d.chance(0.8);
   p.use_degree = d.chance(0.7);
@@ -49,6 +49,11 @@ attention_params draw(support::dice& d, kvmeld::shape const& s, std::vector<floa
       for (std::uint32_t i = 0; i < p.rope.pairs(s.key_dim); ++i)
         table.push_back(static_cast<float>(d.uniform()));
       p.rope.frequencies = table.data();
+    }
+    if (d.chance(0.3)) {
+      map = some_map(d);
+      p.rope.map = map.data();
+      p.rope.mapped = static_cast<std::uint32_t>(map.size());
     }
   }
   return p;
@@ -92,7 +97,8 @@ std::size_t all_options(std::uint64_t seed, double tolerance, std::uint32_t extr
   long_text<T> text(s, d);
   call<Q, Out> c(s, d, d.pick({1u, 4u, 21u}));
   std::vector<float> sinks, table;
-  attention_params const p = draw(d, s, sinks, table);
+  std::vector<kvmeld::position_t> map;
+  attention_params const p = draw(d, s, sinks, table, map);
   CAPTURE(seed);
   return compare(text.x.cache, p, d.below(2), c, d.chance(0.8), tolerance, d.pick({1u, 3u}));
 }
@@ -229,6 +235,15 @@ TEST_CASE("keys are rotated at their stored position or at their slot") {
   CHECK(product({1, 10, 100, 1000}) == Approx(-10 + 500 + 6000));
   p.rope.positions = kvmeld::rope_positions::slot;  // slot 0
   CHECK(product({1, 10, 100, 1000}) == Approx(1 + 500 + 6000));
+  // A table: slot 0 is 1 to it; position 3 is 2 as its last number, 5 + 2 behind one of two numbers, of which the last is 5.
+  kvmeld::position_t const table[] = {1, 5, 9, 2};
+  p.rope.map = table;
+  p.rope.mapped = 4;
+  CHECK(product({1, 10, 100, 1000}) == Approx(10 + 500 + 6000));
+  p.rope.positions = kvmeld::rope_positions::stored;
+  CHECK(product({1, 10, 100, 1000}) == Approx(-1 + 500 + 6000));
+  p.rope.mapped = 2;
+  CHECK(product({1, 10, 100, 1000}) == Approx(-10 + 500 + 6000));
   p.rope = {};
   CHECK(product({1, 10, 100, 1000}) == Approx(1 + 500 + 6000));
   // Frequencies by base: of four channels pair 1 turns by base^(-1/2) per position.
@@ -301,7 +316,8 @@ TEST_CASE("every option gives the same bits for any number of threads and lanes"
     long_text<float> text(s, d);
     call<float, float> const start(s, d, 20);
     std::vector<float> sinks, table;
-    attention_params p = draw(d, s, sinks, table);
+    std::vector<kvmeld::position_t> map;
+    attention_params p = draw(d, s, sinks, table, map);
     p.causal = true;
     p.window = seed % 2 == 0 ? 40 : 0;
     p.window_sinks = seed % 2 == 0 ? 4 : 0;

@@ -73,6 +73,13 @@ template <class T> double as_double(T x) {
   return static_cast<double>(kvmeld::element_traits<std::remove_const_t<T>>::to_float(x));
 }
 
+// A position map of some length: any positions, in any order.
+inline std::vector<kvmeld::position_t> some_map(support::dice& d) {
+  std::vector<kvmeld::position_t> map(d.pick({1u, 7u, 100u}));
+  for (kvmeld::position_t& p : map) p = static_cast<kvmeld::position_t>(d.below(60)) - 10;
+  return map;
+}
+
 // The reference's options for a call of the same meaning; positions and sinks are filled in per track and head.
 inline reference::attention_options options_for(kvmeld::attention_params const& p, kvmeld::shape const& s) {
   reference::attention_options o;
@@ -91,6 +98,7 @@ inline reference::attention_options options_for(kvmeld::attention_params const& 
   o.rope_factor = p.rope.factor;
   for (std::size_t i = 0; p.rope.frequencies != nullptr && i < o.rotary / 2; ++i)
     o.frequencies.push_back(static_cast<double>(p.rope.frequencies[i]));
+  if (p.rope.map != nullptr) o.map.assign(p.rope.map, p.rope.map + p.rope.mapped);
   return o;
 }
 

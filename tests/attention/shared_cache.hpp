@@ -85,8 +85,7 @@ inline reference::attention_result expected_of(kvmeld::ledger_ref const& l, kvme
       double const norm = i >= n ? static_cast<double>(l.members.norm[member]) : own > 0 ? own : 1.0;
       if (p.causal && slot + m >= n + q + 1) continue;
       if (o.window > 0 && position >= o.always && at - position >= o.window) continue;
-      reference::row key =
-          reference::rotated(keys[slot], o.rope_by_slot ? static_cast<long>(slot) : position, o);
+      reference::row key = reference::rotated(keys[slot], reference::rope_position(slot, position, o), o);
       for (double& x : key) x *= norm;
       seen_keys.push_back(key);
       seen_values.push_back(values[slot]);

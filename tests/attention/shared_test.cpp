@@ -16,6 +16,7 @@ namespace {
 struct form {
   kvmeld::attention_params params;
   std::vector<float> sinks, frequencies;
+  std::vector<kvmeld::position_t> map;
 };
 
 form some_form(dice& d, kvmeld::shape const& s) {
@@ -43,6 +44,11 @@ form some_form(dice& d, kvmeld::shape const& s) {
     } else {
       p.rope.base = 100;
       p.rope.factor = d.chance(0.5) ? 1 : 4;
+    }
+    if (d.chance(0.4)) {
+      f.map = some_map(d);
+      p.rope.map = f.map.data();
+      p.rope.mapped = static_cast<std::uint32_t>(f.map.size());
     }
   }
   return f;

@@ -139,9 +139,9 @@ TEST_CASE("identifiers and admissions configured wrongly") {
     refuses_policy(kvmerger, {"exact_budget.bisections is", std::to_string(bisections).c_str(), "1 to 64"});
   }
   auto printed = kvmeld::preset::kvmerger::paper_50();
-  for (float theta : {-1.5f, 1.25f}) {
-    printed.identify.admission.theta = theta;
-    refuses_policy(printed, {"threshold.theta is", theta < 0 ? "-1.5" : "1.25", "-1 to 1"});
+  for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7fc00000u}) {
+    printed.identify.admission.theta = kvmeld::bits_float(bits);
+    refuses_policy(printed, {"threshold.theta is not finite", "everything or nothing"});
   }
 }
 

@@ -56,8 +56,9 @@ TEST_CASE("EMS configured wrongly") {
   p = kvmeld::preset::ems::shared();
   p.select.protect = wrong;
   check_text(refusal_of_policy(p), {"select::bands.protect", "1.5", "0 to 1"});
-  check_text(refusal_of_policy(kvmeld::preset::ems::shared(quantity::entries(32), 32, 1.5f)),
-             {"threshold.theta is 1.5", "-1 to 1"});
+  check_text(refusal_of_policy(
+                 kvmeld::preset::ems::shared(quantity::entries(32), 32, kvmeld::bits_float(0x7fc00000u))),
+             {"threshold.theta is not finite"});
 }
 
 TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never fed") {

@@ -1,4 +1,4 @@
-// expect: this identifier decides by score, but the policy.s score is score::none
+// expect: this identifier decides by score, but the policy.s score has needs_attention = false
 // The pivot with the highest score needs one.
 #include <kvmeld/kvmeld.hpp>
 

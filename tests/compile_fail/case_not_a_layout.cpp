@@ -1,4 +1,4 @@
-// expect: this type is not a layout
+// expect: kvmeld: the layout has no type `element_type`
 // A bare pointer says where memory begins, not where an entry lies.
 #include <kvmeld/kvmeld.hpp>
 

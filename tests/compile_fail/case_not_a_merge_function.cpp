@@ -1,4 +1,4 @@
-// expect: this type is not a merge function
+// expect: kvmeld: the merge function has no `static constexpr bool needs_score`
 // A number is no merge function.
 #include <kvmeld/kvmeld.hpp>
 

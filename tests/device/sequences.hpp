@@ -47,7 +47,7 @@ template <class Device> void shared_beginnings(Device const& device) {
   pair.observe(1, 2);
   pair.both([](auto& c) {
     c.compress({2, 1}, kvmeld::budget::entries(33));
-    c.reset_rounds(1);
+    c.set_rounds(1, 2);
     c.append({1}, {4});
     c.commit({1}, {4});
     c.truncate(1, c.tokens(1) - 3);

@@ -54,6 +54,26 @@ std::vector<std::uint32_t> targets(support::engine_memory<float> memory, Policy 
 
 }  // namespace
 
+TEST_CASE("a threshold of everything makes one set of the list, opposite rows too, and one of nothing none") {
+  using list = std::vector<std::uint32_t>;
+  auto const memory = at_angles({0, 180, 90, 90, 200});
+  std::vector<float> const scores{1, 2, 9, 3, 4};
+  by_threshold p = with_ends<by_threshold>(0, 0);
+  float table[1] = {0.5f};
+  for (bool by_layer : {false, true}) {  // theta, and the table that calibration fills
+    auto const planned = [&](float theta) {
+      p.identify.admission.theta = by_layer ? 0.5f : theta;
+      table[0] = theta;
+      p.identify.admission.per_layer = by_layer ? table : nullptr;
+      return targets(memory, p, scores, 1);
+    };
+    CHECK(planned(kvmeld::admit::everything) == list{2, 2, 2, 2, 2});
+    CHECK(planned(-1e30f) == list{2, 2, 2, 2, 2});
+    CHECK(planned(kvmeld::admit::nothing) == list{0, 1, 2, 3, 4});
+    CHECK(planned(1e30f) == list{0, 1, 2, 3, 4});
+  }
+}
+
 TEST_CASE("the walk by hand: anchors, gaps, pivots, strictness") {
   using list = std::vector<std::uint32_t>;
   by_threshold p = with_ends<by_threshold>(0, 0);

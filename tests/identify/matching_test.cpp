@@ -107,6 +107,21 @@ TEST_CASE("edges and admissions are those of the naive loops") {
   CHECK(count.share() < 0.15);  // zero rows tie with rows that are not equal
 }
 
+TEST_CASE("a threshold of everything admits every edge, opposite rows too, and one of nothing none, equal "
+          "rows neither") {
+  using list = std::vector<std::uint32_t>;
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, 6});
+  memory.fill({0, 0, 0, 0}, 0, {{1, 0}, {-1, 0}, {0, 0}, {3, 4}, {3, 4}, {3, 4}}, support::rows(6, {0}));
+  for (bool inclusive : {false, true}) {
+    for (float all : {kvmeld::admit::everything, -1e30f})
+      CHECK(planned(memory, policy_of(0, 2, kvmeld::admit::threshold{all, inclusive}), 6, 1) ==
+            list{1, 1, 3, 3, 5, 5});
+    for (float none : {kvmeld::admit::nothing, 1e30f})
+      CHECK(planned(memory, policy_of(0, 2, kvmeld::admit::threshold{none, inclusive}), 6, 1) ==
+            list{0, 1, 2, 3, 4, 5});
+  }
+}
+
 TEST_CASE("matching by hand: ties, zero rows, a lone tail, overflowed cosines") {
   support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, 5});
   auto const targets = [&](support::rows const& keys, std::uint32_t chunk, std::uint32_t limit) {
@@ -165,8 +180,11 @@ TEST_CASE("identifiers and admissions refuse what cannot be, by name") {
         "policy: admit::top_share.schedule.alpha is 2; it must be 0 to 1");
   CHECK(kvmeld::admit::top_share{{0.5, 0, 0, -1}}.problem() ==
         "policy: admit::top_share.schedule.floor is -1; it must be 0 to 1");
-  CHECK(kvmeld::admit::threshold{1.5f}.problem() ==
-        "policy: admit::threshold.theta is 1.5; it must be -1 to 1, a cosine");
+  CHECK(kvmeld::admit::threshold{kvmeld::bits_float(0x7f800000u)}.problem() ==
+        "policy: admit::threshold.theta is inf; it must be a finite number, such as a cosine, everything or "
+        "nothing");
+  for (float theta : {kvmeld::admit::everything, kvmeld::admit::nothing, -1e30f, 1e30f})
+    CHECK(kvmeld::admit::threshold{theta}.problem() == "");
   CHECK(kvmeld::admit::exact_budget{0}.problem() ==
         "policy: admit::exact_budget.bisections is 0; it must be 1 to 64");
 }

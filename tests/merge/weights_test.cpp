@@ -235,3 +235,49 @@ TEST_CASE("gaussian refuses a sigma that is none, and two corrections at once") 
   g.fixed_sigma = 0;
   CHECK(g.problem() == "policy: merge::gaussian.fixed_sigma is 0; it must be a finite number above 0");
 }
+
+namespace {
+
+// Merge functions that promise to leave degrees out, although their weights add them.
+struct silent_mean : kvmeld::merge::average {
+  bool carries_degree() const { return false; }
+};
+struct silent_gaussian : kvmeld::merge::gaussian {
+  bool carries_degree() const { return false; }
+};
+struct silent_spread : kvmeld::merge::additive {
+  bool carries_degree() const { return false; }
+};
+
+// Every degree after a compression of 12 entries to 6 or fewer, by an engine whose attention adds no bias.
+template <class Identify, class Merge> void leaves_degrees_out(Identify identify, Merge merge) {
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, 16});
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    memory.fill({0, 0, 0, 0}, i, {{1.0f + static_cast<float>(i % 3), 1}}, {{static_cast<float>(i)}});
+  }
+  kvmeld::limits sizes;
+  sizes.bias = kvmeld::bias_support::none;
+  kvmeld::select::sinks_and_recents const ends{kvmeld::quantity::entries(0), kvmeld::quantity::entries(4)};
+  auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, ends, identify, merge}, sizes);
+  cache.open(0, 12);
+  support::set_scores(cache.ledger(), {0, 0, 0, 0}, std::vector<float>(12, 1.0f));
+  cache.compress({0}, kvmeld::budget::entries(6));
+  auto const now = cache.ref();
+  kvmeld::track const t = now.where(0, 0, 0);
+  REQUIRE(now.length(t) < 12);
+  for (std::uint32_t s = 0; s < now.length(t); ++s) {
+    CHECK(now.degree(t, s) == 1.0f);
+    CHECK(now.log_degree(t, s) == 0.0f);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a merge function that says it carries no degree carries none, whatever it weighed") {
+  every_few const sets{3, 0};
+  leaves_degrees_out(sets, silent_mean{});
+  leaves_degrees_out(sets, silent_gaussian{});
+  leaves_degrees_out(sets, kvmeld::merge::gaussian{kvmeld::merge::bandwidth::mean_l2, 5.0f, false});
+  leaves_degrees_out(kvmeld::identify::chunked_bipartite<>{4, {}}, kvmeld::merge::similarity_weighted{false});
+  leaves_degrees_out(kvmeld::identify::local_span{}, silent_spread{});
+}

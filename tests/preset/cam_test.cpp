@@ -279,6 +279,37 @@ TEST_CASE("CaM by hand: four entries become three") {
   CHECK(got.degree == std::vector<double>{1, 1, 1});
 }
 
+TEST_CASE("CaM's mask as given: what the array says for the entry's track and slot, whatever the scores") {
+  // Two heads of five entries, of which slots 0 and 1 go. Masks of head 0: none, half; of head 1: all (3 counts as 1), none
+  // (below 0). As printed, V_k + sum of M_i V_i / 3 for the three that stay.
+  kvmeld::shape const s{1, 2, 2, 1, 1, 1, 6};
+  float const nan = kvmeld::bits_float(0x7fc00000u);
+  std::vector<float> masks(std::size_t{4} * 6, 0.9f);
+  auto const track = [&](std::uint32_t head) { return kvmeld::make_track(s, 0, 1, head); };
+  auto const mask = [&](std::uint32_t head, std::uint32_t slot) -> float& {
+    return masks[std::size_t{track(head).index} * s.capacity + slot];
+  };
+  mask(0, 0) = nan;
+  mask(0, 1) = 0.5f;
+  mask(1, 0) = 3.0f;
+  mask(1, 1) = -1.0f;
+  cam::type p = cam::as_printed(cam::over_streaming_llm(kvmeld::quantity::entries(0)));
+  p.identify.mode = mask_mode::given;
+  CHECK(p.identify.problem() ==
+        "policy: identify::local_span.given is null; it must be an array of masks, because mode is given");
+  p.identify.given = masks.data();
+  support::engine_memory<float> memory(s);
+  auto cache = make_cache(memory, p);
+  cache.open(1, 5);
+  for (std::uint32_t head : {0u, 1u}) {
+    memory.fill(track(head), 0, support::rows(5, {1}), {{12}, {24}, {1}, {2}, {3}});
+    support::set_scores(cache.ledger(), track(head), {0, 9, 1, 1, 1});  // p would be 0 and 1
+  }
+  cache.compress({1}, kvmeld::budget::entries(3));
+  CHECK(support::read_track(cache.ref(), track(0)).values == reference::matrix{{5}, {6}, {7}});
+  CHECK(support::read_track(cache.ref(), track(1)).values == reference::matrix{{5}, {6}, {7}});
+}
+
 TEST_CASE("CaM with rows of NaN: they drop and never receive; the longest run of the window does") {
   // Window of six, slots 2 to 7, of which 4 is bad: runs 2 3 and 5 6 7. Slot 0 is evicted, slot 1 too but bad.
   kvmeld::shape const s{1, 1, 1, 1, 1, 1, 8};

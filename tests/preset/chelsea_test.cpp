@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <kvmeld/cache/any_cache.hpp>
+
 #include "reference/chelsea.hpp"
 #include "reference/samples.hpp"
 #include "support/random_cache.hpp"
@@ -159,6 +161,38 @@ template <class T> void compare_rounds(dice& d, std::uint32_t most, support::tal
 
 }  // namespace
 
+TEST_CASE("the step of the schedule is set: each step has its share of the middle") {
+  // r_i = 0.45 - 0.05 min(3, i) of 20 entries in one chunk: floor(9), floor(8), floor(7), floor(6) edges, then 6 for ever.
+  kvmeld::shape const s{1, 2, 1, 1, 2, 1, 20};
+  dice d(3);
+  support::engine_memory<float> memory(s);
+  memory.fill_sequence(d, 1, 0, 20, support::texture::noise);
+  auto const zero = kvmeld::quantity::entries(0);
+  auto cache =
+      make_cache(memory, chelsea::with_schedule({0.45, 0.05, 3, 0.05}, zero, zero), support::with_plan());
+  kvmeld::any_cache any(cache);
+  any.open(1, 20);
+  cache.open(1, 20);
+  std::uint32_t const removed[] = {9, 8, 7, 6, 6};
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    CAPTURE(i);
+    cache.set_rounds(1, i);
+    any.set_rounds(1, i);
+    CHECK(cache.rounds(1) == i);
+    CHECK(any.rounds(1) == i);
+    cache.plan({1}, kvmeld::budget::entries(5));
+    CHECK(cache.current_plan().new_length[0] == 20 - removed[i]);
+  }
+  cache.apply();
+  CHECK(cache.rounds(1) == 5);
+  CHECK(cache.length(0, 1, 0) == 14);
+  CHECK_THROWS_WITH(cache.set_rounds(2, 0), "set_rounds: sequence slot is 2; allowed are 0 to 1");
+  CHECK_THROWS_WITH(cache.set_rounds(0, 1), "set_rounds: sequence slot 0 is not open; open it first");
+  CHECK_THROWS_WITH(cache.set_rounds(1, 1u << 31),
+                    "set_rounds: n is 2147483648; it must be at most 2147483647");
+  CHECK(cache.rounds(1) == 5);
+}
+
 TEST_CASE("Chelsea by hand: nine edges of twenty, five of eleven, and the clipped round") {
   // 20 entries at angles 0 1, 20 22, 40 43, ...: pair k lies 20 k degrees and 20 k + k + 1 degrees, so that each A
   // (even slot) is nearest to the B behind it, k + 1 degrees away (A 9, at 180, is 10 from its B at 190; the B
@@ -310,6 +344,11 @@ TEST_CASE("Chelsea while generating: appended tokens, persisted steps, a schedul
     if (times == 3) {
       cache.reset_rounds(0);
       step = 0;
+    }
+    if (times == 4) {  // the next share is that of two rounds later
+      step += 2;
+      cache.set_rounds(0, static_cast<std::uint32_t>(step));
+      CHECK(cache.rounds(0) == step);
     }
     cache.append({0}, {20});  // two of them rejected drafts
     memory.fill_sequence(d, 0, 50, 20, support::texture::walk);

@@ -30,7 +30,16 @@ struct attention_options {
   std::size_t rotary = 0;          // channels that rotate, counted from the first
   double rope_base = 10000, rope_factor = 1;
   std::vector<double> frequencies;  // per pair, instead of base and factor
+  std::vector<long> map;            // what a position or index becomes; behind the end one more each
 };
+
+// What the key of entry `index`, stored at `position`, is rotated for.
+inline long rope_position(std::size_t index, long position, attention_options const& o) {
+  long const p = o.rope_by_slot ? static_cast<long>(index) : position;
+  if (o.map.empty()) return p;
+  long const beyond = std::max(0L, p + 1 - static_cast<long>(o.map.size()));
+  return o.map[static_cast<std::size_t>(p - beyond)] + beyond;
+}
 
 // A key as it is at position p: the pairs of channels turned, one by one, in long double.
 inline row rotated(row const& key, long p, attention_options const& o) {
@@ -56,7 +65,7 @@ inline matrix rotated(matrix const& keys, attention_options const& o) {
   matrix result = keys;
   if (o.rope == rotation::none) return result;
   for (std::size_t j = 0; j < keys.size(); ++j)
-    result[j] = rotated(keys[j], o.rope_by_slot ? static_cast<long>(j) : o.position[j], o);
+    result[j] = rotated(keys[j], rope_position(j, o.position[j], o), o);
   return result;
 }
 

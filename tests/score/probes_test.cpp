@@ -229,6 +229,34 @@ TEST_CASE("policies say what they have to be shown") {
   CHECK(kvmeld::need_of(preset::ems::shared()).when == observation::every_step);
 }
 
+TEST_CASE(
+    "scores that the caller has are handed in as a row: the best of them stay, NaN ranks below all numbers") {
+  // Two query heads per KV head, whose rows are averaged: (6, 2, ...) and (2, 2, ...) score (4, 2, ...).
+  kvmeld::shape const s{1, 1, 1, 2, 1, 1, 8};
+  support::engine_memory<float> memory(s);
+  float const nan = kvmeld::bits_float(0x7fc00000u);
+  kvmeld::select::top const best{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0),
+                                 kvmeld::quantity::rest_of_budget()};
+  auto const kept = [&](std::vector<float> const& rows, std::uint32_t budget) {
+    auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, best,
+                                                   kvmeld::identify::zero_class{}, kvmeld::merge::drop{}});
+    cache.open(0, 6);
+    std::uint32_t const layer = 0, slot = 0;
+    auto const scores = kvmeld::rows_by_head<float const>(rows.data(), 1, 2, 6);
+    cache.observe_rows({layer, slot, 1}, scores);
+    cache.compress({0}, kvmeld::budget::entries(budget));
+    std::vector<int> out;
+    auto const now = cache.ref();
+    kvmeld::track const t = now.where(0, 0, 0);
+    for (std::uint32_t i = 0; i < now.length(t); ++i) out.push_back(now.position(t, i));
+    return out;
+  };
+  CHECK(kept({6, 2, 9, 1, 0, 70, /**/ 2, 2, 1, 3, 0, 80}, 3) == std::vector<int>{0, 2, 5});
+  // Negative numbers are numbers.
+  CHECK(kept({-1, -2, -3, -4, -5, -6, /**/ -1, -2, -3, -4, -5, -6}, 2) == std::vector<int>{0, 1});
+  CHECK(kept({nan, -9, -8, nan, -7, -6, /**/ 0, -9, -8, 0, -7, -6}, 4) == std::vector<int>{1, 2, 4, 5});
+}
+
 TEST_CASE("refusals of probes") {
   kvmeld::shape const s{1, 1, 1, 1, 4, 4, 16};
   support::engine_memory<float> memory(s);

@@ -137,6 +137,20 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   CHECK(far.length_bound(2) == 70);
   CHECK(far.length_bound(0) == near.longest(0));
   CHECK(far.rounds(0) == near.rounds(0));
+  // The step of a schedule, which the host knows at once and the device from then on.
+  near.close(2);
+  near.open(2, 70);
+  both([](auto& c) {
+    c.set_rounds(2, 7);
+    CHECK(c.rounds(2) == 7);
+  });
+  far.request_report();
+  arrive();
+  CHECK(far.rounds(2) == 7);
+  both([](auto& c) { c.compress({2}, budget::entries(30)); });
+  far.report_lengths(2);
+  CHECK(near.rounds(2) > 7);
+  CHECK(far.rounds(2) == near.rounds(2));
 }
 
 TEST_CASE("whatever the host believes, entries stay in their track") {

@@ -274,6 +274,78 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
   }
 }
 
+namespace {
+
+// The first three entries of four tracks, whose degrees and positions come from arrays [layer][head][3].
+template <class Cache> void begins_with_degrees(Cache& cache) {
+  std::vector<float> const degree{3, 1, 2, /**/ 1, 5, 1, /**/ 4, 4, 0, /**/ 2, 2, 2};
+  std::vector<kvmeld::position_t> const position{2, 3, 5, /**/ 0, 5, 6, /**/ 3, 7, 9, /**/ 1, 3, 5};
+  cache.adopt(1, 3, 8, kvmeld::entry_notes{degree.data(), position.data(), {6, 3}}, 4);
+  cache.report_lengths(1);
+  CHECK(cache.tokens(1) == 8);
+  CHECK(cache.compressed_at(1) == 8);
+  for (std::uint32_t layer : {0u, 1u}) {
+    for (std::uint32_t head : {0u, 1u})
+      CHECK(cache.length(layer, 1, head) == (layer == 1 && head == 0 ? 2 : 3));
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a sequence begins with degrees and positions from arrays, and goes on as if it had merged them itself") {
+  kvmeld::shape const s{2, 2, 2, 1, 2, 1, 8};
+  support::engine_memory<float> memory(s), far_memory(s), any_memory(s);
+  auto const values = [](std::uint32_t i) { return std::vector<float>{10.0f * static_cast<float>(i + 1)}; };
+  support::for_tracks(s, 1, [&](kvmeld::track t) {
+    for (auto* m : {&memory, &far_memory, &any_memory})
+      m->fill(t, 0, {{1, 0}, {1, 0}, {0, 1}, {0, 1}}, {values(0), values(1), values(2), values(3)});
+  });
+  kvmeld::policy const pairs{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(1)},
+      kvmeld::identify::chunked_bipartite<kvmeld::admit::exact_budget>{2, {}},
+      kvmeld::merge::degree_weighted{}};
+  auto near = support::make_cache(memory, pairs);
+  begins_with_degrees(near);
+  auto const now = near.ref();
+  kvmeld::track const first = now.where(0, 1, 0), last = now.where(1, 1, 1);
+  CHECK(now.degree(first, 0) == 3.0f);
+  CHECK(now.log_degree(now.where(0, 1, 1), 1) == doctest::Approx(std::log(5.0)));
+  CHECK(now.position(first, 2) == 5);
+  CHECK(now.position(last, 1) == 3);
+  // Slots 0 and 1 become one: (3 * 10 + 1 * 20) / 4 with degree 4 and the position of the target; (2 * 10 + 2 * 20) / 4 with 4.
+  near.compress({1}, budget::entries(2));
+  CHECK(memory.values[0 + s.capacity * (2 * 1)] == doctest::Approx(12.5));
+  CHECK(now.degree(first, 0) == 4.0f);
+  CHECK(now.position(first, 0) == 3);
+  CHECK(now.degree(last, 0) == 4.0f);
+  CHECK(now.position(last, 0) == 3);
+  CHECK(now.degree(last, 1) == 2.0f);
+  CHECK(now.length(now.where(1, 1, 0)) == 2);  // was within its budget
+  near.append({1}, {1});
+  CHECK(now.position(first, 2) == 8);
+  CHECK(now.degree(first, 2) == 1.0f);
+
+  // One row for all tracks, on any cache and where the host cannot look.
+  kvmeld::any_cache any(support::make_cache(any_memory, pairs));
+  begins_with_degrees(any);
+  kvmeld::merged_cache far{support::fenced_executor(), pairs, far_memory.tensors(), kvmeld::limits{s}};
+  begins_with_degrees(far);
+  std::vector<float> const degree{2, 7};
+  std::vector<kvmeld::position_t> const position{4, 9};
+  kvmeld::entry_notes const common{degree.data(), position.data()};
+  any.adopt(0, 2, 20, common);
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    CHECK(any.ledger().degree[any.ledger().at(t, 1)] == 7.0f);
+    CHECK(any.ledger().position[any.ledger().at(t, 1)] == 9);
+  });
+  kvmeld::entry_notes none = common;
+  none.degree = nullptr;
+  CHECK_THROWS_WITH(any.adopt(1, 2, 20, none),
+                    "adopt: degree is null; it must be an array, one number per entry");
+}
+
 TEST_CASE("what cannot be noted or adopted") {
   pool p;
   support::dice d(1);

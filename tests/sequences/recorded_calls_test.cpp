@@ -89,7 +89,9 @@ public:
       if (first || d_.chance(0.8)) slots.push_back(q);
     }
     for (std::uint32_t& n : table) n = first ? 16 : d_.between(least, 60);
+    std::uint32_t const slot = d_.pick(base::opened()), step = d_.below(4);
     auto const calls = [&](auto& c) {
+      c.set_rounds(slot, step);
       if (first || d_other_) {
         c.compress(slots, budget::per_track(table.data()), fallback);
       } else {

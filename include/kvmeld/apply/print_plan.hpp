@@ -14,7 +14,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Prints the plan of one track: its lengths, every set with its weights, spreads, and what is dropped. Host only;
-/// entries that just stay are counted, not listed. Linear in the track's length.
+/// entries that just stay are counted, not listed. Entries are named by their slots before the plan; "then slot 3" is where
+/// a set's result lies after it. Linear in the track's length.
 inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std::uint32_t item) {
   std::uint32_t const n = plan.old_length[item];
   out << "track (layer " << where.layer << ", sequence " << where.sequence << ", head " << where.kv_head
@@ -34,8 +35,8 @@ inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
     if (plan.what[i] == fate::spread) {
-      out << "  spread " << s << " over slots " << plan.target[i] << " to "
-          << plan.target[i] + plan.span[i] - 1 << " (value " << plan.value_weight[i] << ")\n";
+      out << "  spread " << s << " over " << plan.target[i] << " to " << plan.target[i] + plan.span[i] - 1
+          << " (value " << plan.value_weight[i] << ")\n";
     }
     if (plan.what[i] != fate::keep) continue;
     if (sources[s].empty()) {
@@ -43,12 +44,13 @@ inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std
       continue;
     }
     out << "  " << (plan.what[plan.at(item, sources[s][0])] == fate::share ? "share " : "merge ");
-    weights(s);
     for (slot_t source : sources[s]) {
-      out << " + ";
+      if (source != sources[s].front()) out << " + ";
       weights(source);
     }
-    out << " -> slot " << plan.new_slot[i] << "\n";
+    out << " into ";
+    weights(s);
+    out << ", then slot " << plan.new_slot[i] << "\n";
   }
   if (!dropped.empty()) {
     out << "  drop";

@@ -144,10 +144,10 @@ private:
     std::uint32_t const dk = cache.keys.channels();
     rope_params by_position = params.rope;
     by_position.positions = rope_positions::stored;
-    bool const by_slot = params.rope.positions == rope_positions::slot;
+    by_position.map = nullptr;
     auto const rotate = [&](std::uint32_t tokens, auto slot_of, auto position_of) {
       team.for_each(tokens, [&](std::uint32_t i) {
-        position[i] = by_slot ? static_cast<position_t>(begin + slot_of(i)) : position_of(i);
+        position[i] = params.rope.turned_for(begin + slot_of(i), position_of(i));
       });
       team.for_each(tokens * dk,
                     [&](std::uint32_t n) { rotated[n] = k[std::size_t{slot_of(n / dk)} * dk + n % dk]; });

@@ -92,6 +92,10 @@ public:
                std::uint32_t id = 0) {
     return ask([&](interface& held) { return held.adopt(slot, slots, tokens, notes, id); });
   }
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
+               std::uint32_t id = 0) {
+    return held_->adopt(slot, slots, tokens, notes, id);
+  }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {
     return ask([&](interface& held) { return held.fork(from, into, id, frozen, how); });
@@ -183,6 +187,12 @@ public:
   bool figures_ready() {
     return ask([&](interface& held) { return held.figures_ready(); });
   }
+  std::uint32_t rounds(std::uint32_t slot) const {
+    return ask([&](interface& held) { return held.readings().rounds(slot); });
+  }
+  status set_rounds(std::uint32_t slot, std::uint32_t n) {
+    return ask([&](interface& held) { return held.set_rounds(slot, n); });
+  }
   live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
     return ask([&](interface& held) { return held.figures(layer, slot, kv_head); });
   }
@@ -240,6 +250,7 @@ private:
     virtual bool exact(shortfall) const = 0;
     virtual limits const& sizes() const = 0;
     virtual ledger_readings& readings() = 0;
+    virtual status set_rounds(std::uint32_t, std::uint32_t) = 0;
     virtual void report_lengths(std::uint32_t) = 0;
     virtual status request_report() = 0;
     virtual bool poll_report() = 0;
@@ -256,6 +267,7 @@ private:
     virtual status close(std::uint32_t) = 0;
     virtual status write_pages(index_list, page_notes<> const&) = 0;
     virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_notes<> const&, std::uint32_t) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, entry_notes const&, std::uint32_t) = 0;
     virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
@@ -289,6 +301,7 @@ private:
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
     limits const& sizes() const override { return cache.sizes(); }
     ledger_readings& readings() override { return cache; }
+    status set_rounds(std::uint32_t slot, std::uint32_t n) override { return cache.set_rounds(slot, n); }
     void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
     status request_report() override { return cache.request_report(); }
     bool poll_report() override { return cache.poll_report(); }
@@ -313,6 +326,10 @@ private:
       return cache.write_pages(slots, notes);
     }
     status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
+                 std::uint32_t id) override {
+      return cache.adopt(slot, slots, tokens, notes, id);
+    }
+    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
                  std::uint32_t id) override {
       return cache.adopt(slot, slots, tokens, notes, id);
     }

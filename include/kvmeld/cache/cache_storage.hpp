@@ -4,7 +4,6 @@
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/cache/check_construction.hpp>
-#include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/ledger_readings.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/part_traits.hpp>
@@ -42,10 +41,6 @@ public:
   /// As merged_cache.
   cache_storage(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
       : executor_(std::move(executor)), policy_(policy), tensors_(tensors), sizes_(sizes) {
-    require_layout<Keys>();
-    require_layout<Values>();
-    require_policy<typename Policy::score_type, typename Policy::select_type, typename Policy::identify_type,
-                   typename Policy::merge_type>();
     construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());

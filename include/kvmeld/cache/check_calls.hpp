@@ -133,6 +133,13 @@ inline std::string commit(ledger_ref const& l, index_list slots, index_list acce
   return {};
 }
 
+/// Rounds of later compressions are added, and their sum has to stay a number of 32 bits.
+inline std::string set_rounds(ledger_ref const& l, std::uint32_t slot, std::uint32_t n) {
+  if (std::string text = is_open("set_rounds", l, {slot}); !text.empty()) return text;
+  if (n <= 0x7fffffffu) return {};
+  return refusal("set_rounds", "n", n, "at most 2147483647");
+}
+
 /// `null` is the name of rows that were not given, or null; `readable` says that the host can read the parameters' arrays.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            char const* null, bool readable) {

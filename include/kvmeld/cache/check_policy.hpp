@@ -3,36 +3,102 @@
 
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/guard/launches.hpp>
+#include <kvmeld/guard/measure_set.hpp>
+#include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/zero_class.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/strided.hpp>
+#include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/score/none.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
+#include <kvmeld/select/sinks_and_recents.hpp>
+
+#include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// Whether an identifier's admission, if it has one, is one.
+template <class Identify> constexpr bool admission_is_whole() {
+  if constexpr (has_admission<Identify>::value) {
+    return missing_in_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>> == -1;
+  } else {
+    return true;
+  }
+}
+/// Whether an identifier's guard, if it has one, is one.
+template <class Identify> constexpr bool guard_is_known() {
+  if constexpr (is_guarded<Identify>::value) {
+    return guard::is_guard<typename Identify::guard_type>::value;
+  } else {
+    return true;
+  }
+}
+
+/// Whether a type is a kvmeld::policy of four parts that are what they should be.
+template <class Policy> struct is_policy : std::false_type {};
+template <class Score, class Select, class Identify, class Merge>
+struct is_policy<policy<Score, Select, Identify, Merge>>
+    : std::bool_constant<is_score<Score>::value && is_selector<Select>::value &&
+                         is_identifier<Identify>::value && is_merge_function<Merge>::value &&
+                         admission_is_whole<Identify>() && guard_is_known<Identify>()> {};
+
+/// Whether a policy's guard, if it has one, can tell what storing does to a row of these layouts.
+template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows() {
+  if constexpr (is_policy<Policy>::value && is_layout<Keys>::value && is_layout<Values>::value) {
+    return !is_guarded<typename Policy::identify_type>::value ||
+           (guard::rounds_elements<Keys>::value && guard::rounds_elements<Values>::value);
+  } else {
+    return true;
+  }
+}
+
+/// The policy, or a sound one in place of a policy that is refused, so that the refusal is the only error of a compiler.
+template <class Policy, class Keys, class Values>
+using policy_or_stand_in =
+    std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,
+                       policy<score::none, select::sinks_and_recents, identify::zero_class, merge::drop>>;
+/// The same of a layout.
+template <class Layout>
+using layout_or_stand_in = std::conditional_t<is_layout<Layout>::value, Layout, strided<float>>;
+
+/// `given`, or what stands for it.
+template <class Used, class Given> Used used_policy([[maybe_unused]] Given const& given) {
+  if constexpr (std::is_same_v<Used, Given>) {
+    return given;
+  } else {
+    return Used{};
+  }
+}
+/// The same of a layout.
+template <class Used, class Given> Used used_layout([[maybe_unused]] Given const& given) {
+  if constexpr (std::is_same_v<Used, Given>) {
+    return given;
+  } else {
+    return Used{nullptr, cache_strides{}, shape{}, 1};
+  }
+}
+
 /// Instantiated with a policy's parts, so that the compiler's note names the offending type.
 template <class Score, class Select, class Identify, class Merge> constexpr void require_policy() {
-  static_assert(
-      is_score<Score>::value,
-      "kvmeld: this type is not a score: it must be trivially copyable and have needs_attention, channels(), "
-      "update(channel, window_rows, rows), next_window(window_rows, rows) and "
-      "evaluate(team, ledger, track, length, out)");
-  static_assert(is_selector<Select>::value,
-                "kvmeld: this type is not a selector: it must be trivially copyable and have "
-                "pinned(length, limit, frozen) and assign(team, wave, item, pins)");
-  static_assert(
-      is_identifier<Identify>::value,
-      "kvmeld: this type is not an identifier: it must be trivially copyable and have repeats, meets_budget, "
-      "needs_score, makes_sets, needs_keys, tiles(shape), scratch_bytes(shape, lanes), "
-      "propose(team, wave, keys, tile) and admit(team, wave, item, round)");
-  static_assert(
-      is_merge_function<Merge>::value,
-      "kvmeld: this type is not a merge function: it must be trivially copyable and have needs_score, "
-      "cooperative, carries_degree(), scratch_bytes(shape, lanes) and weigh(...)");
-  if constexpr (is_score<Score>::value && is_selector<Select>::value && is_identifier<Identify>::value &&
-                is_merge_function<Merge>::value &&
+  require_score<Score>();
+  require_selector<Select>();
+  if constexpr (admission_is_whole<Identify>()) {
+    require_identifier<Identify>();
+  } else {
+    require_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>>();
+  }
+  require_merge_function<Merge>();
+  static_assert(guard_is_known<Identify>(),
+                "kvmeld: the guard is neither guard::certified nor guard::probed");
+  if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
                 !(has_run_time_traits<Identify>::value || has_run_time_traits<Merge>::value ||
                   has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
     constexpr score_traits s = static_score_traits<Score>();
@@ -40,7 +106,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     constexpr identify_traits i = static_identify_traits<Identify>();
     constexpr merge_traits m = static_merge_traits<Merge>();
     static_assert(
-        composes::something_to_weigh(i, m),
+        composes::something_to_weigh(i, m) || is_guarded<Identify>::value,  // see below
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
     static_assert(
         composes::spans_have_spreading(i, m),
@@ -77,13 +143,37 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
                     "kvmeld: a guard needs five channels beside the score's, of eight, and a score whose "
                     "channels are known at compile time");
     }
-    static_assert(s.needs_attention || !l.needs_score,
-                  "kvmeld: this selector ranks entries by score, but the policy's score is score::none");
+    static_assert(
+        s.needs_attention || !l.needs_score,
+        "kvmeld: this selector ranks entries by score, but the policy's score has needs_attention = "
+        "false, as score::none has");
     static_assert(s.needs_attention || !i.needs_score,
-                  "kvmeld: this identifier decides by score, but the policy's score is score::none");
+                  "kvmeld: this identifier decides by score, but the policy's score has needs_attention = "
+                  "false, as score::none has");
     static_assert(s.needs_attention || !m.needs_score,
-                  "kvmeld: this merge function weighs by score, but the policy's score is score::none");
+                  "kvmeld: this merge function weighs by score, but the policy's score has needs_attention = "
+                  "false, as score::none has");
   }
+}
+
+/// Refuses a guard over rows that it cannot see to.
+template <class Policy, class Keys, class Values> constexpr void require_guarded_rows() {
+  static_assert(
+      guard_sees_rows<Policy, Keys, Values>(),
+      "kvmeld: a guard has to know what storing does to a row: its layouts must be those whose elements are "
+      "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
+}
+
+/// As require_policy, of a whole one.
+template <class Score, class Select, class Identify, class Merge>
+constexpr void require_whole(policy<Score, Select, Identify, Merge> const*) {
+  require_policy<Score, Select, Identify, Merge>();
+}
+/// The same of what is none.
+template <class Policy> constexpr void require_whole(Policy const*) {
+  static_assert(
+      is_policy<Policy>::value,
+      "kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function");
 }
 
 }  // namespace KVMELD_ABI

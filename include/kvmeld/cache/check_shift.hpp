@@ -31,6 +31,10 @@ std::string shift(ledger_ref const& l, std::uint32_t slot, position_t offset, ro
         "shift", "rope.positions", "rope_positions::slot",
         "rope_positions::stored, because keys that turn lie rotated for the positions stored with them");
   }
+  if (rope.active() && rope.map != nullptr) {
+    return refusal("shift", "rope.map", "given",
+                   "null, because keys that turn lie rotated for the positions stored with them");
+  }
   if (rope.active() && reads_keys<Values>::value) {
     return refusal("shift", "rope.pairing", "a rotation",
                    "rope_pairing::none, because values are channels of the keys (latent) and would turn too");

@@ -168,8 +168,8 @@ public:
     known_[into] = known_[from];
     note(into, since::replaced);
   }
-  void reset_rounds(std::uint32_t sequence) {
-    words_of(sequence)[sequence_word::rounds] = 0;
+  void set_rounds(std::uint32_t sequence, std::uint32_t n) {
+    words_of(sequence)[sequence_word::rounds] = n;
     note(sequence, since::shrunk);
   }
 

@@ -74,7 +74,7 @@ public:
   }
   /// True when the bound on the sequence's longest track has reached the trigger.
   bool due(std::uint32_t slot, trigger t) const { return t.due(length_bound(slot)); }
-  /// Chelsea's step counter (Chelsea section 4: i in r_i); `reset_rounds` starts its schedule again.
+  /// Chelsea's step counter (Chelsea section 4: i in r_i); `set_rounds` sets it.
   std::uint32_t rounds(std::uint32_t slot) const {
     return within("rounds", slot) ? facts_.sequence_state(slot, sequence_word::rounds) : 0;
   }

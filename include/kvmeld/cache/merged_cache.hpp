@@ -1,16 +1,16 @@
 // The cache: an engine's K and V, the ledger beside them, and a policy, as one value.
 #pragma once
 
-#include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
-#include <kvmeld/cache/figure_calls.hpp>
 #include <kvmeld/cache/length_bounds.hpp>
 #include <kvmeld/cache/padding.hpp>
+#include <kvmeld/cache/plan_readings.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
 #include <kvmeld/cache/sequences.hpp>
@@ -23,7 +23,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,8 +41,12 @@ inline namespace KVMELD_ABI {
 /// Missing memory of the executor is a refusal; missing memory of the host's heap is std::bad_alloc.
 /// Moving a cache allocates nothing; the cache that was moved from refuses its calls.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
-  using base = figure_calls<Executor, Policy, Keys, Values>;
+class merged_cache : public plan_readings<Executor, policy_or_stand_in<Policy, Keys, Values>,
+                                          layout_or_stand_in<Keys>, layout_or_stand_in<Values>> {
+  using policy_used = policy_or_stand_in<Policy, Keys, Values>;
+  using keys_used = layout_or_stand_in<Keys>;
+  using values_used = layout_or_stand_in<Values>;
+  using base = plan_readings<Executor, policy_used, keys_used, values_used>;
   using base::arrays_;
   using base::bounds;
   using base::bounds_;
@@ -58,6 +61,7 @@ class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
   using base::launch_all;
   using base::ledger_;
   using base::memory_;
+  using base::plan_work;
   using base::planned_;
   using base::policy_;
   using base::policy_name_;
@@ -72,12 +76,19 @@ class merged_cache : public figure_calls<Executor, Policy, Keys, Values> {
 
 public:
   using base::append;
+  using base::planned_work;
   using base::shares;
 
   /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
   /// sizes.
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
-      : base(std::move(executor), policy, tensors, sizes) {}
+      : base(std::move(executor), used_policy<policy_used>(policy),
+             {used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)}, sizes) {
+    require_layout<Keys>();
+    require_layout<Values>();
+    require_whole(static_cast<Policy const*>(nullptr));
+    require_guarded_rows<Policy, Keys, Values>();
+  }
 
   /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
   /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
@@ -159,9 +170,9 @@ public:
 
   /// Guarded policies: goes by this guard from now on, its numbers and its probes.
   template <class Guard> status set_guard(Guard const& guard) {
-    static_assert(is_guarded<typename Policy::identify_type>::value,
+    static_assert(is_guarded<typename policy_used::identify_type>::value,
                   "kvmeld: the policy has no guard to set");
-    static_assert(std::is_same_v<Guard, typename Policy::identify_type::guard_type>,
+    static_assert(std::is_same_v<Guard, typename policy_used::identify_type::guard_type>,
                   "kvmeld: the guard is of another type than the policy's");
     if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
     policy_.identify.guard = guard;
@@ -200,13 +211,18 @@ public:
       return true;
     }
   }
-  /// Starts Chelsea's schedule again.
-  void reset_rounds(std::uint32_t slot) {
-    if (!within("reset_rounds", slot)) return;
+  /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from 0), and those
+  /// after it go on from there. `rounds(slot)` tells it. Enqueued. Refuses slots that are not open, and n above 2^31 - 1.
+  status set_rounds(std::uint32_t slot, std::uint32_t n) {
+    if (status s = refuse([&] { return check_calls::set_rounds(facts_, slot, n); }); !s.ok()) return s;
     keep_known();
-    if (launch_all("reset_rounds", reset_rounds_phase{{ledger_, stage({&slot, 1}), nullptr}}).ok())
-      known_.reset_rounds(slot);
+    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&n, 1}).data()};
+    if (status s = launch_all("set_rounds", set_rounds_phase{all}); !s.ok()) return s;
+    known_.set_rounds(slot, n);
+    return {};
   }
+  /// Starts Chelsea's schedule again: set_rounds(slot, 0).
+  status reset_rounds(std::uint32_t slot) { return set_rounds(slot, 0); }
 
   /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included, in a
   /// format with a version and a checksum. K and V rows and block tables are the engine's to save. Waits, as `save` and
@@ -257,18 +273,6 @@ public:
     return most;
   }
 
-  /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
-  /// (listed sequence, layer, head) with plan_scope::group or limits.budgets_over group. May be edited before `apply`.
-  plan_ref const& current_plan() const { return arrays_.workspace.plan; }
-  /// The tracks of the plan made last, in its order.
-  work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// The plan made last in words, track by track; for executors whose memory the host can read.
-  void print_plan(std::ostream& out) const {
-    for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
-      kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
-    }
-  }
-
 private:
   status save_problem(std::uint32_t slot) const {
     return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
@@ -317,7 +321,8 @@ private:
     }
     return {};
   }
-  static constexpr bool writes_all = is_always_writable<Keys>::value && is_always_writable<Values>::value;
+  static constexpr bool writes_all =
+      is_always_writable<keys_used>::value && is_always_writable<values_used>::value;
   /// f(track, bound, sum) for every track of a sequence: what it holds at most after a compression, and what its split
   /// holds and may keep. A track alone is known as length_bounds.hpp says; of several that share their budgets each may
   /// keep what the others lose.
@@ -357,10 +362,6 @@ private:
     return {};
   }
 
-  work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
-    return {list, static_cast<std::uint32_t>(sequences),
-            sizes_.scope == plan_scope::group || sizes_.budgets_over == split::group};
-  }
   /// What a compression enqueues.
   struct launch_counts {
     std::uint32_t rounds;         ///< at most; where launches are immediate, as many as it takes
@@ -410,8 +411,8 @@ private:
     if constexpr (is_immediate<Executor>::value) {
       for (std::size_t i = 0; i < slots.size(); ++i) bounds_[i] = this->longest(slots[i]);
     }
-    launch(clear_padding_phase<Keys>{all, tensors_.keys});
-    launch(clear_padding_phase<Values>{all, tensors_.values});
+    launch(clear_padding_phase<keys_used>{all, tensors_.keys});
+    launch(clear_padding_phase<values_used>{all, tensors_.values});
     launch(pad_phase{all});
     launch(pad_settle_phase{all});
   }

@@ -61,7 +61,8 @@ public:
   }
 
   /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
-  /// where entries are shared, members follow the slots.
+  /// where entries are shared, members follow the slots. Any other scores, too (docs/observing.md): the numbers are added as they
+  /// are, and neither negative ones nor NaN are refused.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
                       probe_rows probes = {}) {

@@ -36,6 +36,33 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_no
   }
 };
 
+/// Where entry_notes lie: one row of entries per layer and head, or one for all of them.
+struct entry_places {
+  std::int64_t layer_stride = 0, head_stride = 0;  ///< in entries; 0: layers or heads have them in common
+
+  /// Index of an entry's number.
+  KVMELD_HD std::int64_t at(track where, slot_t slot) const {
+    return std::int64_t{where.layer} * layer_stride + std::int64_t{where.kv_head} * head_stride +
+           std::int64_t{slot};
+  }
+  /// As page_places: all that was asked for is there.
+  KVMELD_HD std::uint32_t covered(track, std::uint32_t slots, std::uint32_t) const { return slots; }
+};
+
+/// Degrees and positions of the entries that a sequence begins with, without pages: for `adopt`. The engine owns the arrays, in
+/// memory that phases can read.
+struct entry_notes {
+  float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
+  position_t const* position = nullptr;  ///< token position of each entry
+  entry_places places{};                 ///< where those of a track begin
+
+  std::string problem(char const* call) const {
+    if (degree == nullptr) return refusal(call, "degree", "null", "an array, one number per entry");
+    if (position == nullptr) return refusal(call, "position", "null", "an array, one number per entry");
+    return {};
+  }
+};
+
 /// Writes the entries of every track, and degree 0 behind them up to the end of the pages of `count` slots.
 template <class Notes> struct write_pages_phase : sequence_phase {
   Notes notes;
@@ -114,7 +141,7 @@ std::string adopt(ledger_ref const& l, std::uint32_t slot, std::uint32_t held, s
   }
   if (std::string text = tokens_fit("adopt", "tokens", tokens, 0); !text.empty()) return text;
   if (l.padded || tokens >= held) return {};
-  return refusal("adopt", "tokens", tokens, "at least ", held, ", the entries that the pages may hold");
+  return refusal("adopt", "tokens", tokens, "at least ", held, ", the entries that the notes may hold");
 }
 
 }  // namespace check_calls

@@ -72,14 +72,16 @@ public:
   /// with, or fewer for a beginning, and `tokens` the tokens seen: the next position. Lengths, degrees and positions are those
   /// of the notes; on devices the host has bounds until the next report. Scores begin anew, and `truncate` cannot go back
   /// behind `tokens`. Enqueued. Refuses policies that share entries.
-  template <class Entry, class Index>
-  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens,
-               page_notes<Entry, Index> const& notes, std::uint32_t id = 0) {
+  /// `notes` are page_notes, or entry_notes where degrees and positions lie in plain arrays: of the first `slots` entries of
+  /// every track.
+  template <class Notes>
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, Notes const& notes,
+               std::uint32_t id = 0) {
     auto const problem = [&] { return check_calls::adopt(facts_, slot, slots, tokens, notes); };
     if (status s = refuse_once("adopt", problem); !s.ok()) return s;
     sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&slots, 1}).data()};
-    if (status s = launch_all("adopt", open_phase{all, 0, id},
-                              adopt_phase<page_notes<Entry, Index>>{all, notes, tokens}, first_figures(all));
+    if (status s = launch_all("adopt", open_phase{all, 0, id}, adopt_phase<Notes>{all, notes, tokens},
+                              first_figures(all));
         !s.ok())
       return s;
     forget_plan_of(slot);

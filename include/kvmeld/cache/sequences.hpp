@@ -142,9 +142,10 @@ struct close_phase : sequence_phase {
   }
 };
 
-struct reset_rounds_phase : sequence_phase {
+struct set_rounds_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (leads(t) && team.lane() == 0) ledger.sequence_state(t.where.sequence, sequence_word::rounds) = 0;
+    if (leads(t) && team.lane() == 0)
+      ledger.sequence_state(t.where.sequence, sequence_word::rounds) = count_of(t);
   }
 };
 

@@ -26,23 +26,24 @@
 #endif
 
 // Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the linker
-// would keep an arbitrary one of them; under different inline namespaces each object keeps its own.
+// would keep an arbitrary one of them; under different inline namespaces each object keeps its own. The name is part of
+// every type that a compiler prints: version, then a letter for each of the three that is not the default.
 #if defined(__FAST_MATH__)
-#define KVMELD_ABI_MATH fast
+#define KVMELD_ABI_MATH f
 #else
-#define KVMELD_ABI_MATH exact
+#define KVMELD_ABI_MATH
 #endif
 #if KVMELD_EXCEPTIONS
-#define KVMELD_ABI_ERRORS throws
+#define KVMELD_ABI_ERRORS
 #else
-#define KVMELD_ABI_ERRORS returns
+#define KVMELD_ABI_ERRORS r
 #endif
 #if defined(_OPENMP)
-#define KVMELD_ABI_THREADS openmp
+#define KVMELD_ABI_THREADS o
 #else
-#define KVMELD_ABI_THREADS serial
+#define KVMELD_ABI_THREADS
 #endif
-#define KVMELD_ABI_JOIN(major, minor, a, b, c) v##major##_##minor##_##a##_##b##_##c
+#define KVMELD_ABI_JOIN(major, minor, a, b, c) v##major##_##minor##a##b##c
 #define KVMELD_ABI_EXPAND(major, minor, a, b, c) KVMELD_ABI_JOIN(major, minor, a, b, c)
 #define KVMELD_ABI                                                                                           \
   KVMELD_ABI_EXPAND(KVMELD_VERSION_MAJOR, KVMELD_VERSION_MINOR, KVMELD_ABI_MATH, KVMELD_ABI_ERRORS,          \

@@ -24,6 +24,7 @@ enum class rope_positions : std::uint8_t { stored, slot };
 
 /// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p turns by
 /// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the engine.
+/// `map` makes p any function of the position stored with a token, or of its slot (EMS section 4.2 leaves it open).
 struct rope_params {
   rope_pairing pairing = rope_pairing::none;          ///< none: keys are used as they lie
   rope_positions positions = rope_positions::stored;  ///< what a key is rotated for
@@ -32,7 +33,19 @@ struct rope_params {
   double factor = 1.0;                                ///< linear scaling: positions are divided by it
   float const* frequencies =
       nullptr;  ///< [rotary_dim / 2] radians per position instead of base and factor, or null
+  /// [mapped] or null: a key of position p (`positions` says which) is rotated for map[p]; behind the table's end positions go
+  /// on one by one, so that a table of one number is an offset. In memory that phases can read. Entries and members of shared
+  /// entries alike; windows and causality go by stored positions as ever.
+  position_t const* map = nullptr;
+  std::uint32_t mapped = 0;  ///< positions in the table
 
+  /// The position that the key of a token in `slot` is rotated for, `stored` being the one stored with it.
+  KVMELD_HD position_t turned_for(slot_t slot, position_t stored) const {
+    position_t const p = positions == rope_positions::slot ? static_cast<position_t>(slot) : stored;
+    if (map == nullptr || p < 0) return p;
+    auto const last = static_cast<position_t>(mapped - 1);
+    return p <= last ? map[p] : map[last] + (p - last);
+  }
   /// Whether keys are rotated when they are read.
   KVMELD_HD bool active() const { return pairing != rope_pairing::none; }
   /// Pairs that are rotated in a key of `key_dim` channels.
@@ -55,6 +68,11 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
                    ", the key_dim, because that is odd");
   }
   constexpr double most = 1e30;  // also what tells an infinity under -ffast-math
+  if ((r.map == nullptr) != (r.mapped == 0) || r.mapped > 0x7fffffffu) {
+    return refusal(call, "rope.mapped", r.mapped,
+                   r.map == nullptr ? "0, because rope.map is null"
+                                    : "1 to 2147483647, the positions of rope.map");
+  }
   if (r.frequencies == nullptr && !(r.base > 0.0 && r.base < most)) {
     return refusal(call, "rope.base", r.base, "above 0 and below 10^30");
   }
@@ -123,9 +141,8 @@ KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const*
   team.for_each(tokens * pairs, [&](std::uint32_t n) {
     std::uint32_t const t = n / pairs;
     std::uint32_t const i = n % pairs;
-    position_t const p =
-        r.positions == rope_positions::slot ? static_cast<position_t>(first + t) : positions[t];
-    rotate_pair(r, rows + std::size_t{t} * key_dim, i, pairs, turns[i], p);
+    rotate_pair(r, rows + std::size_t{t} * key_dim, i, pairs, turns[i],
+                r.turned_for(first + t, positions[t]));
   });
   team.sync();
 }

@@ -14,9 +14,15 @@
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/sets.hpp>
 
+#include <type_traits>
+
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
+
+/// Whether a type is a guard: the calls below know these two.
+template <class Guard> struct is_guard : std::is_same<Guard, certified> {};
+template <class Q> struct is_guard<probed<Q>> : std::true_type {};
 
 /// Before the first round, with roles and flags there.
 template <class Launch, class Keys, class Values>
@@ -72,9 +78,6 @@ void close(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> const&
 /// strike_out, where the identifier lists edges.
 template <class Launch, class Identify, class Keys, class Values>
 void before_admission(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
-  static_assert(rounds_elements<Keys>::value && rounds_elements<Values>::value,
-                "kvmeld: a guard has to know what storing does to a row: use layouts whose elements are "
-                "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
   using identify_type = unguarded_t<Identify>;
   if constexpr (lists_edges<identify_type>::value) {
     strike_out(launch, identify.guard, static_cast<identify_type const&>(identify), x);

@@ -5,6 +5,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -38,13 +39,13 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   Admit admission{};          ///< how many of the edges merge
 
   static constexpr char const* name = "chunked_bipartite";
-  static constexpr bool repeats = Admit::repeats;
-  static constexpr bool meets_budget = Admit::meets_budget;
+  static constexpr bool repeats = repeats_by<Admit>();
+  static constexpr bool meets_budget = meets_budget_by<Admit>();
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
   static constexpr bool gives_similarity = true;
-  static constexpr split_measure splits_by = Admit::meets_budget ? split_measure::edges : split_measure::none;
+  static constexpr split_measure splits_by = meets_budget ? split_measure::edges : split_measure::none;
   static constexpr std::uint32_t tile_rows = 64;  ///< odd entries of a tile
 
   /// A entries of a chunk of `n` entries.
@@ -160,7 +161,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// takes half of that share or more. This holds where few rows are no numbers, as for most_rounds, by the
   /// tracks' own budgets.
   std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
-    if constexpr (Admit::repeats) {
+    if constexpr (repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;
       for (; excess != 0; ++rounds) {
@@ -181,13 +182,13 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     if (chunk < 2) {
       return refusal("policy", "identify::chunked_bipartite.chunk", chunk, "at least 2");
     }
-    return admission.problem();
+    return problem_of(admission);
   }
 
 private:
   /// `beside` entries never merge, though no more than may stay.
   std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
-    if constexpr (Admit::repeats) {
+    if constexpr (repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;
       for (track_state s{}; length > limit; ++rounds) {

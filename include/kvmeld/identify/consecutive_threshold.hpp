@@ -52,12 +52,12 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
 
   static constexpr char const* name = "consecutive_threshold";
   static constexpr bool repeats = false;
-  static constexpr bool meets_budget = Admit::meets_budget;
+  static constexpr bool to_budget =
+      std::is_same_v<Admit, kvmeld::admit::exact_budget>;  ///< finds its threshold
+  static constexpr bool meets_budget = to_budget;
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
-  /// Whether the threshold is found for the budget.
-  static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
   static constexpr split_measure splits_by = to_budget ? split_measure::theta : split_measure::none;
 
   std::uint32_t tiles(shape const&) const { return 1; }

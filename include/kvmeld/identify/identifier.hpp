@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/split.hpp>
@@ -9,6 +10,9 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/layout/joined.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/strided.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,31 +21,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// An identifier finds merging sets in the live-slot list of a track, wave.field. Rows with NaN or infinity
-/// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of
-/// state.places, and where two neighbours' places differ by more than 1, rows that are no numbers lie between
-/// them.
-///   `tiles(shape)`, `scratch_bytes(shape, lanes)`   of its proposal
-///   `propose(team, wave, keys, tile)`                writes candidates; may read keys, never the step
-///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
-///                                                    what it removes to state.merged
-///
-/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
-/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and infinity
-/// before an identifier that makes sets, or needs keys, sees the list.
-template <class Identify, class = void> struct is_identifier : std::false_type {};
-
-template <class Identify>
-struct is_identifier<
-    Identify,
-    std::void_t<decltype(Identify::repeats), decltype(Identify::meets_budget),
-                decltype(Identify::needs_score), decltype(Identify::makes_sets),
-                decltype(Identify::needs_keys), decltype(std::declval<Identify const&>().tiles(shape{})),
-                decltype(std::declval<Identify const&>().scratch_bytes(shape{}, 1)),
-                decltype(std::declval<Identify const&>().admit(std::declval<serial_team const&>(),
-                                                               std::declval<wave_ref const&>(), 0u, 0u))>>
-    : std::bool_constant<std::is_trivially_copyable_v<Identify>> {};
 
 /// Optional declaration of an identifier, as those below, false where it says nothing: `makes_spans`, sources go to spans of
 /// slots (fate::spread) instead of sets; `admit` also writes the step's span and, as value weight, how much of the source
@@ -74,6 +53,73 @@ struct splits_by : std::integral_constant<split_measure, split_measure::none> {}
 template <class Identify>
 struct splits_by<Identify, std::enable_if_t<Identify::splits_by != split_measure::none>>
     : std::integral_constant<split_measure, Identify::splits_by> {};
+
+/// An identifier finds merging sets in the live-slot list of a track, wave.field. Rows with NaN or infinity
+/// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of
+/// state.places, and where two neighbours' places differ by more than 1, rows that are no numbers lie between
+/// them.
+///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
+///                                                    what it removes to state.merged
+/// and, where it declares `needs_keys`,
+///   `tiles(shape)`, `scratch_bytes(shape, lanes)`   of its proposal
+///   `propose(team, wave, rows, tile)`                writes candidates; may read keys, never the step
+///
+/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
+/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and infinity
+/// before an identifier that makes sets, or needs keys, sees the list.
+namespace identify_uses {
+template <class I> using repeats = contract::flag<(I::repeats ? true : false)>;
+template <class I> using meets_budget = contract::flag<(I::meets_budget ? true : false)>;
+template <class I> using needs_score = contract::flag<(I::needs_score ? true : false)>;
+template <class I> using makes_sets = contract::flag<(I::makes_sets ? true : false)>;
+template <class I> using needs_keys = contract::flag<(I::needs_keys ? true : false)>;
+template <class I> using reads_rows = std::enable_if_t<I::needs_keys>;
+template <class I>
+using tiles = decltype(static_cast<std::uint32_t>(std::declval<I const&>().tiles(shape{})));
+template <class I>
+using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<I const&>().scratch_bytes(shape{}, 1)));
+/// Rows of any layout, as `propose` gets them.
+using some_rows = joined_rows<strided<float>>;
+template <class I>
+using rows = std::conditional_t<needs_values<I>::value, kv<some_rows, some_rows>, some_rows>;
+template <class I>
+using propose = decltype(std::declval<I const&>().propose(std::declval<serial_team const&>(),
+                                                          std::declval<wave_ref const&>(),
+                                                          std::declval<rows<I> const&>(), tile{}));
+template <class I>
+using admit = decltype(std::declval<I const&>().admit(std::declval<serial_team const&>(),
+                                                      std::declval<wave_ref const&>(), 0u, 0u));
+}  // namespace identify_uses
+
+/// The first of its contract that an identifier lacks, as require_identifier counts; -1: nothing.
+template <class I, bool Reads = contract::allows<identify_uses::reads_rows, I>>
+constexpr int missing_in_identifier = contract::first_missing<
+    std::is_trivially_copyable_v<I>, contract::allows<identify_uses::repeats, I>,
+    contract::allows<identify_uses::meets_budget, I>, contract::allows<identify_uses::needs_score, I>,
+    contract::allows<identify_uses::makes_sets, I>, contract::allows<identify_uses::needs_keys, I>,
+    !Reads || contract::allows<identify_uses::tiles, I>,
+    !Reads || contract::allows<identify_uses::scratch_bytes, I>,
+    !Reads || contract::allows<identify_uses::propose, I>, contract::allows<identify_uses::admit, I>>();
+
+/// Whether a type is an identifier.
+template <class Identify> struct is_identifier : std::bool_constant<missing_in_identifier<Identify> == -1> {};
+
+/// Refuses a type that is no identifier by what it lacks; the compiler's note names the type.
+template <class Identify> constexpr void require_identifier() {
+  constexpr int missing = missing_in_identifier<Identify>;
+  static_assert(missing != 0, "kvmeld: the identifier is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the identifier has no `static constexpr bool repeats`");
+  static_assert(missing != 2, "kvmeld: the identifier has no `static constexpr bool meets_budget`");
+  static_assert(missing != 3, "kvmeld: the identifier has no `static constexpr bool needs_score`");
+  static_assert(missing != 4, "kvmeld: the identifier has no `static constexpr bool makes_sets`");
+  static_assert(missing != 5, "kvmeld: the identifier has no `static constexpr bool needs_keys`");
+  static_assert(missing != 6, "kvmeld: the identifier needs keys, but has no `std::uint32_t tiles(shape)`");
+  static_assert(missing != 7,
+                "kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes(shape, lanes)`");
+  static_assert(missing != 8,
+                "kvmeld: the identifier needs keys, but has no `propose(team, wave, rows, tile)`");
+  static_assert(missing != 9, "kvmeld: the identifier has no `admit(team, wave, item, round)`");
+}
 
 /// Opens a round: an empty step, the number of live entries, the live-slot list with its places.
 struct round_phase {

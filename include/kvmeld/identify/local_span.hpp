@@ -25,6 +25,7 @@ enum class mask_mode : std::uint8_t {
   bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, head and position alone
   expected,   ///< M = p: the mean of the draws, without their variance
   threshold,  ///< M = 1 where p > 0.5: the condition of theorem 3.3, mean A < 2 A_i
+  given,      ///< M as the caller gives it, whatever p: see local_span::given
 };
 
 /// Every mergeable entry leaves: spread over the first `targets` entries of the local window that the selector pinned
@@ -42,6 +43,10 @@ struct local_span {
   std::uint64_t seed = 0;                ///< of the draws
   /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code does.
   bool reference_max = false;
+  /// [tracks][capacity], for mask_mode::given: how much of the entry in each slot merges if it is evicted, from 0 (it drops) to
+  /// 1 (all of it spreads); numbers above 1 count as 1, below 0 and NaN as 0. Tracks as the cache numbers them: ledger_ref::at.
+  /// Memory that phases read, unchanged while a compression runs. Scores then choose nobody's mask.
+  float const* given = nullptr;
 
   static constexpr char const* name = "local_span";
   static constexpr bool light = true;
@@ -71,7 +76,10 @@ struct local_span {
       if (roles[i] != role::mergeable || wave.plan.what[wave.plan.at(item, i)] != fate::keep) return;
       std::size_t const e = wave.step.at(item, i);
       bool const spreads = to.count != 0 && wave.ledger.usable(where, i);
-      float const share = spreads ? mask(wave.ledger, where, i, rate(counted(score[i]), yardstick)) : 0.0f;
+      float const share = !spreads ? 0.0f
+                          : mode == mask_mode::given
+                              ? given_mask(given[wave.ledger.at(where, i)])
+                              : mask(wave.ledger, where, i, rate(counted(score[i]), yardstick));
       ++removed;
       wave.step.what[e] = share > 0.0f ? fate::spread : fate::drop;
       if (!(share > 0.0f)) return;
@@ -91,6 +99,9 @@ struct local_span {
   }
 
   std::string problem() const {
+    if (mode == mask_mode::given && given == nullptr)
+      return refusal("policy", "identify::local_span.given", "null",
+                     "an array of masks, because mode is given");
     if (targets != 0) return {};
     return refusal("policy", "identify::local_span.targets", 0, "at least 1, or whole_window");
   }
@@ -135,11 +146,14 @@ private:
     return most;
   }
 
+  KVMELD_HD static float given_mask(float m) { return m > 0.0f ? (m < 1.0f ? m : 1.0f) : 0.0f; }
+
   KVMELD_HD float mask(ledger_ref const& ledger, track where, slot_t s, float p) const {
     switch (mode) {
     case mask_mode::bernoulli: return uniform01(draw_key(ledger, where, s, seed)) < p ? 1.0f : 0.0f;
     case mask_mode::expected: return p;
-    case mask_mode::threshold: break;
+    case mask_mode::threshold:
+    case mask_mode::given: break;
     }
     return p > 0.5f ? 1.0f : 0.0f;
   }

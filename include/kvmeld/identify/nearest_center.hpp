@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -87,7 +88,7 @@ struct nearest_center {
     zero_class{}.admit(team, wave, item, round);
   }
 
-  std::string problem() const { return admission.problem(); }
+  std::string problem() const { return problem_of(admission); }
 
 private:
   template <class Team, class Layout>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
@@ -159,31 +160,50 @@ template <class Layout, class = void> struct is_always_writable : std::false_typ
 template <class Layout>
 struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
 
-/// Whether a type is a layout. It is trivially copyable and answers what require_layout() names; K and V may
-/// have different ones.
-template <class Layout, class = void> struct is_layout : std::false_type {};
+/// What the library uses of a layout, which is trivially copyable besides; K and V may have different ones.
+namespace layout_uses {
+template <class L> using element_type = typename L::element_type;
+template <class L> using channel_run = std::integral_constant<int, L::channel_run>;
+template <class L> using token_run = std::integral_constant<int, L::token_run>;
+template <class L> using channels = decltype(static_cast<std::uint32_t>(std::declval<L const&>().channels()));
+template <class L>
+using writable = decltype(static_cast<bool>(std::declval<L const&>().writable(track{}, slot_t{})));
+template <class L>
+using load_tile = decltype(std::declval<L const&>().load_tile(
+    std::declval<serial_team const&>(), track{}, slot_t{}, 0u, 0u, 0u, std::declval<float*>(), 0u));
+template <class L>
+using encode_row = decltype(std::declval<L const&>().encode_row(
+    std::declval<serial_team const&>(), track{}, slot_t{}, static_cast<float (*)(std::uint32_t)>(nullptr)));
+template <class L>
+using copy_row = decltype(std::declval<L const&>().copy_row(std::declval<serial_team const&>(), track{},
+                                                            slot_t{}, slot_t{}));
+}  // namespace layout_uses
 
-template <class Layout>
-struct is_layout<Layout,
-                 std::void_t<typename Layout::element_type, decltype(Layout::channel_run),
-                             decltype(Layout::token_run), decltype(std::declval<Layout const&>().channels()),
-                             decltype(std::declval<Layout const&>().writable(track{}, slot_t{})),
-                             decltype(std::declval<Layout const&>().load_tile(
-                                 std::declval<serial_team const&>(), track{}, slot_t{}, 0u, 0u, 0u,
-                                 std::declval<float*>(), 0u)),
-                             decltype(std::declval<Layout const&>().encode_row(
-                                 std::declval<serial_team const&>(), track{}, slot_t{},
-                                 static_cast<float (*)(std::uint32_t)>(nullptr))),
-                             decltype(std::declval<Layout const&>().copy_row(
-                                 std::declval<serial_team const&>(), track{}, slot_t{}, slot_t{}))>>
-    : std::bool_constant<std::is_trivially_copyable_v<Layout>> {};
+/// The first of its contract that a layout lacks, as require_layout counts; -1: nothing.
+template <class L>
+constexpr int missing_in_layout = contract::first_missing<
+    std::is_trivially_copyable_v<L>, contract::allows<layout_uses::element_type, L>,
+    contract::allows<layout_uses::channel_run, L>, contract::allows<layout_uses::token_run, L>,
+    contract::allows<layout_uses::channels, L>, contract::allows<layout_uses::writable, L>,
+    contract::allows<layout_uses::load_tile, L>, contract::allows<layout_uses::encode_row, L>,
+    contract::allows<layout_uses::copy_row, L>>();
 
-/// Names the bad type in the error and says what is missing.
+/// Whether a type is a layout.
+template <class Layout> struct is_layout : std::bool_constant<missing_in_layout<Layout> == -1> {};
+
+/// Refuses a type that is no layout by what it lacks; the compiler's note names the type.
 template <class Layout> constexpr void require_layout() {
-  static_assert(
-      is_layout<Layout>::value,
-      "kvmeld: this type is not a layout: it must be trivially copyable and have element_type, channel_run, "
-      "token_run, channels(), writable(track, slot), load_tile(...), encode_row(...) and copy_row(...)");
+  constexpr int missing = missing_in_layout<Layout>;
+  static_assert(missing != 0, "kvmeld: the layout is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the layout has no type `element_type`");
+  static_assert(missing != 2, "kvmeld: the layout has no `static constexpr int channel_run`");
+  static_assert(missing != 3, "kvmeld: the layout has no `static constexpr int token_run`");
+  static_assert(missing != 4, "kvmeld: the layout has no `std::uint32_t channels()`");
+  static_assert(missing != 5, "kvmeld: the layout has no `bool writable(track, slot)`");
+  static_assert(missing != 6, "kvmeld: the layout has no "
+                              "`load_tile(team, track, first, tokens, channel, channels, out, ld)`");
+  static_assert(missing != 7, "kvmeld: the layout has no `encode_row(team, track, slot, value)`");
+  static_assert(missing != 8, "kvmeld: the layout has no `copy_row(team, track, to, from)`");
 }
 
 }  // namespace KVMELD_ABI

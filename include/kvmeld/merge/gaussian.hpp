@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -107,7 +109,6 @@ struct gaussian {
       float const w = weight(i) / b.shared[1];
       wave.step.key_weight[e] = w;
       wave.step.value_weight[e] = w * size;
-      if (!degrees && m.slots[i] != pivot) wave.step.degree_weight[e] = 0.0f;
     });
     team.sync();
   }
@@ -120,6 +121,23 @@ struct gaussian {
     case bandwidth::fixed: break;
     }
     return fixed_sigma;
+  }
+
+  /// Sigma of a set whose keys the host can read: what `weigh` takes for it, up to the rounding of a distance. `members` are the
+  /// slots of the set, ascending, the pivot among them; two or more.
+  template <class Keys>
+  float sigma_of(Keys const& keys, track where, slot_t pivot, span<slot_t const> members) const {
+    std::uint32_t const d = keys.channels();
+    serial_team const team(nullptr, 0);
+    std::vector<float> anchor(d), row(d);
+    keys.load_tile(team, where, pivot, 1, 0, d, anchor.data(), d);
+    float sum = 0.0f;
+    for (slot_t s : members) {
+      keys.load_tile(team, where, s, 1, 0, d, row.data(), d);
+      float const square = squared_distance(anchor.data(), row.data(), d);
+      sum += sigma == bandwidth::mean_l2 ? std::sqrt(square) : square;
+    }
+    return bandwidth_of(sum, static_cast<std::uint32_t>(members.size()));
   }
 
   std::string problem() const {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -14,22 +16,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// A merge function writes key, value and degree weights of one set into the step:
-///   `weigh(wave, tile, pivot, members)`                         not `cooperative`: called by one lane per set
-///   `weigh(team, wave, keys, tile, pivot, members, buffers)`    `cooperative`: called by the whole team, set by set,
-///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
-///   `weigh_spans(team, wave, tile, sources)`            `spreads`: called once per track by the whole team, with the
-///                                                       spread sources, whose value weights hold the identifier's masks
-///
-/// It declares `needs_score`, `carries_degree()` (results have degree > 1) and `scratch_bytes(shape, lanes)`.
-template <class Merge, class = void> struct is_merge_function : std::false_type {};
-
-template <class Merge>
-struct is_merge_function<Merge, std::void_t<decltype(Merge::needs_score), decltype(Merge::cooperative),
-                                            decltype(std::declval<Merge const&>().carries_degree()),
-                                            decltype(std::declval<Merge const&>().scratch_bytes(shape{}, 1))>>
-    : std::bool_constant<std::is_trivially_copyable_v<Merge>> {};
 
 /// Optional declaration of a merge function, as those below, false where it says nothing: `sums_degrees`, where it carries
 /// degrees, results have the sum of their members' degrees (guarded merging).
@@ -46,12 +32,91 @@ template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shar
 template <class Merge, class = void> struct spreads_entries : std::false_type {};
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 
+/// A merge function writes key, value and degree weights of one set into the step:
+///   `weigh(wave, tile, pivot, members)`                         not `cooperative`: called by one lane per set
+///   `weigh(team, wave, keys, tile, pivot, members, buffers)`    `cooperative`: called by the whole team, set by set,
+///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
+///   `weigh_spans(team, wave, tile, sources)`            `spreads`: called once per track by the whole team, with the
+///                                                       spread sources, whose value weights hold the identifier's masks
+///
+/// It declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers `carries_degree()`: whether results
+/// stand for more than their pivot does. Where it says no, the library leaves every pivot's degree as it is, whatever `weigh`
+/// wrote.
+namespace merge_uses {
+template <class M> using needs_score = contract::flag<(M::needs_score ? true : false)>;
+template <class M> using cooperative = contract::flag<(M::cooperative ? true : false)>;
+template <class M> using together = std::enable_if_t<M::cooperative>;
+template <class M>
+using carries_degree = decltype(static_cast<bool>(std::declval<M const&>().carries_degree()));
+template <class M>
+using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<M const&>().scratch_bytes(shape{}, 1)));
+template <class M>
+using prepare = decltype(std::declval<M const&>().prepare(std::declval<serial_team const&>(), 0u));
+template <class M>
+using weigh = decltype(std::declval<M const&>().weigh(std::declval<wave_ref const&>(), tile{}, slot_t{},
+                                                      std::declval<member_list const&>()));
+template <class M>
+using weigh_together = decltype(std::declval<M const&>().weigh(
+    std::declval<serial_team const&>(), std::declval<wave_ref const&>(),
+    std::declval<strided<float> const&>(), tile{}, slot_t{}, std::declval<member_list const&>(),
+    std::declval<prepare<M> const&>()));
+template <class M>
+using weigh_spans = decltype(std::declval<M const&>().weigh_spans(std::declval<serial_team const&>(),
+                                                                  std::declval<wave_ref const&>(), tile{},
+                                                                  std::declval<member_list const&>()));
+}  // namespace merge_uses
+
+/// The first of its contract that a merge function lacks, as require_merge_function counts; -1: nothing.
+template <class M, bool Together = contract::allows<merge_uses::together, M>,
+          bool Spreads = spreads_entries<M>::value>
+constexpr int missing_in_merge_function = contract::first_missing<
+    std::is_trivially_copyable_v<M>, contract::allows<merge_uses::needs_score, M>,
+    contract::allows<merge_uses::cooperative, M>, contract::allows<merge_uses::carries_degree, M>,
+    contract::allows<merge_uses::scratch_bytes, M>,
+    Spreads || !Together || contract::allows<merge_uses::prepare, M>,
+    Spreads || !Together || contract::allows<merge_uses::weigh_together, M>,
+    Spreads || Together || contract::allows<merge_uses::weigh, M>,
+    !Spreads || contract::allows<merge_uses::weigh_spans, M>>();
+
+/// Whether a type is a merge function.
+template <class Merge>
+struct is_merge_function : std::bool_constant<missing_in_merge_function<Merge> == -1> {};
+
+/// Refuses a type that is no merge function by what it lacks; the compiler's note names the type.
+template <class Merge> constexpr void require_merge_function() {
+  constexpr int missing = missing_in_merge_function<Merge>;
+  static_assert(missing != 0, "kvmeld: the merge function is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the merge function has no `static constexpr bool needs_score`");
+  static_assert(missing != 2, "kvmeld: the merge function has no `static constexpr bool cooperative`");
+  static_assert(missing != 3, "kvmeld: the merge function has no `bool carries_degree()`");
+  static_assert(missing != 4, "kvmeld: the merge function has no `std::size_t scratch_bytes(shape, lanes)`");
+  static_assert(missing != 5,
+                "kvmeld: the merge function is cooperative, but has no `prepare(team, key_channels)`");
+  static_assert(missing != 6, "kvmeld: the merge function is cooperative, but has no "
+                              "`weigh(team, wave, keys, tile, pivot, members, buffers)`");
+  static_assert(missing != 7, "kvmeld: the merge function has no `weigh(wave, tile, pivot, members)`");
+  static_assert(missing != 8,
+                "kvmeld: the merge function spreads, but has no `weigh_spans(team, wave, tile, sources)`");
+}
+
+/// Whether results stand for more than their pivot; members of shared entries are counted, not weighed.
+template <class Merge> bool adds_up(Merge const& merge) {
+  return merge.carries_degree() || shares_entries<Merge>::value;
+}
+/// The degree of a pivot or target stays what it is: what comes to it brings nothing along.
+KVMELD_HD inline void leave_degree(plan_ref const& step, std::uint32_t item, slot_t s) {
+  std::size_t const e = step.at(item, s);
+  if (step.what[e] == fate::drop) return;
+  step.degree_weight[e] = step.what[e] == fate::keep ? 1.0f : 0.0f;
+}
+
 /// Coefficients of the step's sets.
 template <class Merge, class Keys> struct weigh_phase {
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile
   Merge merge;
   Keys keys;
   wave_ref wave;
+  bool adds_degrees = adds_up(merge);
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
@@ -65,12 +130,20 @@ template <class Merge, class Keys> struct weigh_phase {
       auto const scratch = merge.prepare(team, keys.channels());
       for (std::uint32_t i = 0; i < count; ++i) {
         member_list const m = members_of(wave, t.item, begin + i);
-        if (m.count > 1) merge.weigh(team, wave, keys, t, begin + i, m, scratch);
+        if (m.count <= 1) continue;
+        merge.weigh(team, wave, keys, t, begin + i, m, scratch);
+        if (adds_degrees) continue;
+        team.sync();
+        team.for_each(m.count, [&](std::uint32_t j) { leave_degree(wave.step, t.item, m.slots[j]); });
+        team.sync();
       }
     } else {
       team.for_each(count, [&](std::uint32_t i) {
         member_list const m = members_of(wave, t.item, begin + i);
-        if (m.count > 1) merge.weigh(wave, t, begin + i, m);
+        if (m.count <= 1) return;
+        merge.weigh(wave, t, begin + i, m);
+        if (adds_degrees) return;
+        for (std::uint32_t j = 0; j < m.count; ++j) leave_degree(wave.step, t.item, m.slots[j]);
       });
     }
   }
@@ -80,6 +153,7 @@ template <class Merge, class Keys> struct weigh_phase {
 template <class Merge> struct weigh_spans_phase {
   Merge merge;
   wave_ref wave;
+  bool adds_degrees = adds_up(merge);
 
   static constexpr bool light = is_light<Merge>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -87,7 +161,12 @@ template <class Merge> struct weigh_spans_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     member_list const sources = spreads_of(wave, t.item);
-    if (sources.count != 0) merge.weigh_spans(team, wave, t, sources);
+    if (sources.count == 0) return;
+    merge.weigh_spans(team, wave, t, sources);
+    if (adds_degrees) return;
+    team.sync();
+    team.for_each(wave.state[t.item].length, [&](std::uint32_t i) { leave_degree(wave.step, t.item, i); });
+    team.sync();
   }
 };
 

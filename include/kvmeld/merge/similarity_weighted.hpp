@@ -34,10 +34,6 @@ struct similarity_weighted {
     float total = 0.0f;
     for (std::uint32_t i = 0; i < m.count; ++i) total += likeness(i);
     write_weights(wave, t, m, [&](std::uint32_t i) { return likeness(i) / total; });
-    if (degrees) return;
-    for (std::uint32_t i = 0; i < m.count; ++i) {
-      if (m.slots[i] != pivot) wave.step.degree_weight[wave.step.at(t.item, m.slots[i])] = 0.0f;
-    }
   }
 };
 

@@ -160,9 +160,9 @@ private:
     std::uint32_t const d = keys.channels();
     rope_params by_position = params.rope;
     by_position.positions = rope_positions::stored;
+    by_position.map = nullptr;
     team.for_each(count, [&](std::uint32_t n) {
-      position[n] = params.rope.positions == rope_positions::slot ? static_cast<position_t>(slot_of(from + n))
-                                                                  : position_of(from + n);
+      position[n] = params.rope.turned_for(slot_of(from + n), position_of(from + n));
     });
     team.for_each(count * d, [&](std::uint32_t n) {
       rotated[n] = k[std::size_t{slot_of(from + n / d) - begin} * d + n % d];

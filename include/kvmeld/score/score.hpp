@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/team_sum.hpp>
@@ -31,18 +32,50 @@ struct channel_update {
 ///                                                         `visible` entries adds to a channel, instead of p itself
 ///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
 ///
+/// It declares `needs_attention`, which means three things at once: selectors, identifiers and merge functions may go by it;
+/// calls of observe feed it, and do nothing where it is false; a track over its budget that never observed is refused. So a
+/// score that is computed from keys declares true too, and is shown attention that it takes no notice of (any one row).
 /// It may say when it wants to be shown attention (score/observation.hpp).
-template <class Score, class = void> struct is_score : std::false_type {};
+/// What the library uses of a score.
+namespace score_uses {
+template <class S> using needs_attention = contract::flag<(S::needs_attention ? true : false)>;
+template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
+template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
+template <class S> using most_channels = std::integral_constant<std::uint32_t, S::most_channels>;
+template <class S>
+using update = decltype(static_cast<channel_update>(std::declval<S const&>().update(0u, 0u, 0u)));
+template <class S>
+using next_window = decltype(static_cast<std::uint32_t>(std::declval<S const&>().next_window(0u, 0u)));
+template <class S>
+using evaluate = decltype(std::declval<S const&>().evaluate(std::declval<serial_team const&>(),
+                                                            std::declval<ledger_ref const&>(), track{}, 0u,
+                                                            std::declval<float*>()));
+}  // namespace score_uses
 
-template <class Score>
-struct is_score<
-    Score, std::void_t<decltype(Score::needs_attention), decltype(std::declval<Score const&>().channels()),
-                       decltype(std::declval<Score const&>().update(0u, 0u, 0u)),
-                       decltype(std::declval<Score const&>().next_window(0u, 0u)),
-                       decltype(std::declval<Score const&>().evaluate(std::declval<serial_team const&>(),
-                                                                      std::declval<ledger_ref const&>(),
-                                                                      track{}, 0u, std::declval<float*>()))>>
-    : std::bool_constant<std::is_trivially_copyable_v<Score>> {};
+/// The first of its contract that a score lacks, as require_score counts; -1: nothing.
+template <class S>
+constexpr int missing_in_score = contract::first_missing<
+    std::is_trivially_copyable_v<S>, contract::allows<score_uses::needs_attention, S>,
+    contract::allows<score_uses::channels, S>,
+    contract::allows<score_uses::channel_count, S> || contract::allows<score_uses::most_channels, S>,
+    contract::allows<score_uses::update, S>, contract::allows<score_uses::next_window, S>,
+    contract::allows<score_uses::evaluate, S>>();
+
+/// Whether a type is a score.
+template <class Score> struct is_score : std::bool_constant<missing_in_score<Score> == -1> {};
+
+/// Refuses a type that is no score by what it lacks; the compiler's note names the type.
+template <class Score> constexpr void require_score() {
+  constexpr int missing = missing_in_score<Score>;
+  static_assert(missing != 0, "kvmeld: the score is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the score has no `static constexpr bool needs_attention`");
+  static_assert(missing != 2, "kvmeld: the score has no `channel_list channels()`");
+  static_assert(missing != 3,
+                "kvmeld: the score's `channels()` is not static constexpr, and it has no `most_channels`");
+  static_assert(missing != 4, "kvmeld: the score has no `channel_update update(channel, window_rows, rows)`");
+  static_assert(missing != 5, "kvmeld: the score has no `std::uint32_t next_window(window_rows, rows)`");
+  static_assert(missing != 6, "kvmeld: the score has no `evaluate(team, ledger, track, length, out)`");
+}
 
 /// Whether a score's channels are known at run time only.
 template <class Score, class = void> struct has_most_channels : std::false_type {};

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
@@ -39,15 +40,33 @@ KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity he
 /// A selector answers:
 ///   `pins pinned(length, limit, frozen)`   how many entries it will pin (host and device)
 ///   `assign(team, wave, item, pins)`       writes a role for every entry; cooperative
-template <class Select, class = void> struct is_selector : std::false_type {};
+///
+/// It declares `needs_score`.
+namespace select_uses {
+template <class S> using needs_score = contract::flag<(S::needs_score ? true : false)>;
+template <class S> using pinned = decltype(static_cast<pins>(std::declval<S const&>().pinned(0u, 0u, 0u)));
+template <class S>
+using assign = decltype(std::declval<S const&>().assign(
+    std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, std::declval<pins const&>()));
+}  // namespace select_uses
 
-template <class Select>
-struct is_selector<Select,
-                   std::void_t<decltype(std::declval<Select const&>().pinned(0u, 0u, 0u)),
-                               decltype(std::declval<Select const&>().assign(
-                                   std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u,
-                                   std::declval<pins const&>()))>>
-    : std::bool_constant<std::is_trivially_copyable_v<Select>> {};
+/// The first of its contract that a selector lacks, as require_selector counts; -1: nothing.
+template <class S>
+constexpr int missing_in_selector = contract::first_missing<
+    std::is_trivially_copyable_v<S>, contract::allows<select_uses::needs_score, S>,
+    contract::allows<select_uses::pinned, S>, contract::allows<select_uses::assign, S>>();
+
+/// Whether a type is a selector.
+template <class Select> struct is_selector : std::bool_constant<missing_in_selector<Select> == -1> {};
+
+/// Refuses a type that is no selector by what it lacks; the compiler's note names the type.
+template <class Select> constexpr void require_selector() {
+  constexpr int missing = missing_in_selector<Select>;
+  static_assert(missing != 0, "kvmeld: the selector is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the selector has no `static constexpr bool needs_score`");
+  static_assert(missing != 2, "kvmeld: the selector has no `pins pinned(length, limit, frozen)`");
+  static_assert(missing != 3, "kvmeld: the selector has no `assign(team, wave, item, pins)`");
+}
 
 /// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total() entries are
 /// pinned, pinned().centers more are centres and all others go or may merge, so that a host can count with it.

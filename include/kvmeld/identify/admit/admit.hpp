@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/team_sum.hpp>
@@ -26,7 +27,7 @@ struct admission {
 /// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the
 /// live-slot list, with the places of rows that are no numbers, and `round` counts rounds of this sequence
 /// since it was opened; `static constexpr bool repeats` tells whether further rounds may follow in one
-/// compression. A rule that looks at the candidates themselves answers `admission allow_from(team, wave,
+/// compression, `meets_budget` whether it allows what exceeds the budget, no less. A rule that looks at the candidates themselves answers `admission allow_from(team, wave,
 /// item, candidates, round)` instead, cooperatively.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
@@ -34,6 +35,52 @@ struct looks_at_candidates<
     Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
                std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, 0u, 0u))>>
     : std::true_type {};
+
+/// What the library uses of an admission rule.
+namespace admit_uses {
+template <class A> using repeats = contract::flag<(A::repeats ? true : false)>;
+template <class A> using meets_budget = contract::flag<(A::meets_budget ? true : false)>;
+template <class A>
+using counts = std::enable_if_t<A::repeats || A::meets_budget || !looks_at_candidates<A>::value>;
+template <class A>
+using allow = decltype(static_cast<admission>(std::declval<A const&>().allow(track_state{}, 0u, 0u)));
+}  // namespace admit_uses
+
+/// The first of its contract that an admission rule lacks, as require_admission counts; -1: nothing.
+template <class A>
+constexpr int missing_in_admission = contract::first_missing<
+    std::is_trivially_copyable_v<A>, contract::allows<admit_uses::repeats, A>,
+    contract::allows<admit_uses::meets_budget, A>,
+    !contract::allows<admit_uses::counts, A> || contract::allows<admit_uses::allow, A>>();
+
+/// Refuses a type that is no admission rule by what it lacks; the compiler's note names the type.
+template <class Admit> constexpr void require_admission() {
+  constexpr int missing = missing_in_admission<Admit>;
+  static_assert(missing != 0, "kvmeld: the admission is not trivially copyable");
+  static_assert(missing != 1, "kvmeld: the admission has no `static constexpr bool repeats`");
+  static_assert(missing != 2, "kvmeld: the admission has no `static constexpr bool meets_budget`");
+  static_assert(
+      missing != 3,
+      "kvmeld: the admission has no `admission allow(state, middle, round)`; `allow_from` alone serves "
+      "where it neither repeats nor meets budgets");
+}
+
+/// What identifiers declare by their admission: where it lacks a declaration require_admission says so, and nothing else has to.
+template <class Admit> constexpr bool repeats_by() {
+  if constexpr (contract::allows<admit_uses::repeats, Admit>) {
+    return Admit::repeats;
+  } else {
+    return false;
+  }
+}
+/// See repeats_by.
+template <class Admit> constexpr bool meets_budget_by() {
+  if constexpr (contract::allows<admit_uses::meets_budget, Admit>) {
+    return Admit::meets_budget;
+  } else {
+    return false;
+  }
+}
 
 /// Scratch that `allow_from` may take from its team.
 KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }

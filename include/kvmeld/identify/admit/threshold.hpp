@@ -14,8 +14,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
+/// For a threshold, and for entries of threshold::per_layer: every candidate passes.
+constexpr float everything = -2.0f;
+/// See everything: none passes.
+constexpr float nothing = 2.0f;
+
 /// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if `inclusive`, of at
 /// least theta (EMS Eq. 5). How many that are depends on the data: the budget only says whether to compress at all.
+/// Similarities lie between -1 and 1, but for rounding: a theta of `everything` or `nothing`, or any other finite number
+/// beyond them, admits all candidates or none. What is no candidate (a row that is no number; with EMS's resemblance, a pair
+/// that is not alike in both keys and values) merges under no threshold.
 struct threshold {
   float theta = 0.75f;     ///< least similarity
   bool inclusive = false;  ///< true: theta itself passes
@@ -36,8 +44,9 @@ struct threshold {
     return {0xffffffffu, order_key(theta) + (inclusive ? 0u : 1u)};
   }
   std::string problem() const {
-    if (is_within(static_cast<double>(theta), -1.0, 1.0)) return {};
-    return refusal("policy", "admit::threshold.theta", theta, "-1 to 1, a cosine");
+    if (is_finite(theta)) return {};
+    return refusal("policy", "admit::threshold.theta", theta,
+                   "a finite number, such as a cosine, everything or nothing");
   }
 };
 

@@ -1,0 +1,88 @@
+// An identifier that compares keys rotated for positions of the caller's choice.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/rope.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/layout/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// Rows of keys that are rotated as they are loaded, each for position(ledger, track, slot); `Rows` are joined_rows. Read only.
+template <class Rows, class Position> struct turned_rows {
+  using element_type = typename Rows::element_type;
+  Rows rows;
+  rope_params rope;
+  Position position;
+  ledger_ref ledger;
+
+  KVMELD_HD std::uint32_t channels() const { return rows.channels(); }
+
+  template <class Team>
+  KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
+                           std::uint32_t channel, std::uint32_t channels, float* out,
+                           std::uint32_t ld) const {
+    rows.load_tile(team, where, first, tokens, channel, channels, out, ld);
+    std::uint32_t const d = rows.layout.channels();
+    std::uint32_t const pairs = min_of(rope.pairs(d), d / 2);
+    if (pairs == 0) return;
+    team.sync();
+    team.for_each(tokens * (channels / d) * pairs, [&](std::uint32_t n) {
+      std::uint32_t const i = n % pairs, head = n / pairs % (channels / d), t = n / pairs / (channels / d);
+      rotate_pair(rope, out + std::size_t{t} * ld + std::size_t{head} * d, i, pairs, rope_turns(rope, i, d),
+                  position(ledger, where, first + t));
+    });
+  }
+};
+
+namespace identify {
+
+/// `Identify`, which compares keys rotated for `position(ledger, track, slot)` instead of keys as they lie: EMS's similarity
+/// with positions over keys that lie unrotated, at whatever position its author wants, or without them over keys that lie
+/// rotated (minus the stored position). `Position` is a trivially copyable function object that answers
+/// `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD for devices. Only comparison changes: what merges
+/// are the rows as they lie. Where heads share a plan, the leader's positions count for all of them.
+/// Costs a sine and a cosine per pair of channels whenever a row is loaded, and without rope.frequencies a power; tuned forms of
+/// devices do not take part. rope.positions and rope.map are not read; rope.rotary_dim beyond a key counts as all of it.
+template <class Identify, class Position> struct turned : Identify {
+  static_assert(
+      gives_similarity<Identify>::value,
+      "kvmeld: turned is for identifiers that give similarities: chunked_bipartite, nearest_center");
+  rope_params rope;     ///< which channels turn, and how far per position
+  Position position{};  ///< for which position
+
+  std::string name() const {
+    return message("turned(", full_name_of(static_cast<Identify const&>(*this)), ")");
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Rows const& keys, tile const& t) const {
+    Identify::propose(team, wave, of(keys, wave), t);
+  }
+  template <class Team, class Keys, class Values>
+  KVMELD_HD void propose(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
+                         tile const& t) const {
+    Identify::propose(team, wave, kv<turned_rows<Keys, Position>, Values>{of(x.keys, wave), x.values}, t);
+  }
+
+private:
+  template <class Rows>
+  KVMELD_HD turned_rows<Rows, Position> of(Rows const& keys, wave_ref const& wave) const {
+    return {keys, rope, position, wave.ledger};
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

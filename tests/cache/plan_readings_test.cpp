@@ -1,0 +1,164 @@
+// What a plan was made from, read after `plan`: roles, similarities and KVMerger's sigma, against numbers made by hand.
+#include "refusal.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace plan_readings_cases {
+
+namespace {
+
+using cache_test::check_text;
+using cache_test::refusal_of;
+using doctest::Approx;
+using kvmeld::quantity;
+using kvmeld::role;
+
+kvmeld::limits one_wave(kvmeld::shape const& s) {
+  kvmeld::limits sizes = support::with_plan();
+  sizes.wave_tracks = s.tracks();
+  return sizes;
+}
+
+double cosine(std::vector<float> const& a, std::vector<float> const& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t c = 0; c < a.size(); ++c) {
+    double const x = static_cast<double>(a[c]), y = static_cast<double>(b[c]);
+    ab += x * y;
+    aa += x * x;
+    bb += y * y;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+}  // namespace
+
+TEST_CASE("roles and similarities of every planned track, admitted or not") {
+  kvmeld::shape const s{2, 3, 2, 1, 5, 4, 20};
+  support::engine_memory<float> memory(s);
+  support::dice d(5);
+  std::vector<support::rows> keys(s.tracks());
+  for (std::uint32_t q : {0u, 2u}) {
+    support::for_tracks(s, q, [&](kvmeld::track t) {
+      keys[t.index] = support::random_rows(d, 17, 5, support::texture::noise);
+      memory.fill(t, 0, keys[t.index], support::random_rows(d, 17, 4, support::texture::noise));
+    });
+  }
+  kvmeld::policy const p{kvmeld::score::none{},
+                         kvmeld::select::sinks_and_recents{quantity::entries(2), quantity::entries(3)},
+                         kvmeld::identify::chunked_bipartite<kvmeld::admit::exact_budget>{6, {}},
+                         kvmeld::merge::degree_weighted{}};
+  auto cache = make_cache(memory, p, one_wave(s));
+  cache.open(0, 17);
+  cache.open(2, 17);
+  cache.plan({2, 0}, kvmeld::budget::entries(15));
+  kvmeld::work_list const work = cache.planned_work();
+  REQUIRE(work.tracks(s) == 8);
+  std::uint32_t admitted = 0;
+  for (std::uint32_t item = 0; item < 8; ++item) {
+    kvmeld::track const t = work.at(s, item);
+    for (std::uint32_t i = 0; i < 17; ++i) {
+      CHECK(cache.planned_role(item, i) == (i < 2 || i >= 14 ? role::pinned : role::mergeable));
+      kvmeld::candidate const c = cache.planned_candidate(item, i);
+      // Slots 2 to 7 and 8 to 13 are chunks; every second entry, from the first on, has an edge to its best of the others.
+      if (i < 2 || i >= 14 || i % 2 == 1) {
+        CHECK(c.key == 0);
+        continue;
+      }
+      double best = -2;
+      for (std::uint32_t j = i < 8 ? 3 : 9; j < (i < 8 ? 8u : 14u); j += 2)
+        best = std::max(best, cosine(keys[t.index][i], keys[t.index][j]));
+      CHECK(static_cast<double>(kvmeld::order_value(c.key)) == Approx(best).epsilon(1e-5));
+      CHECK(cosine(keys[t.index][i], keys[t.index][c.target]) == Approx(best).epsilon(1e-6));
+      admitted += cache.current_plan().what[cache.current_plan().at(item, i)] == kvmeld::fate::merge ? 1 : 0;
+    }
+  }
+  CHECK(admitted == 16);  // two of six edges in each track, but similarities of all
+
+  auto const text = [&](auto call) { return refusal_of(call); };
+  CHECK(text([&] { cache.planned_role(8, 0); }) ==
+        "planned_role: item is 8; it must be less than 8, the planned tracks");
+  CHECK(text([&] { cache.planned_role(7, 17); }) ==
+        "planned_role: s is 17; it must be less than 17, the entries of item 7");
+  cache.plan({2}, kvmeld::budget::entries(17));
+  CHECK(text([&] { cache.planned_role(0, 0); }) ==
+        "planned_role: item is 0; it must be a track above its budget, since others take no part");
+  cache.apply();
+  CHECK(text([&] { cache.planned_candidate(0, 0); }) ==
+        "planned_candidate: the plan is none; it must be one that plan made");
+
+  // In waves of two tracks nothing of the first is left.
+  kvmeld::limits small = support::with_plan();
+  small.wave_tracks = 2;
+  auto waves = make_cache(memory, p, small);
+  waves.open(0, 17);
+  waves.plan({0}, kvmeld::budget::entries(15));
+  check_text(text([&] { waves.planned_candidate(0, 2); }),
+             {"planned_candidate: limits.wave_tracks is 2; it must be at least 4, the planned tracks"});
+}
+
+TEST_CASE("similarities of centres, and identifiers that give none") {
+  kvmeld::shape const s{1, 1, 1, 1, 2, 1, 6};
+  support::engine_memory<float> memory(s);
+  support::rows const keys{{1, 0}, {0, 1}, {3, 4}, {-1, 0}, {4, 3}};
+  memory.fill({0, 0, 0, 0}, 0, keys, support::rows(5, {2}));
+  auto policy = kvmeld::preset::ems::collapsed(quantity::entries(1), 1, 0.9f, 3.0);
+  auto cache = make_cache(memory, policy, one_wave(s));
+  cache.open(0, 5);
+  auto const& l = cache.ledger();
+  for (std::uint32_t c = 0; c < l.channels.count; ++c)
+    support::set_scores(l, {0, 0, 0, 0}, {9, 8, 1, 2, 0}, c);
+  cache.plan({0}, kvmeld::budget::entries(3));
+  std::vector<role> roles;
+  for (std::uint32_t i = 0; i < 5; ++i) roles.push_back(cache.planned_role(0, i));
+  CHECK(roles ==
+        std::vector<role>{role::center, role::center, role::mergeable, role::mergeable, role::pinned});
+  kvmeld::candidate const near = cache.planned_candidate(0, 2);  // values are alike: cos(k) is all there is
+  CHECK(near.target == 1);
+  CHECK(static_cast<double>(kvmeld::order_value(near.key)) == Approx(0.8));
+  CHECK(cache.planned_candidate(0, 3).key == 0);  // unlike either centre
+  CHECK(cache.planned_candidate(0, 0).key == 0);
+
+  auto evicting = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), one_wave(s));
+  evicting.open(0, 5);
+  evicting.plan({0}, kvmeld::budget::entries(3));
+  CHECK(evicting.planned_role(0, 0) == role::pinned);
+  CHECK(evicting.planned_role(0, 1) == role::mergeable);
+  check_text(
+      refusal_of([&] { evicting.planned_candidate(0, 1); }),
+      {"planned_candidate: the policy's identifier is zero_class", "must be one that gives similarities"});
+}
+
+TEST_CASE("sigma of a set by each of its three rules") {
+  // Keys at 1, 2, 4 along a line and one across; the pivot is the entry with the highest score. One set of three.
+  kvmeld::shape const s{1, 1, 1, 1, 2, 1, 6};
+  support::engine_memory<float> memory(s);
+  memory.fill({0, 0, 0, 0}, 0, {{0, 7}, {1, 0}, {2, 0}, {4, 0}}, support::rows(4, {1}));
+  using kvmeld::merge::bandwidth;
+  kvmeld::select::top const nobody{quantity::entries(0), quantity::entries(0), quantity::entries(0)};
+  auto const sigma = [&](bandwidth how, kvmeld::slot_t pivot) {
+    kvmeld::policy const p{kvmeld::score::global{}, nobody,
+                           kvmeld::identify::consecutive_threshold<kvmeld::admit::threshold>{},
+                           kvmeld::merge::gaussian{how, 3.25f}};
+    auto cache = make_cache(memory, p, support::with_plan());
+    cache.open(0, 4);
+    support::set_scores(cache.ledger(), {0, 0, 0, 0}, {1, 5, 2, 3});
+    cache.plan({0}, kvmeld::budget::entries(2));
+    double const got = static_cast<double>(cache.planned_sigma(0, pivot));
+    // The weights of the plan have it too: g = exp(-d^2 / (2 sigma^2)) with d = 1 and 3 from slot 1.
+    kvmeld::plan_ref const& plan = cache.current_plan();
+    REQUIRE(plan.target[3] == 1);
+    double const ratio = static_cast<double>(plan.key_weight[3] / plan.key_weight[1]);
+    if (pivot == 1) CHECK(ratio == Approx(std::exp(-9 / (2 * got * got))));
+    return got;
+  };
+  CHECK(sigma(bandwidth::mean_l2, 1) == Approx((1.0 + 3.0) / 2));
+  CHECK(sigma(bandwidth::eq7_000, 1) == Approx((1.0 + 9.0) / (std::sqrt(2.0) * 3)));
+  CHECK(sigma(bandwidth::fixed, 1) == Approx(3.25));
+  CHECK(sigma(bandwidth::mean_l2, 0) == 0);  // alone
+  CHECK(sigma(bandwidth::mean_l2, 2) == 0);  // a member, no pivot
+}
+
+}  // namespace plan_readings_cases

@@ -1,0 +1,241 @@
+// expect SCORE_NEEDS_ATTENTION: kvmeld: the score has no `static constexpr bool needs_attention`
+// expect SCORE_CHANNELS: kvmeld: the score has no `channel_list channels\(\)`
+// expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `most_channels`
+// expect SCORE_UPDATE: kvmeld: the score has no `channel_update update\(channel, window_rows, rows\)`
+// expect SCORE_NEXT_WINDOW: kvmeld: the score has no `std::uint32_t next_window\(window_rows, rows\)`
+// expect SCORE_EVALUATE: kvmeld: the score has no `evaluate\(team, ledger, track, length, out\)`
+// expect SCORE_COPY: kvmeld: the score is not trivially copyable
+// expect SELECT_NEEDS_SCORE: kvmeld: the selector has no `static constexpr bool needs_score`
+// expect SELECT_PINNED: kvmeld: the selector has no `pins pinned\(length, limit, frozen\)`
+// expect SELECT_ASSIGN: kvmeld: the selector has no `assign\(team, wave, item, pins\)`
+// expect SELECT_COPY: kvmeld: the selector is not trivially copyable
+// expect IDENTIFY_REPEATS: kvmeld: the identifier has no `static constexpr bool repeats`
+// expect IDENTIFY_MEETS_BUDGET: kvmeld: the identifier has no `static constexpr bool meets_budget`
+// expect IDENTIFY_NEEDS_SCORE: kvmeld: the identifier has no `static constexpr bool needs_score`
+// expect IDENTIFY_MAKES_SETS: kvmeld: the identifier has no `static constexpr bool makes_sets`
+// expect IDENTIFY_NEEDS_KEYS: kvmeld: the identifier has no `static constexpr bool needs_keys`
+// expect IDENTIFY_TILES: kvmeld: the identifier needs keys, but has no `std::uint32_t tiles\(shape\)`
+// expect IDENTIFY_SCRATCH: kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes\(shape, lanes\)`
+// expect IDENTIFY_PROPOSE: kvmeld: the identifier needs keys, but has no `propose\(team, wave, rows, tile\)`
+// expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(team, wave, item, round\)`
+// expect IDENTIFY_COPY: kvmeld: the identifier is not trivially copyable
+// expect ADMIT_REPEATS: kvmeld: the admission has no `static constexpr bool repeats`
+// expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
+// expect ADMIT_ALLOW: kvmeld: the admission has no `admission allow\(state, middle, round\)`
+// expect ADMIT_COPY: kvmeld: the admission is not trivially copyable
+// expect MERGE_NEEDS_SCORE: kvmeld: the merge function has no `static constexpr bool needs_score`
+// expect MERGE_COOPERATIVE: kvmeld: the merge function has no `static constexpr bool cooperative`
+// expect MERGE_CARRIES_DEGREE: kvmeld: the merge function has no `bool carries_degree\(\)`
+// expect MERGE_SCRATCH: kvmeld: the merge function has no `std::size_t scratch_bytes\(shape, lanes\)`
+// expect MERGE_WEIGH: kvmeld: the merge function has no `weigh\(wave, tile, pivot, members\)`
+// expect MERGE_PREPARE: kvmeld: the merge function is cooperative, but has no `prepare\(team, key_channels\)`
+// expect MERGE_WEIGH_TOGETHER: kvmeld: the merge function is cooperative, but has no `weigh\(team, wave, keys, tile, pivot,
+// expect MERGE_WEIGH_SPANS: kvmeld: the merge function spreads, but has no `weigh_spans\(team, wave, tile, sources\)`
+// expect MERGE_COPY: kvmeld: the merge function is not trivially copyable
+// expect LAYOUT_ELEMENT: kvmeld: the layout has no type `element_type`
+// expect LAYOUT_CHANNEL_RUN: kvmeld: the layout has no `static constexpr int channel_run`
+// expect LAYOUT_TOKEN_RUN: kvmeld: the layout has no `static constexpr int token_run`
+// expect LAYOUT_CHANNELS: kvmeld: the layout has no `std::uint32_t channels\(\)`
+// expect LAYOUT_WRITABLE: kvmeld: the layout has no `bool writable\(track, slot\)`
+// expect LAYOUT_LOAD_TILE: kvmeld: the layout has no `load_tile\(team, track, first, tokens, channel, channels, out, ld\)`
+// expect LAYOUT_ENCODE_ROW: kvmeld: the layout has no `encode_row\(team, track, slot, value\)`
+// expect LAYOUT_COPY_ROW: kvmeld: the layout has no `copy_row\(team, track, to, from\)`
+// expect LAYOUT_COPY: kvmeld: the layout is not trivially copyable
+// expect GUARD: kvmeld: the guard is neither guard::certified nor guard::probed
+// expect POLICY: kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function
+// Parts of one's own, each with all that its contract asks for, but for one thing. They are used as an engine uses them, so that
+// a member that nobody asks for would show as an error from inside the library.
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+// What makes a type not trivially copyable.
+struct copied {
+  copied() = default;
+  copied(copied const&) {}
+};
+
+struct my_score {
+#if !defined(SCORE_NEEDS_ATTENTION)
+  static constexpr bool needs_attention = false;
+#endif
+#if defined(SCORE_STATIC_CHANNELS)
+  kvmeld::channel_list channels() const { return {}; }
+#elif !defined(SCORE_CHANNELS)
+  static constexpr kvmeld::channel_list channels() { return {}; }
+#endif
+#if !defined(SCORE_UPDATE)
+  kvmeld::channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {-1, 0}; }
+#endif
+#if !defined(SCORE_NEXT_WINDOW)
+  std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
+#endif
+#if !defined(SCORE_EVALUATE)
+  template <class Team>
+  void evaluate(Team const&, kvmeld::ledger_ref const&, kvmeld::track, std::uint32_t, float*) const {}
+#endif
+#if defined(SCORE_COPY)
+  copied member;
+#endif
+};
+
+struct my_selector {
+#if !defined(SELECT_NEEDS_SCORE)
+  static constexpr bool needs_score = false;
+#endif
+#if !defined(SELECT_PINNED)
+  kvmeld::pins pinned(std::uint32_t, std::uint32_t, std::uint32_t) const { return {}; }
+#endif
+#if !defined(SELECT_ASSIGN)
+  template <class Team>
+  void assign(Team const&, kvmeld::wave_ref const&, std::uint32_t, kvmeld::pins const&) const {}
+#endif
+#if defined(SELECT_COPY)
+  copied member;
+#endif
+};
+
+struct my_admission {
+#if !defined(ADMIT_REPEATS)
+  static constexpr bool repeats = false;
+#endif
+#if !defined(ADMIT_MEETS_BUDGET)
+  static constexpr bool meets_budget = false;
+#endif
+#if !defined(ADMIT_ALLOW)
+  kvmeld::admission allow(kvmeld::track_state const&, std::uint32_t, std::uint32_t) const { return {}; }
+#endif
+#if defined(ADMIT_COPY)
+  copied member;
+#endif
+};
+
+struct my_identifier {
+#if !defined(IDENTIFY_REPEATS)
+  static constexpr bool repeats = false;
+#endif
+#if !defined(IDENTIFY_MEETS_BUDGET)
+  static constexpr bool meets_budget = false;
+#endif
+#if !defined(IDENTIFY_NEEDS_SCORE)
+  static constexpr bool needs_score = false;
+#endif
+#if !defined(IDENTIFY_MAKES_SETS)
+  static constexpr bool makes_sets = true;
+#endif
+#if !defined(IDENTIFY_NEEDS_KEYS)
+  static constexpr bool needs_keys = true;
+#endif
+#if !defined(IDENTIFY_TILES)
+  std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
+#endif
+#if !defined(IDENTIFY_SCRATCH)
+  std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
+#endif
+#if !defined(IDENTIFY_PROPOSE)
+  template <class Team, class Keys>
+  void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
+#endif
+#if !defined(IDENTIFY_ADMIT)
+  template <class Team>
+  void admit(Team const&, kvmeld::wave_ref const&, std::uint32_t, std::uint32_t) const {}
+#endif
+#if defined(IDENTIFY_COPY)
+  copied member;
+#endif
+};
+
+struct my_merge {
+#if !defined(MERGE_NEEDS_SCORE)
+  static constexpr bool needs_score = false;
+#endif
+#if defined(MERGE_PREPARE) || defined(MERGE_WEIGH_TOGETHER)
+  static constexpr bool cooperative = true;
+#elif !defined(MERGE_COOPERATIVE)
+  static constexpr bool cooperative = false;
+#endif
+#if !defined(MERGE_CARRIES_DEGREE)
+  bool carries_degree() const { return true; }
+#endif
+#if !defined(MERGE_SCRATCH)
+  std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
+#endif
+#if defined(MERGE_WEIGH_SPANS)
+  static constexpr bool spreads = true;
+#endif
+#if defined(MERGE_WEIGH_TOGETHER)
+  template <class Team> int prepare(Team const&, std::uint32_t) const { return 0; }
+#endif
+#if !defined(MERGE_WEIGH)
+  void weigh(kvmeld::wave_ref const&, kvmeld::tile const&, kvmeld::slot_t, kvmeld::member_list const&) const {
+  }
+#endif
+#if defined(MERGE_COPY)
+  copied member;
+#endif
+};
+
+// A layout for one float per row: whatever is asked, it is there.
+struct my_layout {
+#if !defined(LAYOUT_ELEMENT)
+  using element_type = float;
+#endif
+#if !defined(LAYOUT_CHANNEL_RUN)
+  static constexpr int channel_run = 0;
+#endif
+#if !defined(LAYOUT_TOKEN_RUN)
+  static constexpr int token_run = 1;
+#endif
+#if !defined(LAYOUT_CHANNELS)
+  std::uint32_t channels() const { return 1; }
+#endif
+#if !defined(LAYOUT_WRITABLE)
+  bool writable(kvmeld::track, kvmeld::slot_t) const { return true; }
+#endif
+#if !defined(LAYOUT_LOAD_TILE)
+  template <class Team>
+  void load_tile(Team const&, kvmeld::track, kvmeld::slot_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                 float*, std::uint32_t) const {}
+#endif
+#if !defined(LAYOUT_ENCODE_ROW)
+  template <class Team, class F> void encode_row(Team const&, kvmeld::track, kvmeld::slot_t, F) const {}
+#endif
+#if !defined(LAYOUT_COPY_ROW)
+  template <class Team> void copy_row(Team const&, kvmeld::track, kvmeld::slot_t, kvmeld::slot_t) const {}
+#endif
+#if defined(LAYOUT_COPY)
+  copied member;
+#endif
+};
+
+#if defined(GUARD)
+struct my_guard {
+  std::uint32_t rounds = 1;
+};
+using identifier = kvmeld::identify::guarded<my_identifier, my_guard>;
+#elif defined(ADMIT_REPEATS) || defined(ADMIT_MEETS_BUDGET) || defined(ADMIT_ALLOW) || defined(ADMIT_COPY)
+using identifier = kvmeld::identify::chunked_bipartite<my_admission>;
+#else
+using identifier = my_identifier;
+#endif
+#if defined(POLICY)
+using composition = my_score;
+#else
+using composition = kvmeld::policy<my_score, my_selector, identifier, my_merge>;
+#endif
+
+#if defined(KVMELD_CONTROL)  // nothing is left out: an admission of one's own serves as well
+template class kvmeld::policy<my_score, my_selector, kvmeld::identify::chunked_bipartite<my_admission>,
+                              my_merge>;
+#endif
+
+std::uint32_t use(kvmeld::kv<my_layout, kvmeld::strided<float>> x) {
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  cache.open(0, 10);
+  cache.observe_rows(kvmeld::query_batch(0, 0, 1), kvmeld::head_rows<float const>{});
+  cache.compress({0}, kvmeld::budget::ratio(0.5));
+  cache.plan({0}, kvmeld::budget::ratio(0.5));
+  cache.apply();
+  return cache.length(0, 0, 0);
+}
