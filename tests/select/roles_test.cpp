@@ -133,3 +133,19 @@ TEST_CASE("selectors refuse shares that cannot be, by name") {
   s.recents = quantity::of_length(-1);
   CHECK(s.problem() == "policy: select::sinks_and_recents.recents is -1; it must be 0 to 1, a share");
 }
+
+TEST_CASE("what is pinned is never more than a track has") {
+  auto const counts = [](quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
+                         std::uint32_t limit, std::uint32_t frozen) {
+    kvmeld::pins const p = kvmeld::resolve_pins(sinks, recents, heavy, length, limit, frozen);
+    return std::vector<std::uint32_t>{p.sinks, p.recents, p.heavy};
+  };
+  using list = std::vector<std::uint32_t>;
+  quantity const few = quantity::entries(4), many = quantity::entries(20);
+  CHECK(counts(few, few, few, 30, 20, 0) == list{4, 4, 4});
+  CHECK(counts(few, many, few, 10, 9, 0) == list{4, 6, 0});  // recents end where sinks do
+  CHECK(counts(many, many, many, 10, 9, 0) == list{10, 0, 0});
+  CHECK(counts(few, few, many, 10, 9, 0) == list{4, 4, 2});
+  CHECK(counts(few, many, few, 10, 9, 7) == list{7, 3, 0});  // a frozen beginning counts as sinks
+  CHECK(counts(few, few, few, 10, 9, 2) == list{4, 4, 2});
+}

@@ -1,5 +1,6 @@
 // Bytes that are no saved ledger, not this cache's, or make no sense: refused, with the cache as it was.
 #include "life.hpp"
+#include "saved_edits.hpp"
 
 namespace refused_bytes_cases {
 
@@ -7,6 +8,8 @@ using namespace sequences_test;
 using cache_test::check_text;
 using cache_test::refusal_of;
 using cache_test::refused;
+using saved_edits::sealed;
+using saved_edits::with;
 
 namespace {
 
@@ -35,18 +38,6 @@ struct world {
         cache, memory, [&](auto& c) { c.resume(1, from); }, parts);
   }
 };
-
-// The same bytes with a checksum that matches.
-support::byte_list sealed(support::byte_list bytes) {
-  std::uint32_t const sum = kvmeld::saved::checksum_of({bytes.data(), bytes.size()});
-  std::memcpy(bytes.data() + offsetof(kvmeld::saved::header, checksum), &sum, sizeof sum);
-  return bytes;
-}
-
-template <class T> support::byte_list with(support::byte_list bytes, std::size_t at, T x) {
-  std::memcpy(bytes.data() + at, &x, sizeof x);
-  return bytes;
-}
 
 // Bytes up to the first number of the sequence itself.
 std::size_t head_bytes(kvmeld::ledger_ref const& l, std::string const& policy) {
@@ -215,15 +206,37 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
   for (float bad : {0.0f, -1.0f, kvmeld::bits_float(0x7fc00000u), kvmeld::bits_float(0x7f800000u)})
     broken([&](ledger_ref const& l) { l.degree[5] = bad; }, "an entry that stands for no tokens");
   broken([](ledger_ref const& l) { l.flags[2] = 8; }, "unknown flags");
-  // An owner beyond the track.
+  // Sequence 0 holds 5 entries and a pending one, which is token 9.
+  broken([](ledger_ref const& l) { l.position[2] = l.position[1]; }, "do not ascend");
+  broken([](ledger_ref const& l) { l.position[0] = -1; }, "do not ascend");
+  broken([](ledger_ref const& l) { l.position[5] = 10; }, "beyond the tokens");
+  broken([](ledger_ref const& l) { l.position[5] = 0x7fffffff; }, "beyond the tokens");
+  broken([](ledger_ref const& l) { l.degree[5] = 2.0f; }, "pending entry");
+  broken([](ledger_ref const& l) { l.seen[0] = 10; }, "pending entry");
+  // Members: an owner beyond the track, another order, a norm that is no number.
   support::engine_memory<float> memory(extent);
   auto cache =
       support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), support::with_plan(4));
   cache.open(0, 3);
   cache.ledger().members.count[0] = 1;
   cache.ledger().members.owner[0] = 3;
-  check_text(refusal_of([&] { cache.resume(1, cache.save(0)); }),
-             {"resume: saved track (layer 0, head 0) is one with", "a member of an entry"});
+  auto const refuses = [&](char const* what) {
+    check_text(refusal_of([&] { cache.resume(1, cache.save(0)); }),
+               {"resume: saved track (layer 0, head 0) is one with", what});
+  };
+  refuses("a member of an entry");
+  kvmeld::member_ref const& m = cache.ledger().members;
+  m.count[0] = 2;
+  m.owner[0] = 2;
+  m.owner[1] = 1;
+  refuses("ordered by owner");
+  m.owner[1] = 2;
+  for (float bad : {-1.0f, kvmeld::bits_float(0x7fc00000u)}) {
+    m.norm[1] = bad;
+    refuses("norm");
+  }
+  m.norm[1] = 1.0f;
+  cache.resume(1, cache.save(0));
 }
 
 TEST_CASE("save refuses") {

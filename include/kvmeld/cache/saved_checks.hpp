@@ -73,6 +73,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (empty != 0 && l.frozen[t.sequence] >= from) return "an empty slot in its frozen beginning";
   if (l.padded && n != l.length[0]) return "another length than a track that it is padded with";
   std::uint32_t found = 0;
+  std::int64_t next = 0;  // the least position that may follow
   if (n - pending < seen - merged) return "fewer entries than tokens seen since its last compression";
   if (l.word(t, track_word::changed) > 1) return "a flag that is neither 0 nor 1";
   for (slot_t s = 0; s < n; ++s) {
@@ -85,11 +86,22 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
     if (!is_finite(degree) || !(degree > 0.0f)) return "an entry that stands for no tokens";
     std::uint8_t const known = entry_flag::key_checked | entry_flag::value_checked | entry_flag::nonfinite;
     if ((l.flags[l.at(t, s)] & ~known) != 0) return "unknown flags";
+    position_t const position = l.position[l.at(t, s)];
+    if (position < next) return "stored positions that do not ascend from 0 on";
+    next = std::int64_t{position} + 1;
+    if (next > std::int64_t{seen} + pending) return "a stored position beyond the tokens seen and pending";
+    bool const is_pending = s >= n - pending;
+    if (is_pending && (degree != 1.0f || std::int64_t{position} + n != std::int64_t{seen} + pending + s))
+      return "a pending entry that is not one new token";
   }
   if (found != empty) return "another number of empty slots than it says";
   if (l.members.capacity == 0) return nullptr;
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
-    if (l.members.owner[l.member_at(t, m)] >= n) return "a member of an entry it does not hold";
+    std::size_t const i = l.member_at(t, m);
+    if (l.members.owner[i] >= n) return "a member of an entry it does not hold";
+    if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) return "members that are not ordered by owner";
+    if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f)
+      return "a member whose norm is negative or no number";
   }
   return nullptr;
 }
