@@ -110,7 +110,8 @@ TEST_CASE("D2O refuses shares that are none") {
   auto policy = kvmeld::preset::d2o::halves(1.5f);
   kvmeld::shape const s{1, 1, 1, 1, 2, 2, 8};
   support::engine_memory<float> memory(s);
-  CHECK_THROWS_WITH(make_cache(memory, policy), "admit::ema_threshold.beta is 1.500000; allowed are 0 to 1");
+  CHECK_THROWS_WITH(make_cache(memory, policy),
+                    "merged_cache: policy: admit::ema_threshold.beta is 1.5; it must be 0 to 1");
 }
 
 }  // namespace d2o_cases

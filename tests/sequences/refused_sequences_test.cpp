@@ -45,7 +45,7 @@ TEST_CASE("fork refuses") {
   w.refuses([](auto& c) { c.fork(3, 3); },
             {"fork", ": sequence slot is 3", "it must be open (call open first)"});
   w.refuses([](auto& c) { c.fork(0, 0); },
-            {"fork", "s of sequence slot 0", "it must be closed (call close first)", "close"});
+            {"fork", "fork: sequence slot is 0", "it must be closed (call close first)", "close"});
   w.refuses([](auto& c) { c.fork(0, 2); },
             {"fork", "fork: sequence slot is 2", "it must be closed (call close first)", "close"});
   w.refuses([](auto& c) { c.fork(1, 3); },
@@ -88,7 +88,7 @@ TEST_CASE("truncate refuses") {
   w.refuses([](auto& c) { c.truncate(1, 20); },
             {"truncate", "sequence slot 1", ": number of pending entries of sequence slot 1 is 3", "commit"});
   w.refuses([](auto& c) { c.truncate(0, 39); },
-            {"truncate", "tokens is 39", "s of sequence slot 0",
+            {"truncate", "tokens is 39", "sequence slot 0",
              "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed",
              "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed"});
   w.refuses([](auto& c) { c.truncate(0, 44); },
@@ -132,7 +132,7 @@ TEST_CASE("committing more than was appended is refused, on ragged tracks too") 
   world w;
   w.cache.append({0}, {4});
   w.refuses([](auto& c) { c.commit({0}, {5}); },
-            {"commit", "commit: accepted[0] is 5", "s of sequence slot 0",
+            {"commit", "commit: accepted[0] is 5", "sequence slot 0",
              "it must be at most 4, the pending entries of sequence slot 0"});
   w.refuses([](auto& c) { c.compress({0}, budget::entries(10)); },
             {"compress", "compress: number of pending entries of sequence slot 0 is 4", "commit"});
