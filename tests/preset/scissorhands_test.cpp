@@ -65,7 +65,7 @@ TEST_CASE("Scissorhands by hand") {
   CHECK(support::read_track(cache.ref(), t).position == std::vector<long>{0, 2, 4});
   CHECK(kvmeld::name_of_policy(scissorhands::halves()) == "above_mean x top x zero_class x drop");
   CHECK(kvmeld::configuration_problem(scissorhands::halves(0)) ==
-        "score::above_mean.window is 0; allowed are numbers from 1 on");
+        "policy: score::above_mean.window is 0; it must be at least 1");
   CHECK(kvmeld::configuration_problem(scissorhands::halves()).empty());
 }
 

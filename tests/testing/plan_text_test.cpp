@@ -206,7 +206,8 @@ TEST_CASE("every fate and any weight survives, members too") {
         "read_plan: line 4: member is 0; it must be less than 1 and more than the member before it");
   CHECK(forgetting("forget") ==
         "read_plan: line 4: member is missing; it must be there, before the line ends");
-  CHECK(forgetting("forget 0\nforget 0") == "read_plan: line 5: first word is \"forget\"; it must be \"stay\" or \"entry\"");
+  CHECK(forgetting("forget 0\nforget 0") ==
+        "read_plan: line 5: first word is \"forget\"; it must be \"stay\" or \"entry\"");
 }
 
 TEST_CASE("the text does not depend on a stream's flags or locale") {

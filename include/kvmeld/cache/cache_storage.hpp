@@ -52,7 +52,8 @@ public:
     std::size_t const bytes = cache_bytes(sizes_, channels_of(policy_));
     memory_ = executor_.allocate(bytes);
     if (memory_.data() == nullptr) {
-      construction_ = report(refusal("merged_cache", "memory in bytes", bytes, "no more than the executor can allocate"));
+      construction_ =
+          report(refusal("merged_cache", "memory in bytes", bytes, "no more than the executor can allocate"));
       return;
     }
     executor_.clear(memory_.data(), memory_.size());
