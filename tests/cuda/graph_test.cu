@@ -77,5 +77,5 @@ TEST_CASE("graphs replayed a thousand times leave what eager calls leave") {
 TEST_CASE("a replay needs a recording") {
   kvmeld::cuda_executor<> executor;
   kvmeld::call_graph<kvmeld::cuda_executor<>> graph(executor);
-  CHECK_THROWS_WITH(graph.replay([] {}), "replay: nothing is recorded; call record first");
+  CHECK_THROWS_WITH(graph.replay([] {}), "replay: graph is empty; it must be recorded first (call record)");
 }

@@ -259,24 +259,28 @@ TEST_CASE("what a graph refuses") {
     executor elsewhere(other_stream.is), unnamed;
     graph g(cache.executor()), by_default(unnamed), small(cache.executor(), 3);
     CHECK(refusal_of([&] { g.include(elsewhere); }) ==
-          "call_graph: the executors have different streams; give one");
-    CHECK(refusal_of([&] { by_default.record([] {}); }).find("record: cudaStreamBeginCapture says ") == 0);
+          "call_graph: stream of the executor is another; it must be that of the graph's executor");
+    CHECK(refusal_of([&] {
+            by_default.record([] {});
+          }).find("record: result of cudaStreamBeginCapture is ") == 0);
     CHECK(refusal_of([&] {
             small.record([&] {
               cache.append({2}, {1});
               cache.commit({2}, {1});
             });
-          }) == "record: lists of more than 3 numbers; make more room");
+          }) == "record: number of numbers in lists is 4; it must be at most 3, the room of the record");
     CHECK(cache.tokens(2) == 60);
     g.record([&] { cache.append({0}, {2}); });
-    CHECK(refusal_of([&] {
-            g.replay([&] { cache.append({0, 1}, {1, 1}); });
-          }) == "replay: a list of 2 where 1 were recorded; record with the longest");
-    CHECK(refusal_of([&] { g.replay([] {}); }) == "replay: fewer calls than were recorded; make the same");
+    CHECK(refusal_of([&] { g.replay([&] {
+                             cache.append({0, 1}, {1, 1});
+                           }); }) ==
+          "replay: length of a list is 2; it must be at most 1, as was recorded (record with the longest)");
+    CHECK(refusal_of([&] { g.replay([] {}); }) ==
+          "replay: sequence of calls is shorter; it must be the one that was recorded");
     CHECK(refusal_of([&] { g.replay([&] { cache.commit({0}, {1}); }); }) ==
-          "replay: other calls than were recorded; make the same, in the same order");
+          "replay: sequence of calls is another; it must be the one that was recorded");
     CHECK(refusal_of([&] { g.replay([&] { cache.shift(0, 1); }); }) ==
-          "shift: cannot be recorded; call it before or after");
+          "shift: recording is on; it must be off, because this call cannot be recorded");
     g.replay([&] { cache.append({1}, {1}); });
     cache.report_lengths(0);
     cache.report_lengths(1);
@@ -296,14 +300,15 @@ TEST_CASE("what a graph refuses") {
     observe(1, 1);
     attends.record([&] { observe(0, 1); });
     CHECK(refusal_of([&] { attends.replay([&] { observe(0, 3); }); }) ==
-          "replay: 3 queries of a sequence where 1 were recorded; record with the most");
+          "replay: number of queries of a sequence is 3; it must be at most 1, as was recorded (record with "
+          "the most)");
     shrinks.record([&] { cache.compress({2}, kvmeld::budget::entries(100)); });
     std::uint32_t const bound = cache.length_bound(2);
     std::string const more =
         refusal_of([&] { shrinks.replay([&] { cache.compress({2}, kvmeld::budget::entries(10)); }); });
     CHECK(more.find("replay: ") == 0);
-    CHECK(more.find(" rounds where ") != std::string::npos);
-    CHECK(more.find(" were recorded; record with the most") != std::string::npos);
+    CHECK(more.find("number of rounds is ") != std::string::npos);
+    CHECK(more.find(", as was recorded (record with the most)") != std::string::npos);
     CHECK(cache.length_bound(2) == bound);
   }
   {  // a graph is launched into no other's capture
@@ -313,7 +318,7 @@ TEST_CASE("what a graph refuses") {
     REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
     CHECK(refusal_of([&] {
             g.replay([&] { cache.append({0}, {1}); });
-          }).find("replay: cudaGraphLaunch says ") == 0);
+          }).find("replay: result of cudaGraphLaunch is ") == 0);
     cudaGraph_t left = nullptr;
     cudaStreamEndCapture(stream.is, &left);
     if (left != nullptr) cudaGraphDestroy(left);
@@ -329,9 +334,9 @@ TEST_CASE("what a graph refuses") {
     array<std::uint32_t> const from(std::vector<std::uint32_t>(1, 7));
     CHECK(refusal_of([&] {
             g.record([&] { broken.download(&number, from.data(), sizeof number); });
-          }).find("record: cudaStreamEndCapture says ") == 0);
+          }).find("record: result of cudaStreamEndCapture is ") == 0);
     CHECK(broken.error() != cudaSuccess);
-    CHECK(refusal_of([&] { g.record([] {}); }).find("record: a launch says ") == 0);
+    CHECK(refusal_of([&] { g.record([] {}); }).find("record: result of a launch is ") == 0);
     CHECK(g.graph() == nullptr);
   }
 }
@@ -349,7 +354,7 @@ TEST_CASE("a graph that the runtime has no memory for leaves everything as it wa
   auto const append = [&] { e.cache.append({0}, {1}); };
   for (char const* call : {"cudaGraphInstantiate", "cudaGraphLaunch"}) {
     setenv("EMULATOR_REFUSES", call, 1);
-    CHECK(refusal_of([&] { g.record(append); }).find(std::string("record: ") + call + " says ") == 0);
+    CHECK(refusal_of([&] { g.record(append); }).find(std::string("record: result of ") + call + " is ") == 0);
     unsetenv("EMULATOR_REFUSES");
     CHECK(e.cache.length_bound(0) == 60);
     CHECK(e.cache.executor().error() == cudaSuccess);
@@ -384,7 +389,8 @@ TEST_CASE("scratch beyond shared memory, eager and recorded") {
   };
   std::size_t const bytes = phase.scratch_bytes(1);
   CHECK(refusal_of([&] { g.record(launch); }) ==
-        "record: a launch needs scratch; call reserve(" + std::to_string(bytes) + ") before");
+        "record: scratch in bytes of a block is 0; it must be at least " + std::to_string(bytes) +
+            " (call reserve before)");
   auto const check = [&] {
     REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
     auto const got = sums.get();

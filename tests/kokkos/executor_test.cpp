@@ -106,8 +106,8 @@ TEST_CASE("collective calls of a Kokkos team are those of plain loops over its l
 TEST_CASE("a team larger than the space has is refused") {
   std::uint32_t const most = device::executor_type::most_lanes();
   std::string const text = cache_test::refusal_of([&] { device::executor_type({}, most + 1); });
-  CHECK(text == kvmeld::message("kokkos_executor: team_size is ", most + 1, "; allowed on ", space::name(),
-                                " are 0 to ", most));
+  CHECK(text ==
+        kvmeld::refusal("kokkos_executor", "team_size", most + 1, "at most ", most, " on ", space::name()));
 }
 
 #if KOKKOS_VERSION >= 40000

@@ -548,7 +548,7 @@ TEST_CASE("CaM configured wrongly") {
   CHECK(kvmeld::configuration_problem(p) ==
         "policy: identify::local_span.targets is 0; it must be at least 1, or whole_window");
   support::engine_memory<float> memory({1, 1, 1, 1, 2, 2, 4});
-  CHECK_THROWS_WITH_AS(make_cache(memory, p), kvmeld::configuration_problem(p).c_str(),
+  CHECK_THROWS_WITH_AS(make_cache(memory, p), ("merged_cache: " + kvmeld::configuration_problem(p)).c_str(),
                        kvmeld::invalid_argument);
   CHECK(kvmeld::configuration_problem(cam::over_h2o()).empty());
   CHECK(kvmeld::name_of_policy(cam::over_h2o()) == "global x top x local_span x additive");

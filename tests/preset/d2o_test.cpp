@@ -111,7 +111,7 @@ TEST_CASE("D2O refuses shares that are none") {
   kvmeld::shape const s{1, 1, 1, 1, 2, 2, 8};
   support::engine_memory<float> memory(s);
   CHECK_THROWS_WITH(make_cache(memory, policy),
-                    "policy: admit::ema_threshold.beta is 1.5; it must be 0 to 1");
+                    "merged_cache: policy: admit::ema_threshold.beta is 1.5; it must be 0 to 1");
 }
 
 }  // namespace d2o_cases

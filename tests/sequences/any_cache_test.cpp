@@ -44,7 +44,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
     CHECK(cache.save(q).size() == cache.saved_bytes(q));
     for (std::uint32_t n :
          {cache.longest(q), cache.tokens(q), cache.length(1, q, 1), cache.findings(q), cache.length_bound(q),
-          cache.length_after(q, budget::entries(12)), cache.compressed_at(q),
+          cache.length_after(q, budget::entries(20)), cache.compressed_at(q),
           static_cast<std::uint32_t>(cache.entries(q)), cache.due(q, {20, 3}) ? 1u : 0u})
       keep(support::bytes_of(std::vector<std::uint32_t>{n}));
   }

@@ -176,9 +176,9 @@ TEST_CASE("resume refuses another cache's ledger") {
             {"resume: number of score channels of the saved ledger is 2", "1"});
   // The same channels in another policy.
   kvmeld::policy const mixed{policy.score, policy.select, kvmeld::identify::none{}, kvmeld::merge::drop{}};
-  elsewhere(
-      extent, mixed, {},
-      {"resume: policy of the saved ledger is local x top x zero_class x drop", "local x top x none x drop"});
+  elsewhere(extent, mixed, {},
+            {"resume: policy of the saved ledger is \"local x top x zero_class x drop\"",
+             "local x top x none x drop"});
 }
 
 TEST_CASE("resume refuses ledgers that contradict themselves") {

@@ -88,7 +88,7 @@ TEST_CASE("truncate refuses") {
   w.refuses([](auto& c) { c.truncate(1, 20); },
             {"truncate", "sequence slot 1", ": number of pending entries of sequence slot 1 is 3", "commit"});
   w.refuses([](auto& c) { c.truncate(0, 39); },
-            {"truncate", "tokens is 39", "fork: sequence slot is 0",
+            {"truncate", "tokens is 39", "sequence slot 0",
              "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed",
              "it must be 40 to 43, the tokens of sequence slot 0 that are seen but not compressed"});
   w.refuses([](auto& c) { c.truncate(0, 44); },
@@ -132,7 +132,7 @@ TEST_CASE("committing more than was appended is refused, on ragged tracks too") 
   world w;
   w.cache.append({0}, {4});
   w.refuses([](auto& c) { c.commit({0}, {5}); },
-            {"commit", "commit: accepted[0] is 5", "fork: sequence slot is 0",
+            {"commit", "commit: accepted[0] is 5", "sequence slot 0",
              "it must be at most 4, the pending entries of sequence slot 0"});
   w.refuses([](auto& c) { c.compress({0}, budget::entries(10)); },
             {"compress", "compress: number of pending entries of sequence slot 0 is 4", "commit"});

@@ -148,7 +148,8 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     r.get(name.data(), characters);
   }
   if (name != policy) {
-    return refusal("resume", "policy of the saved ledger", name, policy, ", as in this cache");
+    return refusal("resume", "policy of the saved ledger", quoted(name), quoted(policy),
+                   ", as in this cache");
   }
   bool const complete = for_each_part(l, slot, [&](field const& f, track t) {
     if (!r.get(part_of_field(l, f, t), bytes_of_part(l, f, t))) return false;

@@ -90,6 +90,14 @@ template <class... Parts> std::string message(Parts const&... parts) {
   return out.str();
 }
 
+/// Text that others wrote, made safe for a message: in quotes, with a question mark for what does not print, and cut after
+/// 80 characters.
+inline std::string quoted(std::string const& text) {
+  std::string out = "\"";
+  for (char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
+  return out + (text.size() > 80 ? "...\"" : "\"");
+}
+
 /// The form of every refusal: "<call>: <argument> is <value>; it must be <condition>". The condition is joined from its
 /// parts.
 template <class Value, class... Condition>

@@ -86,7 +86,6 @@ public:
   void refuse(std::string const& what, Value const& value, Condition const&... condition) {
     if (problem_.empty()) problem_ = refusal(message("read_plan: line ", number_), what, value, condition...);
   }
-  static std::string quoted(std::string const& text) { return message("\"", text, "\""); }
   bool good() const { return problem_.empty(); }
   std::string const& problem() const { return problem_; }
 
@@ -150,7 +149,7 @@ inline saved_track read_track(plan_lines& in) {
       e.value_weight = in.number("value weight", 16);
       e.degree_weight = in.number("degree weight", 16);
     } else {
-      in.refuse("first word", plan_lines::quoted(word), "\"stay\" or \"entry\"");
+      in.refuse("first word", quoted(word), "\"stay\" or \"entry\"");
     }
     in.end_of_line();
     if (e.slot != at || e.count == 0 || e.count > t.length - at) {
