@@ -25,7 +25,8 @@ inline namespace KVMELD_ABI {
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_notes {
   page_places<Entry, Index> places;  ///< where the notes of a page and token lie
   float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
-  position_t* position = nullptr;    ///< token position of the entry there
+  position_t* position =
+      nullptr;  ///< token position of the entry there; they ascend in a track, below the tokens seen
 
   std::string problem(char const* call) const {
     if (degree == nullptr || position == nullptr) {
@@ -53,8 +54,9 @@ struct entry_places {
 /// memory that phases can read.
 struct entry_notes {
   float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
-  position_t const* position = nullptr;  ///< token position of each entry
-  entry_places places{};                 ///< where those of a track begin
+  position_t const* position =
+      nullptr;            ///< token position of each entry; they ascend in a track, below the tokens seen
+  entry_places places{};  ///< where those of a track begin
 
   std::string problem(char const* call) const {
     if (degree == nullptr) return refusal(call, "degree", "null", "an array, one number per entry");
