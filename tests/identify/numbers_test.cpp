@@ -197,10 +197,10 @@ struct evict_unlike {
   template <class Team>
   void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
     kvmeld::track_state& s = wave.state[item];
-    kvmeld::candidate const* const list = wave.candidates + wave.at(item, 0);
+    kvmeld::candidate const* const found = wave.candidates + wave.at(item, 0);
     std::uint32_t const gone = kvmeld::select_k(
-        team, s.field, s.excess(), [&](std::uint32_t i) { return list[i].key; },
-        [&](std::uint32_t i) { wave.step.what[wave.step.at(item, list[i].source)] = kvmeld::fate::drop; });
+        team, s.field, s.excess(), [&](std::uint32_t i) { return found[i].key; },
+        [&](std::uint32_t i) { wave.step.what[wave.step.at(item, found[i].source)] = kvmeld::fate::drop; });
     if (team.lane() == 0) s.merged += gone;
   }
 };
