@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,13 @@ template <class T> struct engine_memory {
              random_rows(d, n, extent.value_dim, texture::noise));
       }
     }
+  }
+  // Every row, used or not.
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> out(keys.size() * sizeof(T) + values.size() * sizeof(T));
+    std::memcpy(out.data(), keys.data(), keys.size() * sizeof(T));
+    std::memcpy(out.data() + keys.size() * sizeof(T), values.data(), values.size() * sizeof(T));
+    return out;
   }
   bool operator==(engine_memory const& other) const {
     return same(keys, other.keys) && same(values, other.values);
