@@ -84,7 +84,7 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
         "planned_role: s is 17; it must be less than 17, the entries of item 7");
   cache.plan({2}, kvmeld::budget::entries(17));
   CHECK(text([&] { cache.planned_role(0, 0); }) ==
-        "planned_role: item is 0; it must be a track above its budget, since others take no part");
+        "planned_role: item is 0; it must be a track above its budget, because others take no part");
   cache.apply();
   CHECK(text([&] { cache.planned_candidate(0, 0); }) ==
         "planned_candidate: the plan is none; it must be one that plan made");

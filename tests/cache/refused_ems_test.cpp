@@ -58,7 +58,7 @@ TEST_CASE("EMS configured wrongly") {
   check_text(refusal_of_policy(p), {"select::bands.protect", "1.5", "0 to 1"});
   check_text(refusal_of_policy(
                  kvmeld::preset::ems::shared(quantity::entries(32), 32, kvmeld::bits_float(0x7fc00000u))),
-             {"threshold.theta is not finite"});
+             {"threshold.theta is nan", "a finite number"});
 }
 
 TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never fed") {

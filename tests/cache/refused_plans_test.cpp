@@ -166,8 +166,8 @@ TEST_CASE("a plan in words") {
   std::ostringstream out;
   w.cache.print_plan(out);
   std::string const text = out.str();
-  cache_test::check_text(text, {"head 0", "head 1", "20 -> 20", "merge 6", "+ 8", "+ 9", "drop 4-5",
-                                "spread 8 over slots 10 to 12", "15 entries stay"});
+  cache_test::check_text(text, {"head 0", "head 1", "20 -> 20", "merge 8", "+ 9", "into 6", "drop 4-5",
+                                "spread 8 over 10 to 12", "15 entries stay"});
 }
 
 }  // namespace refused_plans_cases

@@ -122,6 +122,8 @@ TEST_CASE("resume refuses by name") {
   w.refuses(with(b, offsetof(header, byte_order), 0x04030201u), {"resume", "byte order"});
   w.refuses(with(b, offsetof(header, version), 2u),
             {"resume", "resume: version of the format is 2", "it must be 1"});
+  w.refuses(sealed(with(b, offsetof(header, reserved), 3u)),
+            {"resume: reserved word of the saved ledger is 3", "it must be 0"});
   w.refuses(sealed(with(b, offsetof(header, version), 0u)),
             {"resume", "resume: version of the format is 0", "it must be 1"});
   auto longer = b;

@@ -117,6 +117,7 @@ inline std::string header_problem(span<std::byte const> from) {
   if (h.version != expected_header.version) {
     return refusal("resume", "version of the format", h.version, expected_header.version);
   }
+  if (h.reserved != 0) return refusal("resume", "reserved word of the saved ledger", h.reserved, "0");
   if (h.bytes != from.size()) {
     return refusal("resume", "number of bytes", from.size(), h.bytes, ", as the ledger was saved");
   }
