@@ -186,8 +186,9 @@ TEST_CASE("the step of the schedule is set: each step has its share of the middl
   cache.apply();
   CHECK(cache.rounds(1) == 5);
   CHECK(cache.length(0, 1, 0) == 14);
-  CHECK_THROWS_WITH(cache.set_rounds(2, 0), "set_rounds: sequence slot is 2; allowed are 0 to 1");
-  CHECK_THROWS_WITH(cache.set_rounds(0, 1), "set_rounds: sequence slot 0 is not open; open it first");
+  CHECK_THROWS_WITH(cache.set_rounds(2, 0), "set_rounds: sequence slot is 2; it must be 0 to 1");
+  CHECK_THROWS_WITH(cache.set_rounds(0, 1),
+                    "set_rounds: sequence slot is 0; it must be open (call open first)");
   CHECK_THROWS_WITH(cache.set_rounds(1, 1u << 31),
                     "set_rounds: n is 2147483648; it must be at most 2147483647");
   CHECK(cache.rounds(1) == 5);

@@ -361,7 +361,7 @@ TEST_CASE("what cannot be noted or adopted") {
   refuses([&] { cache.adopt(0, 93, 100, good); },
           {"adopt: slots is 93", "it must be at most 92, the capacity"});
   refuses([&] { cache.adopt(0, 30, 29, good); },
-          {"adopt: tokens is 29", "it must be at least 30, the entries that the pages may hold"});
+          {"adopt: tokens is 29", "it must be at least 30, the entries that the notes may hold"});
   open(cache, d, 0, 30);
   refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot is 0"});
   cache.append({0}, {2});

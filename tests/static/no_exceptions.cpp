@@ -224,7 +224,7 @@ void construction_refuses() {
   bad.keys = strided<float>(nullptr, "LSTHC", extent, 8);
   no_cache(policy, bad, limits{extent}, "null");
   bad.keys = strided<float>(t.k.data(), "LSTHC", extent, 0);
-  no_cache(policy, bad, limits{extent}, "channels");
+  no_cache(policy, bad, limits{extent}, "slot stride is 0");
   bad = rows;
   bad.values = bad.keys;
   no_cache(policy, bad, limits{extent}, "");

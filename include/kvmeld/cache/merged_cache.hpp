@@ -152,7 +152,7 @@ public:
   }
 
   /// As append(slots, counts), but first compresses the sequences that have no room for their entries: those whose
-  /// length_bound and count exceed the capacity. They shrink to `full.allowed`, as `compress` would do it.
+  /// length_bound and count exceed the capacity. They shrink to `full.shrink_to`, as `compress` would do it.
   /// Nothing is compressed unless the compression is sure to make room, which the host tells by length_after; the call is
   /// refused otherwise and the cache stays as it was. Sequences that have no room must have no pending entries. Where
   /// launches are not immediate, bounds may be above the lengths: a sequence is then compressed before it is really full.
@@ -163,7 +163,7 @@ public:
     if (status s = refuse_once("append", problem); !s.ok()) return s;
     if (!no_room.empty()) {
       index_list const list{no_room.data(), no_room.size()};
-      if (status s = compress(list, full.allowed, full.fallback); !s.ok()) return s;
+      if (status s = compress(list, full.shrink_to, full.fallback); !s.ok()) return s;
     }
     return append(slots, counts);
   }
@@ -307,15 +307,15 @@ private:
       if (this->longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
     }
     if (no_room.empty()) return {};
-    text = plan_problem_for({no_room.data(), no_room.size()}, full.allowed, full.fallback, false);
+    text = plan_problem_for({no_room.data(), no_room.size()}, full.shrink_to, full.fallback, false);
     if (!text.empty()) return text;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       std::uint32_t const left = this->longest(slots[i]) > capacity - counts[i]
-                                     ? length_after(slots[i], full.allowed, full.fallback)
+                                     ? length_after(slots[i], full.shrink_to, full.fallback)
                                      : 0;
       if (left <= capacity - counts[i]) continue;
       return refusal("append",
-                     message("what full.allowed and full.fallback leave of sequence slot ", slots[i]), left,
+                     message("what full.shrink_to and full.fallback leave of sequence slot ", slots[i]), left,
                      "at most ", capacity - counts[i], " entries, so that counts[", i, "] = ", counts[i],
                      " fit into the capacity of ", capacity);
     }

@@ -71,7 +71,7 @@ public:
     wave_ref const& wave = arrays_.workspace.wave;
     std::uint32_t count = wave.state[item].field;
     if constexpr (lists_edges<typename Policy::identify_type>::value) {
-      std::uint32_t const edges = policy_.identify.edges(count);
+      std::uint32_t const edges = policy_.identify.edges(wave.state[item].places);
       if (edges != 0) count = edges;
     }
     candidate const* const list = wave.candidates + at(item, 0);

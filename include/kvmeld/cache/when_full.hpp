@@ -11,7 +11,7 @@ inline namespace KVMELD_ABI {
 /// Compress first: the budget that a full sequence shrinks to, and what happens where merging does not reach it. The
 /// default fallback makes sure that room is made.
 struct when_full {
-  budget allowed;                                ///< entries that stay; fewer than the capacity
+  budget shrink_to;                              ///< entries that stay; fewer than the capacity
   shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::report alone
 };
 
