@@ -14,13 +14,13 @@
 #include "support/random_cache.hpp"
 
 using support::dice;
-using indices = std::vector<std::uint32_t>;
+using slot_list = std::vector<std::uint32_t>;
 
 namespace {
 
 // Indices of the k highest keys, 0 never among them, ties to the lower index; ascending.
-indices best(indices const& keys, std::uint32_t k) {
-  indices order(keys.size());
+slot_list best(slot_list const& keys, std::uint32_t k) {
+  slot_list order(keys.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return keys[a] > keys[b]; });
@@ -32,11 +32,11 @@ indices best(indices const& keys, std::uint32_t k) {
 }
 
 template <class Key>
-indices selected(kvmeld::instruction_set set, std::uint32_t n, std::uint32_t k, Key key) {
+slot_list selected(kvmeld::instruction_set set, std::uint32_t n, std::uint32_t k, Key key) {
   tuned_lane const lane(kvmeld::kernels_of(set), kvmeld::select_k_scratch());
-  indices marks(n, 0);
+  slot_list marks(n, 0);
   std::uint32_t const count = kvmeld::select_k(lane.team(), n, k, key, [&](std::uint32_t i) { ++marks[i]; });
-  indices taken;
+  slot_list taken;
   for (std::uint32_t i = 0; i < n; ++i) {
     for (std::uint32_t m = 0; m < marks[i]; ++m) taken.push_back(i);
   }
@@ -44,7 +44,7 @@ indices selected(kvmeld::instruction_set set, std::uint32_t n, std::uint32_t k, 
   return taken;
 }
 
-void check_keys(kvmeld::instruction_set set, indices const& keys, std::uint32_t k) {
+void check_keys(kvmeld::instruction_set set, slot_list const& keys, std::uint32_t k) {
   CAPTURE(keys.size());
   CAPTURE(k);
   CHECK(selected(set, static_cast<std::uint32_t>(keys.size()), k, [&](std::uint32_t i) { return keys[i]; }) ==
@@ -55,7 +55,7 @@ void check_scores(kvmeld::instruction_set set, std::vector<float> const& scores,
   CAPTURE(scores.size());
   CAPTURE(k);
   auto const n = static_cast<std::uint32_t>(scores.size());
-  indices keys;
+  slot_list keys;
   for (float x : scores) keys.push_back(std::max(1u, kvmeld::order_key(x)));
   std::vector<std::uint8_t> wanted(n + 1, 3);
   for (std::uint32_t i : best(keys, k)) wanted[i] = 5;
@@ -76,7 +76,7 @@ TEST_CASE("the tuned selection takes what a sort would, of any number of keys an
     for (std::uint32_t n :
          {0u, 1u, 15u, 16u, 17u, 63u, 64u, 1000u, 5000u, 16320u, 16384u, 20000u, 70000u, 300000u}) {
       for (std::uint32_t kind = 0; kind < 6; ++kind) {
-        indices keys(n);
+        slot_list keys(n);
         for (std::uint32_t i = 0; i < n; ++i) {
           auto const any = static_cast<std::uint32_t>(d.next() >> 32);
           keys[i] = kind == 0   ? any
