@@ -33,6 +33,8 @@ inline void* take_or_throw(std::size_t bytes, std::size_t alignment) {
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
+// Never inlined: g++ would see that what one operator frees another allocated, and warn.
+[[gnu::noinline]] inline void give_back(void* p) { std::free(p); }
 inline constexpr std::size_t usual = alignof(std::max_align_t);
 
 }  // namespace faults
@@ -53,11 +55,11 @@ void* operator new(std::size_t n, std::align_val_t a, std::nothrow_t const&) noe
 void* operator new[](std::size_t n, std::align_val_t a, std::nothrow_t const&) noexcept {
   return faults::take(n, static_cast<std::size_t>(a));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { faults::give_back(p); }
+void operator delete[](void* p) noexcept { faults::give_back(p); }
+void operator delete(void* p, std::size_t) noexcept { faults::give_back(p); }
+void operator delete[](void* p, std::size_t) noexcept { faults::give_back(p); }
+void operator delete(void* p, std::align_val_t) noexcept { faults::give_back(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { faults::give_back(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { faults::give_back(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { faults::give_back(p); }
