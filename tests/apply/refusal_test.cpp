@@ -58,8 +58,8 @@ TEST_CASE("apply refuses plans that are not sound") {
                      : which == 1 ? "value_weight"
                                   : "degree_weight",
                      4,
-                     which == 0 ? "inf; it must be a number of magnitude at most 1073741824"
-                                : "nan; it must be a number of magnitude at most 1073741824"));
+                     which == 0 ? "inf; it must be a number of magnitude at most 8.50706e+37"
+                                : "nan; it must be a number of magnitude at most 8.50706e+37"));
   }
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 4, 1, 1, -1);

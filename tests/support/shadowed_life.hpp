@@ -99,8 +99,8 @@ private:
     throw std::runtime_error("call " + std::to_string(at) + ": " + what);
   }
   byte_list everything() const {
-    byte_list out = ledger_bytes(cache), rows = memory.bytes();
-    out.insert(out.end(), rows.begin(), rows.end());
+    byte_list out = ledger_bytes(cache), tensors = memory.bytes();
+    out.insert(out.end(), tensors.begin(), tensors.end());
     return out;
   }
   // False if the call was refused, which may change nothing.

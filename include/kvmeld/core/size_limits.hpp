@@ -26,8 +26,9 @@ constexpr std::uint32_t threads = 1u << 12;                    ///< of a host ex
 constexpr std::uint32_t tokens = 0x7fffffffu;  ///< seen by a sequence; its last position is one less
 /// Bytes from a tensor's first element to any other, as its strides and extents give them.
 constexpr std::int64_t tensor_bytes = std::int64_t{1} << 56;
-constexpr float plan_weight = 0x1p30f;  ///< magnitude of a weight of a plan: as many as a set has entries
-constexpr float degree = 0x1p60f;       ///< of an entry, as an edited plan may make it
+constexpr float plan_weight =
+    0x1p126f;                      ///< magnitude of a weight of a plan; ratios of norms come to 1e29 and more
+constexpr float degree = 0x1p60f;  ///< of an entry, as an edited plan may make it
 }  // namespace largest
 
 /// a + b, or the largest number if that is less.
