@@ -124,7 +124,7 @@ public:
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     if constexpr (kvmeld::tuned<kvmeld::warps, Phase>::value) {
       if (tuning_ == kvmeld::tuning::on && kvmeld::tuned<kvmeld::warps, Phase>::accepts(phase, *this)) {
-        ++*tuned_;
+        if (!rehearses()) ++*tuned_;
         return kvmeld::tuned<kvmeld::warps, Phase>::enqueue(*this, phase, extent, items, source);
       }
     }
