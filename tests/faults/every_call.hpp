@@ -226,6 +226,12 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
     kvmeld::attention::extend(c.executor(), {}, batch, given.queries(), c.ref(), given.outputs());
   });
   if constexpr (!shares) {
+    std::vector<float> const degrees(20, 2.0f);
+    std::vector<kvmeld::position_t> positions;
+    for (kvmeld::position_t i = 0; i < 20; ++i) positions.push_back(3 * i);
+    each("adopt", start, [&](auto& c) {
+      c.adopt(2, 20, 60, kvmeld::entry_notes{degrees.data(), positions.data(), {}});
+    });
     auto const split_memory =
         std::make_shared<std::vector<float>>(kvmeld::attention::split_floats(extent, 2, 2, 3));
     each("extend, keys split", start, [&](auto& c) {
