@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What kvmeld costs a compiler: python3 benchmarks/compile_time.py [--runs 5] [--nvcc PATH] [--kokkos FOLDER]
 
-Compiles a unit of three standard headers, one that only includes kvmeld, and the ten-line example, and prints a Markdown table:
+Compiles a unit of three standard headers, one that only includes kvmeld, the ten-line example, and a cache that is composed at run
+time, whole and without the host's vector kernels (backend/host/extern_kernels.hpp). Prints a Markdown table:
 seconds (median) of the processor and of the clock, the ratio to the standard headers of the same run and compiler, bytes of code
 and data in the object, and lines that the compiler saw. Compilers that are not there are left out and named.
 """
@@ -17,15 +18,20 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BRIDGE = "examples/engines/token_major/kvmeld_bridge.cpp"  # a cache that is composed at run time
 STANDARD = "#include <algorithm>\n#include <string>\n#include <vector>\n"
 
 
-def units(umbrella, example):
+def units(umbrella, example, flags):
     """Name and text of what is compiled: the yardstick first."""
     yield "`<vector>`, `<string>`, `<algorithm>`", STANDARD
     yield f"`#include <kvmeld/{umbrella}>`", f"#include <kvmeld/{umbrella}>\n"
     if example:
         yield f"`{example}`", f'#include "{ROOT / example}"\n'
+    if umbrella == "kvmeld.hpp" and "-O0" not in flags:
+        yield f"`{BRIDGE}`", f'#include "{ROOT / BRIDGE}"\n'
+        yield "the same without kernels", f'#include <kvmeld/backend/host/extern_kernels.hpp>\n#include "{ROOT / BRIDGE}"\n'
+        yield "the kernels", f'#include "{ROOT}/cmake/kernels.cpp"\n'
 
 
 def compile_once(command):
@@ -52,7 +58,7 @@ def rows(compiler, flags, umbrella, example, suffix, runs, folder):
     command = [compiler, "-std=c++17", f"-I{ROOT / 'include'}", f"-I{ROOT / 'examples'}", *flags]
     compiled = str(folder / "unit.o")
     sources = []
-    for name, text in units(umbrella, example):
+    for name, text in units(umbrella, example, flags):
         source = folder / f"unit_{len(sources)}.{suffix}"
         source.write_text(text)
         sources.append((name, str(source)))
@@ -79,6 +85,7 @@ def main():
 
     ways = [("g++", ["-O0"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("g++", ["-O2"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
+            ("g++", ["-O3"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("clang++", ["-O0"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("clang++", ["-O2"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             (options.nvcc, ["-O2", "-arch=sm_90"], "cuda.cuh", "examples/cuda/preset.cu", "cu")]

@@ -16,9 +16,10 @@ else()
   message(STATUS "kvmeld: tests, examples and benchmarks run without OpenMP")
 endif()
 
-# kvmeld_own_target(TARGET [NO_OPENMP]): kvmeld, threads, OpenMP where there is one, and the warnings of the project.
+# kvmeld_own_target(TARGET [NO_OPENMP] [OWN_KERNELS]): kvmeld, threads, OpenMP where there is one, and the warnings of the project.
+# Its units do not compile the host's vector kernels (backend/host/extern_kernels.hpp), unless OWN_KERNELS is given.
 function(kvmeld_own_target target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_OPENMP" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_OPENMP;OWN_KERNELS" "" "")
   set(libraries kvmeld::kvmeld Threads::Threads)
   if(NOT arg_NO_OPENMP)
     list(APPEND libraries kvmeld_openmp)
@@ -38,5 +39,15 @@ function(kvmeld_own_target target)
     if(KVMELD_WARNINGS_AS_ERRORS)
       target_compile_options(${target} PRIVATE -Werror)
     endif()
+    if(NOT arg_OWN_KERNELS)
+      target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include kvmeld/backend/host/extern_kernels.hpp>")
+      target_link_libraries(${target} ${scope} kvmeld_kernels)
+    endif()
   endif()
 endfunction()
+
+set(KVMELD_KERNEL_OPTIONS "" CACHE STRING "Compiler options for the host's vector kernels, after all others")
+add_library(kvmeld_kernels STATIC "${CMAKE_CURRENT_LIST_DIR}/kernels.cpp")
+kvmeld_own_target(kvmeld_kernels OWN_KERNELS)
+target_compile_options(kvmeld_kernels PRIVATE ${KVMELD_KERNEL_OPTIONS})
+set_target_properties(kvmeld_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON) # a shared library of the examples has them

@@ -9,7 +9,7 @@
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
   int const tokens = count > 1 ? std::atoi(arguments[1]) : 1000;
-  kvmeld::shape const extent{2, 4, 8, 4, 128, 128, 1024};
+  kvmeld::shape const extent{2, 4, 8, 4, 128, 128, 640};
   examples::engine_tensors<__nv_bfloat16> engine(extent);
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;

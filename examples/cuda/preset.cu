@@ -1,20 +1,24 @@
 // A preset on a device: Chelsea shrinks 4,000 cached tokens to a fifth, in place, without waiting for anything.
+//   example_cuda_preset [tokens, a multiple of 5]
 #include "support.cuh"
 
-int main() {
+#include <cstdlib>
+
+int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
+  std::uint32_t const tokens = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 4000;
   examples::engine_tensors<__nv_bfloat16> engine(
-      {2, 1, 8, 4, 128, 128, 4096});  // yours: any tensors with strides
-  cudaStream_t stream = nullptr;      // yours, too
+      {2, 1, 8, 4, 128, 128, tokens});  // yours: any tensors with strides
+  cudaStream_t stream = nullptr;        // yours, too
 
   auto policy = kvmeld::preset::chelsea::llama3();
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), policy,
                              kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{engine.extent}};
-  cache.open(0, 4000);                              // sequence slot 0 has 4,000 tokens in K and V
+  cache.open(0, tokens);                            // sequence slot 0 has that many tokens in K and V
   cache.compress({0}, kvmeld::budget::ratio(0.2));  // every layer and head: enqueued on the stream
 
   cache.report_lengths(0);  // waits, for this line's sake; request_report and poll_report do not
   std::cout << "entries left: " << cache.longest(0) << ", after " << cache.rounds(0) << " rounds and "
             << cache.executor().launches() << " launches\n";
-  return cache.executor().error() == cudaSuccess && cache.longest(0) == 800 ? 0 : 1;
+  return cache.executor().error() == cudaSuccess && cache.longest(0) == tokens / 5 ? 0 : 1;
 }

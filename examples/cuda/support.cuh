@@ -18,7 +18,7 @@ inline bool has_device() {
   return false;
 }
 
-// Rows that drift from token to token, as keys do.
+// Rows that drift from token to token, as keys do: a triangle wave of 1,024 tokens, shifted by channel, and noise.
 template <class T>
 __global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::uint32_t seed) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
@@ -26,7 +26,10 @@ __global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::ui
     std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u ^ seed;
     x = (x ^ x >> 15) * 2246822519u;
     float const noise = static_cast<float>(x >> 8) * 0x1p-23f - 1.0f;
-    float const drift = cosf(0.01f * static_cast<float>(i / channels) + static_cast<float>(i % channels));
+    std::uint32_t const token = static_cast<std::uint32_t>(i / channels),
+                        channel = static_cast<std::uint32_t>(i % channels);
+    int const phase = static_cast<int>((token + 163 * channel) % 1024);
+    float const drift = static_cast<float>(abs(phase - 512)) / 256.0f - 1.0f;
     rows[i] = kvmeld::element_traits<T>::from_float(drift + 0.3f * noise);
   }
 }

@@ -1,11 +1,13 @@
 // Every preset and mix of parts that can be chosen at run time: one type of cache for all of them.
 #pragma once
 
+#include "support/brief.hpp"
 #include "support/compositions.hpp"
 #include "twins.hpp"
 
 #include <kvmeld/compose/composed.hpp>
 
+#include <cstdint>
 #include <type_traits>
 
 namespace device_test {
@@ -16,8 +18,10 @@ inline constexpr tokens_of_life short_life{90, 70, 48, 36, 28};
 /// `same_life` of the policy, its parts chosen at run time. What shares entries is no such part.
 template <class Device> struct same_composed {
   Device const& device;
+  std::uint64_t* turn;
 
   template <class Policy> void operator()(char const* name, Policy const& policy) const {
+    if (brief() && (*turn)++ % 4 != 0) return;
     using merge = typename Policy::merge_type;
     if constexpr (!kvmeld::shares_entries<merge>::value) {
       // Exponentials differ in the last bit.
@@ -31,7 +35,8 @@ template <class Device> struct same_composed {
 
 template <class Device> void compositions(Device const& device) {
   made_for const now(small);
-  same_composed<Device> const same{device};
+  std::uint64_t turn = support::test_run() % 4;  // a slow device tries another quarter in every run
+  same_composed<Device> const same{device, &turn};
   support::each_preset(same);
   support::each_ems_preset(same);
   support::each_center_mix(same);

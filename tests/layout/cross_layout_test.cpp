@@ -1,8 +1,7 @@
 // The same cache in every layout, compressed by every preset, gives the same plan and the same rows: every ordered pair of
-// layouts in 1,000 random cases, against plain strided tensors.
+// layouts in random cases, against plain strided tensors.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -19,14 +18,10 @@ namespace {
 
 using namespace cross_test;
 
-// A number from the environment, or another where it is not set.
-std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
-  char const* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
+using support::from_environment;
 
-// Cases of every pair. KVMELD_CROSS_CASES asks for another number.
-std::uint64_t cases_wanted() { return from_environment("KVMELD_CROSS_CASES", support::brief() ? 20 : 1000); }
+// Cases of every pair, other ones in every test_run(). KVMELD_CROSS_CASES asks for another number.
+std::uint64_t cases_wanted() { return from_environment("KVMELD_CROSS_CASES", support::brief() ? 20 : 100); }
 
 class tally {
 public:
@@ -60,9 +55,14 @@ private:
 
 // Calls run(seed, preset) for as many cases as are wanted: presets take turns, so that every pair meets all of them.
 template <class Run> void each_case(std::uint64_t first_seed, std::vector<preset> const& presets, Run run) {
+  constexpr std::uint64_t seeds = 1000000;
   std::uint64_t const only = from_environment("KVMELD_CROSS_SEED", 0);
-  for (std::uint64_t i = 0; i < cases_wanted(); ++i) {
-    if (only == 0 || only == first_seed + i) run(first_seed + i, presets[i % presets.size()]);
+  std::uint64_t const first = support::test_run() * cases_wanted();
+  auto const run_one = [&](std::uint64_t i) { run(first_seed + i, presets[i % presets.size()]); };
+  if (only == 0) {
+    for (std::uint64_t i = 0; i < cases_wanted(); ++i) run_one((first + i) % seeds);
+  } else if (only >= first_seed && only - first_seed < seeds) {
+    run_one(only - first_seed);
   }
 }
 

@@ -217,7 +217,7 @@ class Sources:
                         self.wrap(s, e, f"(::kvmeld_mutants::on({n}) || (", "))")
                     else:
                         self.wrap(s, e, f"(::kvmeld_mutants::off({n}) && (", "))")
-            elif gap and gap[2] in BINARY:
+            elif gap and gap[2] in BINARY and '"' not in self.text(c):  # a sum of strings is a message
                 n = self.new(start, end, f"{gap[2]} -> {OTHER[gap[2]]} in {' '.join(self.text(c).split())}")
                 self.wrap(start, end, f"::kvmeld_mutants::{BINARY[gap[2]]}({n}, ", ")")
                 self.replace(gap[0], gap[1], ", ")
@@ -377,6 +377,9 @@ def run(args):
             if r is None:
                 continue
             results.append(r)
+            if len(results) % 20 == 0:  # nothing is lost when a run is cut off
+                (out / "report.json").write_text(json.dumps(results, indent=0))
+                print(f"# {len(results)} of {len(chosen)}", flush=True)
             if r["outcome"] in ("survived", "never reached"):
                 print(f"{r['id']} {r['outcome']}: {r['path']}:{r['line']}: {r['what']}\n    {r['source']}", flush=True)
     count = {o: sum(r["outcome"] == o for r in results) for o in ("killed", "survived", "never reached", "equivalent")}

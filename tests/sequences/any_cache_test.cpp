@@ -195,6 +195,10 @@ TEST_CASE("an any_cache moves and can be empty") {
   kvmeld::any_cache none;
   CHECK(none.empty());
   CHECK(none.get<int>() == nullptr);
+  std::string const no_cache = "any_cache: cache is none; it must be one that was made";
+  CHECK(refusal_of([&] { none.open(1, 3); }) == no_cache);
+  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::page_notes<>{}); }) == no_cache);
+  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::entry_notes{}); }) == no_cache);
   kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::halves()));
   any.open(1, 12);
   none = std::move(any);

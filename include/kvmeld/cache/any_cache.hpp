@@ -94,7 +94,7 @@ public:
   }
   status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
                std::uint32_t id = 0) {
-    return held_->adopt(slot, slots, tokens, notes, id);
+    return ask([&](interface& held) { return held.adopt(slot, slots, tokens, notes, id); });
   }
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
               fork_rows how = fork_rows::copy) {

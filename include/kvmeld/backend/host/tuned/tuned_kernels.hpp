@@ -58,8 +58,9 @@ namespace neon {
 
 }  // namespace tuned_form
 
-/// The kernels of an instruction set; null for `generic` and for sets that `supports` denies.
-inline host_kernels const* kernels_of(instruction_set s) {
+/// The kernels of an instruction set; null for `generic` and for sets that `supports` denies. A template, so that a
+/// program may compile the kernels once instead of in every unit: see <kvmeld/backend/host/extern_kernels.hpp>.
+template <class = void> host_kernels const* kernels_of(instruction_set s) {
   if (!supports(s)) return nullptr;
   switch (s) {
 #if defined(KVMELD_TUNED_X86)
