@@ -84,6 +84,7 @@ def main():
     options = arguments.parse_args()
 
     ways = [("g++", ["-O0"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
+            ("g++", ["-O1"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("g++", ["-O2"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("g++", ["-O3"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),
             ("clang++", ["-O0"], "kvmeld.hpp", "examples/preset.cpp", "cpp"),

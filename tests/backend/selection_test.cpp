@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/instruction_sets.hpp"
+#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 
 using support::dice;
@@ -75,6 +76,7 @@ TEST_CASE("the tuned selection takes what a sort would, of any number of keys an
     dice d(31);
     for (std::uint32_t n :
          {0u, 1u, 15u, 16u, 17u, 63u, 64u, 1000u, 5000u, 16320u, 16384u, 20000u, 70000u, 300000u}) {
+      if (support::brief() && n > 20000) continue;
       for (std::uint32_t kind = 0; kind < 6; ++kind) {
         slot_list keys(n);
         for (std::uint32_t i = 0; i < n; ++i) {
@@ -98,6 +100,7 @@ TEST_CASE("scores are marked as their order keys rank, with NaN, infinities and 
     CAPTURE(kvmeld::name_of(set));
     dice d(32);
     for (std::uint32_t n : {0u, 1u, 16u, 33u, 3000u, 16320u, 16321u, 50000u, 270000u}) {
+      if (support::brief() && n > 20000) continue;
       for (int kind = 0; kind < 7; ++kind) {
         std::vector<float> scores(n);
         std::uint32_t i = 0;
@@ -129,6 +132,7 @@ TEST_CASE("protected scores and few wanted ones among very many are marked exact
     CAPTURE(kvmeld::name_of(set));
     dice d(33);
     for (std::uint32_t n : {20000u, 1000000u}) {
+      if (support::brief() && n > 20000) continue;
       for (float top : {infinity, 3e38f, 1.0f}) {
         std::vector<float> scores(n);
         for (std::uint32_t i = 0; i < n; ++i) {

@@ -5,6 +5,7 @@
 
 #include "scenario.hpp"
 #include "support/compositions.hpp"
+#include "support/sanitizer.hpp"
 #include "support/warp_executor.hpp"
 
 namespace numbers_lanes_cases {
@@ -95,6 +96,7 @@ TEST_CASE("matching among rows that are no numbers is the same on every team") {
 
 TEST_CASE("sets among rows that are no numbers are the same on every team") {
   for (double poisoned : shares) {
+    if (support::under_thread_sanitizer && poisoned != 0.2) continue;  // races are alike
     auto const exact =
         kvmeld::preset::kvmerger::for_budget(kvmeld::quantity::entries(5), kvmeld::quantity::entries(8));
     same_everywhere("kvmerger", exact, 170, poisoned, kvmeld::budget::entries(60), 3);

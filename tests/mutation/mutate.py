@@ -274,7 +274,8 @@ def build(args):
             sys.exit("does not compile with the switches")
         return command[-1]
 
-    shared = [compile_one(ROOT / "tests/main.cpp", "main"), compile_one(HERE / "reach_listener.cpp", "reach")]
+    shared = [compile_one(ROOT / "tests/main.cpp", "main"), compile_one(ROOT / "tests/watch_refusals.cpp", "refusals"),
+              compile_one(HERE / "reach_listener.cpp", "reach")]
     for folder in args.folders:
         files = sorted((ROOT / "tests" / folder).glob("*_test.cpp"))
         objects = []
@@ -282,7 +283,7 @@ def build(args):
             unit = out / f"objects/{folder}_{i}.cpp"
             unit.write_text("".join(f'#include "{f}"\n' for f in files[i:i + args.together]))
             objects.append(compile_one(unit, f"{folder}_{i}"))
-        subprocess.run(["clang++", *shared, *objects, "-lpthread", "-o", str(out / f"test_{folder}")], check=True)
+        subprocess.run(["clang++", *shared, *objects, "-Wl,--wrap=__cxa_throw", "-lpthread", "-o", str(out / f"test_{folder}")], check=True)
 
 
 def equivalents():

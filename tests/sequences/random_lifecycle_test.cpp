@@ -21,8 +21,8 @@ using support::shadow;
 
 template <class Policy> void lives(shadow known, Policy const& policy, std::uint32_t calls) {
   calls = support::long_life(calls);
-  for (std::uint64_t i = 1; i <= 4; ++i) {
-    std::uint64_t const seed = i + 4 * support::test_run();
+  for (std::uint64_t life_number = 1; life_number <= 4; ++life_number) {
+    std::uint64_t const seed = life_number + 4 * support::test_run();
     CAPTURE(seed);
     support::shadowed_life life(support::engine_memory<float>({1, 4, 2, 1, 4, 2, 20}), policy, known,
                                 support::dice(seed), seed);

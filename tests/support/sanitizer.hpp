@@ -1,6 +1,6 @@
 #pragma once
 
-// g++ and clang++ say in different words that AddressSanitizer is on.
+// g++ and clang++ say in different words which sanitizer is on.
 #if defined(__has_feature)
 #define KVMELD_TEST_HAS_FEATURE(name) __has_feature(name)
 #else
@@ -14,6 +14,13 @@ namespace support {
 constexpr bool under_address_sanitizer = true;
 #else
 constexpr bool under_address_sanitizer = false;
+#endif
+
+/// Lanes are threads that meet at barriers all the time, each of them a hundred times as slow then.
+#if defined(__SANITIZE_THREAD__) || KVMELD_TEST_HAS_FEATURE(thread_sanitizer)
+constexpr bool under_thread_sanitizer = true;
+#else
+constexpr bool under_thread_sanitizer = false;
 #endif
 
 }  // namespace support
