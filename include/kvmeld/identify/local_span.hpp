@@ -146,7 +146,11 @@ private:
     return most;
   }
 
-  KVMELD_HD static float given_mask(float m) { return m > 0.0f ? (m < 1.0f ? m : 1.0f) : 0.0f; }
+  KVMELD_HD static float given_mask(float m) {
+    // By its bits: -ffast-math may take a comparison with NaN for true.
+    bool const is_number = (float_bits(m) << 1) <= 0xff000000u;
+    return is_number && m > 0.0f ? (m < 1.0f ? m : 1.0f) : 0.0f;
+  }
 
   KVMELD_HD float mask(ledger_ref const& ledger, track where, slot_t s, float p) const {
     switch (mode) {
