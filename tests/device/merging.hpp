@@ -81,6 +81,7 @@ template <class Device> void shared_entries(Device const& device) {
 /// Rows that lie anywhere, wide rows, heads with one plan.
 template <class Device> void merges_of_shapes(Device const& device) {
   for (kvmeld::shape const& s : {crooked, wide}) {
+    if (!tried(s.key_dim == wide.key_dim)) continue;
     made_for const now(s);
     merges(device, false);
   }
@@ -92,6 +93,7 @@ template <class Device> void merges_of_shapes(Device const& device) {
 
 template <class Device> void merges_over_splits(Device const& device) {
   for (auto split : {kvmeld::split::layer, kvmeld::split::group}) {
+    if (!tried(split == kvmeld::split::group)) continue;
     shared_over const now(split);
     merges(device, false);
   }

@@ -19,6 +19,8 @@
 
 #include <doctest/doctest.h>
 
+#include "support/brief.hpp"
+
 namespace device_test {
 
 // Uniform numbers in [-1, 1), the same everywhere.
@@ -76,6 +78,8 @@ inline auto steep_chelsea() {
 
 // Whether a device is slow: what a long generic form leaves on one shape is then not asked of the others.
 inline bool brief() { return std::getenv("KVMELD_BRIEF_DEVICE_TESTS") != nullptr; }
+/// A slow device tries one of two in a run, and the other in the next.
+inline bool tried(std::uint64_t which) { return !brief() || support::test_run() % 2 == which; }
 
 template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, float walk) {
   std::vector<T> out(extent.slots() * channels);
