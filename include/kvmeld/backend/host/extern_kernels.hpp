@@ -1,5 +1,5 @@
-// A unit that includes this header does not compile the vector kernels of the host, which saves 3 to 5 seconds of each
-// unit that makes a host_executor. Exactly one unit of the program compiles them:
+// A unit that includes this header does not compile the vector kernels of the host (docs/performance.md says what that
+// saves). Exactly one unit of the program compiles them:
 //
 //   #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 //   template kvmeld::host_kernels const* kvmeld::kernels_of<>(kvmeld::instruction_set);
