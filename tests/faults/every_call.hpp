@@ -197,6 +197,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
   each("truncate", start, [](auto& c) { c.truncate(0, 40); });
   each("freeze", start, [](auto& c) { c.freeze(0, 1); });
   each("close", start, [](auto& c) { c.close(0); });
+  each("set_rounds", start, [](auto& c) { c.set_rounds(0, 2); });
   each("reset_rounds", start, [](auto& c) { c.reset_rounds(0); });
   each("report_lengths", start, [](auto& c) { c.report_lengths(0); });
   each("reports", start, [](auto& c) {
@@ -215,6 +216,10 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
       while (!c.figures_ready()) {}
     });
   }
+  each("rebind", start, [&](auto& c) {
+    auto const tensors = kvmeld::kv{c.ref().keys, c.ref().values};
+    c.rebind(tensors);
+  });
   each("a copy", start, [](auto& c) {
     auto copy = c;
     c = std::move(copy);
@@ -231,6 +236,16 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
     for (kvmeld::position_t i = 0; i < 20; ++i) positions.push_back(3 * i);
     each("adopt", start, [&](auto& c) {
       c.adopt(2, 20, 60, kvmeld::entry_notes{degrees.data(), positions.data(), {}});
+    });
+    std::vector<std::int32_t> pages;  // [sequences][pages of 16 tokens], each its own
+    for (std::int32_t page = 0; page < 5 * std::int32_t{extent.sequences}; ++page) pages.push_back(page);
+    kvmeld::page_table<std::int32_t> const table{pages.data(), 5};
+    std::size_t const noted = pages.size() * 16 * extent.layers * extent.kv_heads;
+    std::vector<float> degree_notes(noted);
+    std::vector<kvmeld::position_t> position_notes(noted);
+    each("write_pages", start, [&](auto& c) {
+      c.write_pages({0}, kvmeld::page_notes<>{kvmeld::dense_places(table, 16, extent), degree_notes.data(),
+                                              position_notes.data()});
     });
     auto const split_memory =
         std::make_shared<std::vector<float>>(kvmeld::attention::split_floats(extent, 2, 2, 3));

@@ -147,9 +147,8 @@ private:
   }
 
   KVMELD_HD static float given_mask(float m) {
-    // By its bits: -ffast-math may take a comparison with NaN for true.
-    bool const is_number = (float_bits(m) << 1) <= 0xff000000u;
-    return is_number && m > 0.0f ? (m < 1.0f ? m : 1.0f) : 0.0f;
+    // Order keys, because -ffast-math may take a comparison with NaN for true: the key of NaN is 0.
+    return order_key(m) > order_key(0.0f) ? min_of(m, 1.0f) : 0.0f;
   }
 
   KVMELD_HD float mask(ledger_ref const& ledger, track where, slot_t s, float p) const {
