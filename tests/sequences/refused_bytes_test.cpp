@@ -238,6 +238,11 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
     refuses("norm");
   }
   m.norm[1] = 1.0f;
+  for (kvmeld::position_t bad : {-1, 3, 0x7fffffff}) {  // three tokens were seen
+    m.position[1] = bad;
+    refuses("a member whose position is not that of a token seen");
+  }
+  m.position[1] = 2;
   cache.resume(1, cache.save(0));
 }
 

@@ -102,6 +102,9 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
     if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) return "members that are not ordered by owner";
     if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f)
       return "a member whose norm is negative or no number";
+    position_t const position = l.members.position[i];
+    if (position < 0 || std::int64_t{position} >= std::int64_t{seen})
+      return "a member whose position is not that of a token seen";
   }
   return nullptr;
 }
