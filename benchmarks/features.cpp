@@ -32,8 +32,7 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
   x.restore();
   cache_of<Policy> original(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
   original.open(0, x.of().n);
-  // A guard's channels say what has merged so far: nothing.
-  if constexpr (!kvmeld::is_guarded<typename Policy::identify_type>::value) fill_scores(original.ledger());
+  fill_scores(original.ledger());
   cache_of<Policy> cache = original;
   std::array<std::uint32_t, 1> const slots{0};
   s.measure(
@@ -94,13 +93,6 @@ void run_features(session& s, tensors<element>& x) {
   run_unguarded(s, x, "kvmerger", preset::kvmerger::for_budget());
   auto const chelsea = preset::chelsea::llama3();
   run_unguarded(s, x, "chelsea", chelsea);
-  auto const nothing = [](auto&) {};
-  // A bound that lets everything through, and one that lets nothing.
-  for (auto const& [name, epsilon] :
-       {std::pair<char const*, float>{"certified_all", 1e4f}, {"certified_none", 1e-6f}}) {
-    kvmeld::guard::certified const guard{epsilon, epsilon > 1.0f ? 1e-3f : 10.0f};
-    run(s, x, "chelsea", name, preset::chelsea::guarded(guard, chelsea), kvmeld::split::head, false, nothing);
-  }
   probing probe;
   kvmeld::guard::probe_set<element> found;
   kvmeld::guard::probed<element> guard{0.25f};

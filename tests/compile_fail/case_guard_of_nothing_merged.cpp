@@ -8,7 +8,7 @@ using identifier = kvmeld::identify::chunked_bipartite<>;
 using identifier = kvmeld::identify::zero_class;
 #endif
 using composition = kvmeld::policy<kvmeld::score::none, kvmeld::select::sinks_and_recents,
-                                   kvmeld::identify::guarded<identifier, kvmeld::guard::certified>,
+                                   kvmeld::identify::guarded<identifier, kvmeld::guard::probed<float>>,
                                    kvmeld::merge::degree_weighted>;
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {

@@ -9,7 +9,8 @@ using keys = kvmeld::int8_rows<kvmeld::strided<std::int8_t>, kvmeld::strided<flo
 #endif
 
 void use(kvmeld::kv<keys, kvmeld::strided<float>> x) {
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::chelsea::guarded(1.0f, 1.0f), x,
+  kvmeld::merged_cache cache{kvmeld::host_executor(1),
+                             kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<float>{1.0f}), x,
                              kvmeld::limits{}};
   cache.compress({0}, kvmeld::budget::entries(8));
 }

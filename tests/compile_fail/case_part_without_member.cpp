@@ -41,7 +41,7 @@
 // expect LAYOUT_ENCODE_ROW: kvmeld: the layout has no `encode_row\(team, track, slot, value\)`
 // expect LAYOUT_COPY_ROW: kvmeld: the layout has no `copy_row\(team, track, to, from\)`
 // expect LAYOUT_COPY: kvmeld: the layout is not trivially copyable
-// expect GUARD: kvmeld: the guard is neither guard::certified nor guard::probed
+// expect GUARD: kvmeld: the guard is not guard::probed
 // expect POLICY: kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function
 // Parts of one's own, each with all that its contract asks for, but for one thing. They are used as an engine uses them, so that
 // a member that nobody asks for would show as an error from inside the library.

@@ -75,6 +75,6 @@ void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::kvmerger::for_budget(), b);
   instantiate(kvmeld::preset::ems::shared(), a);
   instantiate(kvmeld::preset::cam::over_h2o(), b);
-  instantiate(kvmeld::preset::chelsea::guarded(0.1f, 10.0f), a);
+  instantiate(kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<__half>{0.1f}), a);
   instantiate(kvmeld::preset::kvmerger::guarded(kvmeld::guard::probed<__half>{0.1f}), b);
 }

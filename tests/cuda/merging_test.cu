@@ -30,5 +30,3 @@ TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one
 TEST_CASE("merges of tracks that share their budgets are the host's") {
   device_test::merges_over_splits(cuda_device{});
 }
-
-TEST_CASE("certified merges on a device are the host's") { device_test::guarded_merges(cuda_device{}); }

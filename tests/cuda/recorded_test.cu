@@ -442,7 +442,7 @@ TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and 
   array<plain> const nowhere(2);  // no row is looked at
   std::size_t const lists = 4 * executor::staged_numbers;
   std::uint32_t const workers = kvmeld::cuda_executor<>().workers();
-  std::size_t const cache = kvmeld::cache_bytes(kvmeld::limits{extent}, kvmeld::channels_of(policy), workers);
+  std::size_t const cache = kvmeld::cache_bytes(kvmeld::limits{extent}, policy.score.channels(), workers);
   CHECK(lists % 256 == 0);
   for (std::size_t missing : {std::size_t{0}, std::size_t{1}}) {
     // A moved executor keeps its lists.

@@ -99,14 +99,6 @@ template <class Device> void merges_over_splits(Device const& device) {
   }
 }
 
-/// Merges that pass a bound for all queries of a norm.
-template <class Device> void guarded_merges(Device const& device) {
-  kvmeld::guard::certified guard{6.0f, 0.5f};
-  guard.value_norm = 9.0f;
-  same_life<typename Device::half>(device, "guarded chelsea",
-                                   kvmeld::preset::chelsea::guarded(guard, steep_chelsea()), 0);
-}
-
 /// Merges that follow observed thresholds.
 template <class Device> void observed_merges(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {

@@ -175,29 +175,11 @@ TEST_CASE("guards and calls that make no sense are refused") {
   using cache_test::check_text;
   using cache_test::refusal_of;
   support::engine_memory<float> memory({1, 1, 2, 1, 8, 8, 32});
-  auto const construction = [&](auto const& guard, kvmeld::limits sizes = {}) {
-    auto p = preset::chelsea::guarded(probed{1.0f});
-    if constexpr (std::is_same_v<decltype(guard), probed const&>) {
-      p.identify.guard = guard;
-      return refusal_of([&] { make_cache(memory, p, sizes); });
-    } else {
-      return kvmeld::configuration_problem(preset::kvmerger::guarded(guard));
-    }
+  auto const construction = [&](probed const& guard, kvmeld::limits sizes = {}) {
+    auto p = preset::chelsea::guarded(guard);
+    return refusal_of([&] { make_cache(memory, p, sizes); });
   };
-  CHECK(construction(kvmeld::guard::certified{0.1f, 1.0f}).empty());
-  check_text(construction(kvmeld::guard::certified{0.0f, 1.0f}),
-             {"guard::certified.epsilon is 0", "above 0"});
-  check_text(construction(kvmeld::guard::certified{0.1f, -1.0f}),
-             {"guard::certified.query_norm is -1", "above 0"});
-  check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, -2.0f}),
-             {"guard::certified.value_norm is -2", "policy: guard::certified.value_norm is -2"});
-  check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, -3.0f}),
-             {"guard::certified.scale is -3", "policy: guard::certified.scale is -3"});
-  check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, 0.0f, -4.0f}),
-             {"guard::certified.softcap is -4", "policy: guard::"});
-  check_text(construction(kvmeld::guard::certified{0.1f, 1.0f, 0.0f, 0.0f, 0.0f, 0}),
-             {"guard::certified.rounds is 0", "it must be at least 1"});
-  auto paper = preset::kvmerger::guarded(0.1f, 1.0f);
+  auto paper = preset::kvmerger::guarded(probed{0.1f});
   paper.merge.degrees = false;
   check_text(kvmeld::configuration_problem(paper), {"leaves degrees out", "whose degrees add"});
 

@@ -52,8 +52,4 @@ TEST_CASE("merges of tracks that share their budgets are the host's") {
   on_all_devices([](auto const& d) { device_test::merges_over_splits(d); });
 }
 
-TEST_CASE("certified merges on Kokkos are the host's") {
-  on_all_devices([](auto const& d) { device_test::guarded_merges(d); });
-}
-
 }  // namespace merging_cases

@@ -12,17 +12,19 @@ using kvmeld::quantity;
 namespace preset = kvmeld::preset;
 
 // One compression measured with probes: K, V, ledger and what is said of the error.
-template <class Executor> lanes_test::result measured(Executor executor) {
+template <class Executor, class Policy> lanes_test::result measured(Executor executor, Policy const& policy) {
   using guard_type = kvmeld::guard::probed<float>;
   kvmeld::shape const s{1, 1, 2, 2, 20, 19, 64};
   support::dice d(11);
   lanes_test::world<row_keys> w(s);
-  auto const policy = preset::chelsea::guarded(
-      guard_type{0.3f},
-      preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2), quantity::entries(6)));
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), kvmeld::limits{s}};
   w.write(d, 0, 0, 60);
   cache.open(0, 60);
+  if constexpr (Policy::score_type::needs_attention) {
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      support::set_scores(cache.ledger(), t, support::random_scores(d, 60));
+    });
+  }
   constexpr std::uint32_t probes = 5;
   std::vector<float> q(probes * s.query_heads() * s.key_dim), out(probes * s.query_heads() * s.value_dim);
   std::vector<float> lse(probes * s.query_heads()), room(kvmeld::guard::probe_room(s, probes));
@@ -48,26 +50,24 @@ template <class Executor> lanes_test::result measured(Executor executor) {
 
 }  // namespace
 
-TEST_CASE("certified merging does not depend on the number of lanes") {
-  kvmeld::guard::certified guard{6.0f, 2.0f};
-  guard.value_norm = 9.0f;
-  same_on_all_lanes<row_keys>(
-      "chelsea",
-      preset::chelsea::guarded(guard, preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2),
-                                                                     quantity::entries(6))));
-  same_on_all_lanes<row_keys>("kvmerger", preset::kvmerger::guarded(guard));
-}
-
-TEST_CASE("measured merging does not depend on the number of lanes") {
-  lanes_test::result const host = measured(kvmeld::host_executor(1, kvmeld::tuning::off));
-  for (std::uint32_t n : host.lengths) {
-    CHECK(n < 50);
-    CHECK(n > 12);
-  }
-  for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
-    CAPTURE(lanes);
-    CHECK(host == measured(support::lane_executor(lanes)));
-  }
+TEST_CASE("guarded merging does not depend on the number of lanes") {
+  using guard_type = kvmeld::guard::probed<float>;
+  auto const same = [](auto const& policy) {
+    lanes_test::result const host = measured(kvmeld::host_executor(1, kvmeld::tuning::off), policy);
+    for (std::uint32_t n : host.lengths) {
+      CHECK(n < 50);
+      CHECK(n > 12);
+    }
+    for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
+      CAPTURE(lanes);
+      CHECK(host == measured(support::lane_executor(lanes), policy));
+    }
+  };
+  same(preset::chelsea::guarded(
+      guard_type{0.3f},
+      preset::chelsea::with_schedule({0.6, 0.1, 3, 0.3}, quantity::entries(2), quantity::entries(6))));
+  same(preset::kvmerger::guarded(guard_type{0.3f},
+                                 preset::kvmerger::for_budget(quantity::entries(6), quantity::entries(0))));
 }
 
 }  // namespace guarded_cases

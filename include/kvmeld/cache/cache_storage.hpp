@@ -44,7 +44,7 @@ public:
     construction_ = report(construction_problem(policy_, tensors_, sizes_));
     if (!construction_.ok()) return;
     sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
-    std::size_t const bytes = cache_bytes(sizes_, channels_of(policy_));
+    std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
     memory_ = executor_.allocate(bytes);
     require_memory(bytes);
     if (!construction_.ok()) return;
@@ -125,7 +125,7 @@ protected:
   }
   void bind_memory() {
     arena a(memory_.data(), memory_.size());
-    arrays_ = carve_cache(a, sizes_, channels_of(policy_));
+    arrays_ = carve_cache(a, sizes_, policy_.score.channels());
     ledger_ = arrays_.ledger;
     facts_ = is_immediate<Executor>::value ? ledger_ : known_.view(ledger_);
   }

@@ -5,7 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/guard/launches.hpp>
-#include <kvmeld/guard/measure_set.hpp>
+#include <kvmeld/guard/probe_bench.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
@@ -96,8 +96,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     require_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>>();
   }
   require_merge_function<Merge>();
-  static_assert(guard_is_known<Identify>(),
-                "kvmeld: the guard is neither guard::certified nor guard::probed");
+  static_assert(guard_is_known<Identify>(), "kvmeld: the guard is not guard::probed");
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
                 !(has_run_time_traits<Identify>::value || has_run_time_traits<Merge>::value ||
                   has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
@@ -139,9 +138,6 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
           "kvmeld: a guard needs an identifier that makes sets and drops nothing (chunked_bipartite, "
           "consecutive_threshold) and a merge function that has sums_degrees (average, degree_weighted, "
           "gaussian, score_weighted, similarity_weighted)");
-      static_assert(composes::channels_for_guard<Score, Identify>(),
-                    "kvmeld: a guard needs five channels beside the score's, of eight, and a score whose "
-                    "channels are known at compile time");
     }
     static_assert(
         s.needs_attention || !l.needs_score,

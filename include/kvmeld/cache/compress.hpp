@@ -215,10 +215,8 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
 }
 
 /// The same of a guarded policy: values merge with the keys, so that the next round goes by what is stored.
-template <class Executor, class Guard, class Keys, class Values>
-void merge_guarded(launcher<Executor> const& launch, Guard const& by, kv<Keys, Values> const& x,
-                   plan_ref const& map) {
-  guard::merging(launch, by, x, map);
+template <class Executor, class Keys, class Values>
+void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
   launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
   merge_keys(launch, x.keys, map);
 }
@@ -307,7 +305,7 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
     if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
     launch(link_phase{wave, wave.plan});
     if constexpr (guards) {
-      detail::merge_guarded(launch, p.identify.guard, x, wave.plan);
+      detail::merge_guarded(launch, x, wave.plan);
     } else {
       detail::merge_keys(launch, x.keys, wave.plan);
     }
@@ -355,7 +353,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       auto const& now = round < likely_rounds ? launch : launch_rare;
       detail::plan_round(now, p, x);
       if constexpr (guards) {
-        detail::merge_guarded(now, p.identify.guard, x, wave.step);
+        detail::merge_guarded(now, x, wave.step);
       } else if (merges) {
         detail::merge_keys(now, x.keys, wave.step);
       }

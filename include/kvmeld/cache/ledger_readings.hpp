@@ -64,9 +64,8 @@ public:
     if (within("findings", slot)) for_tracks(slot, [&](track t) { bits |= facts_.findings[t.index]; });
     return bits;
   }
-  /// Guarded policies: what attention of one head over the track is certified to differ by at most from attention over
-  /// all tokens as they came, as of the last compression (docs/guarded.md); 0 where nothing merged. At most epsilon, unless
-  /// a value came since that is longer than any before and than value_norm.
+  /// Guarded policies: by how much the last compression changed the output of the probe that changed most (Euclidean norm of
+  /// one head's output, in the unit of the values). At most epsilon. 0 if nothing merged.
   float guarded_error(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
     if (!within("guarded_error", slot, layer, kv_head)) return 0.0f;
     return bits_float(

@@ -191,10 +191,6 @@ template <class Score, class Identify, class Merge> constexpr bool sets_to_guard
   return Identify::makes_sets && !needs_centers<Identify>::value && !empties_field<Identify>::value &&
          sums_degrees<Merge>::value && !shares_entries<Merge>::value;
 }
-template <class Score, class Identify> constexpr bool channels_for_guard() {
-  return !has_most_channels<Score>::value &&
-         channel_bound<Score>() + Identify::guard_type::channels({}).count <= max_channels;
-}
 }  // namespace composes
 
 /// Why a guard cannot see to these parts as they are configured; empty if it can, or there is none.
@@ -206,15 +202,6 @@ template <class Policy> std::string guard_problem([[maybe_unused]] Policy const&
     }
   }
   return {};
-}
-
-/// The channels a policy keeps per entry: those of its score, then those of its guard.
-template <class Policy> channel_list channels_of(Policy const& p) {
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    return Policy::identify_type::guard_type::channels(p.score.channels());
-  } else {
-    return p.score.channels();
-  }
 }
 
 /// Why a policy cannot be used as configured; empty if it can.

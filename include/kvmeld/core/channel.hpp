@@ -34,7 +34,6 @@ enum : std::uint32_t {
   hits_current = 5,
   merge_weight =
       6,  ///< what an entry's merges have weighed so far; 0 until it first merges: then its window attention counts
-  certificates = 7,  ///< the first of five neighbours: guard/certificate.hpp
   user = 1000,
 };
 }  // namespace channel_tag

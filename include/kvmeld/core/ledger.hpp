@@ -34,8 +34,7 @@ enum : std::uint32_t {
   changed,         ///< 1 if the last compression changed the track
   empty,           ///< empty slots below the length (limits.padded)
   padded_from,     ///< 1 + the first of them; 0: there are none
-  value_norm,      ///< guarded merging: bits of the largest norm among the values that were met
-  guarded_error,  ///< guarded merging: bits of the bound on the error of attention, as of the last compression
+  guarded_error,  ///< guarded merging: bits of the largest change of a probe's output in the last compression
   count
 };
 }  // namespace track_word

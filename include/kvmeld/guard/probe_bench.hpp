@@ -11,9 +11,10 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/guard/measure_set.hpp>
 #include <kvmeld/guard/probed.hpp>
+#include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/tiled.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cmath>
@@ -24,6 +25,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
+
+/// Layouts that store every element by element_traits alone, so that what storing does to a row can be told beforehand.
+template <class Layout> struct rounds_elements : has_plain_rows<Layout> {};
+template <class Keys> struct rounds_elements<latent<Keys>> : rounds_elements<Keys> {};
+template <class Groups> struct rounds_elements<tiled<Groups>> : std::true_type {};
 
 /// What a bench needs to know of a set: which slots, what each counts with, and where the result lies.
 template <class Slot, class Mass, class KeyWeight, class ValueWeight> struct probed_set {
@@ -42,7 +48,7 @@ probed_set(std::uint32_t, slot_t, Slot, Mass, KeyWeight, ValueWeight)
 /// A* / Z, and the sum z of what they add to Z* / Z: O* - O = (g - z O) / (1 + z) (docs/guarded.md).
 template <class Team, class Q, class Keys, class Values> class probe_bench {
 public:
-  static constexpr std::uint32_t block = measure_block;
+  static constexpr std::uint32_t block = 16;  ///< rows held at once
 
   static std::size_t scratch(std::uint32_t probes, std::uint32_t dk, std::uint32_t dv) {
     std::size_t const p = probes;

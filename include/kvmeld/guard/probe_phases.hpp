@@ -8,7 +8,6 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/guard/measure_set.hpp>
 #include <kvmeld/guard/probe_bench.hpp>
 #include <kvmeld/guard/probed.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -20,6 +19,49 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
+
+/// Members of a set that are to merge: those of rank below `count`, of the ranks in wave.candidates; or all.
+struct kept_members {
+  candidate const* ranks;  ///< of the track's slots; null: all
+  std::uint32_t count;
+
+  KVMELD_HD bool operator()(slot_t s) const { return ranks == nullptr || ranks[s].source < count; }
+};
+
+/// What the kept members' weights are multiplied with, so that they add up to what all did; exactly 1 where all are kept.
+KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member_list const& m,
+                                 kept_members const& kept, float const* weights) {
+  float all = 0.0f, some = 0.0f;
+  bool whole = true;
+  for (std::uint32_t i = 0; i < m.count; ++i) {
+    float const w = weights[map.at(item, m.slots[i])];
+    all += w;
+    whole = whole && kept(m.slots[i]);
+    if (kept(m.slots[i])) some += w;
+  }
+  return whole ? 1.0f : all / some;
+}
+
+/// Takes the members that are not kept out of a set of the step: they stay entries of their own, and what is kept keeps
+/// the proportions of its weights. Cooperative; barrier at the end.
+template <class Team>
+KVMELD_HD void thin_set(Team const& team, wave_ref const& wave, tile const& t, member_list const& m,
+                        kept_members const& kept) {
+  plan_ref const& step = wave.step;
+  float const key = rescaling(step, t.item, m, kept, step.key_weight);
+  float const value = rescaling(step, t.item, m, kept, step.value_weight);
+  team.sync();
+  team.for_each(m.count, [&](std::uint32_t i) {
+    slot_t const s = m.slots[i];
+    std::size_t const e = step.at(t.item, s);
+    if (kept.count < 2 || !kept(s)) return keep_entry(step, t.item, s);
+    step.key_weight[e] *= key;
+    step.value_weight[e] *= value;
+  });
+  team.sync();
+}
+
+constexpr std::uint32_t set_block = 64;  ///< pivot slots per tile of the phases that measure sets
 
 /// Base of the phases below.
 template <class Q, class Keys, class Values> struct probe_phase {
@@ -194,6 +236,32 @@ private:
   template <class Team>
   KVMELD_HD void thin(Team const& team, tile const& t, member_list const& m, std::uint32_t count) const {
     thin_set(team, this->wave, t, m, {this->wave.candidates + this->wave.at(t.item, 0), count});
+  }
+};
+
+/// Counts again what a round merges, after sets were thinned. A round that merged nothing is the last.
+struct recount_phase {
+  wave_ref wave;
+  std::uint32_t rounds;  ///< of one compression at most
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    track_state& s = wave.state[t.item];
+    std::uint32_t const before = s.merged;
+    if (before == 0) return;
+    std::uint32_t merged = 0;
+    team.for_each(s.length, [&](std::uint32_t i) {
+      merged += wave.step.what[wave.step.at(t.item, i)] == fate::merge ? 1u : 0u;
+    });
+    merged = team.reduce(merged, op_sum{});
+    if (team.lane() != 0) return;
+    s.alive += before - merged;
+    s.merged = merged;
+    if (merged == 0) --s.rounds;
+    s.active = merged != 0 && s.alive > s.limit && s.rounds < rounds ? 1u : 0u;
   }
 };
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
-#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/queries.hpp>
@@ -56,7 +55,6 @@ template <class Q> struct probed {
   std::uint32_t rounds = 16;  ///< of one compression at most
 
   static constexpr char const* name = "probed";
-  static constexpr channel_list channels(channel_list of_score) { return of_score; }
 
   std::string problem() const {
     if (!(epsilon > 0.0f && is_finite(epsilon)))

@@ -4,7 +4,6 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/guard/certified.hpp>
 #include <kvmeld/identify/admit/exact_budget.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
@@ -42,17 +41,13 @@ inline paper_type with_thresholds(float const* theta, quantity recents, quantity
   p.identify.admission.per_layer = theta;
   return p;
 }
-/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon, for all queries of norms up to `query_norm` (guard::certified). Sets
-/// of several rounds, thinned to what passes; tracks of which too little passes stay above their budgets.
-template <class Guard = guard::certified>
+/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the guard's queries (guard::probed). Several rounds make sets,
+/// which are thinned to what passes. If too little passes, tracks stay above their budgets.
+template <class Guard>
 policy<score::global, select::top,
        identify::guarded<identify::consecutive_threshold<admit::exact_budget>, Guard>, merge::gaussian>
 guarded(Guard guard, type const& as = for_budget()) {
   return {as.score, as.select, {as.identify, guard}, as.merge};
-}
-/// KVMerger whose merges have to pass a certificate (docs/guarded.md).
-inline auto guarded(float epsilon, float query_norm) {
-  return guarded(guard::certified{epsilon, query_norm});
 }
 
 /// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no degrees.
