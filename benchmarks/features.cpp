@@ -56,7 +56,8 @@ template <class Policy>
 void run_unguarded(session& s, tensors<element>& x, std::string const& preset, Policy const& policy) {
   auto const nothing = [](auto&) {};
   run(s, x, preset, "plain", policy, kvmeld::split::head, false, nothing);
-  run(s, x, preset, "budget_over_layer", policy, kvmeld::split::layer, false, nothing);
+  if (kvmeld::stays_by_score(policy))
+    run(s, x, preset, "budget_over_layer", policy, kvmeld::split::layer, false, nothing);
   run(s, x, preset, "figures", policy, kvmeld::split::head, true, nothing);
 }
 

@@ -118,8 +118,8 @@ tiny_llama::report run(options const& o) {
       tallies[n].resize(v.targets.size());
       bar.update(done, name + v.name);
       demo::with_policy(v, o, [&](auto const& policy) {
-        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method, o.split),
-                      tallies[n], [&] { bar.update(++done, name + v.name); });
+        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method, o), tallies[n],
+                      [&] { bar.update(++done, name + v.name); });
       });
     }
   }

@@ -94,15 +94,16 @@ template <class Run> void with_policy(std::string const& method, tiny_llama::opt
   run(policy_of(method, o));
 }
 
-/// How a method is read: what is more than its policy.
-inline tiny_llama::reading reading_of(std::string const& method, std::string const& split = "head") {
+/// How a method is read: what is more than its policy. Methods that cannot share budgets keep one per head.
+inline tiny_llama::reading reading_of(std::string const& method, tiny_llama::options const& o) {
   tiny_llama::reading r;
   r.ignore_degree = method == "chelsea_flat";
-  r.budgets = split == "layer"   ? kvmeld::split::layer
-              : split == "group" ? kvmeld::split::group
-                                 : kvmeld::split::head;
-  if (method == "streaming_llm" || method == "full" || method == "chelsea_probed")
-    r.budgets = kvmeld::split::head;  // nothing to compete by
+  with_policy(method, o, [&](auto const& policy) {
+    if (!kvmeld::stays_by_score(policy)) return;
+    r.budgets = o.split == "layer"   ? kvmeld::split::layer
+                : o.split == "group" ? kvmeld::split::group
+                                     : kvmeld::split::head;
+  });
   return r;
 }
 

@@ -102,7 +102,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.calibration = some_path("--calibration", v); });
   add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
       [&](auto const& v) { o.epsilon = positive_number("--epsilon", v); });
-  add("--split", "NAME", "whose entries a budget counts together: head, layer or group [head]",
+  add("--split", "NAME",
+      "who shares a budget: head, layer or group; methods that do not rank by score alone keep to head "
+      "[head]",
       [&](auto const& v) {
         o.split = v;
         if (v != "head" && v != "layer" && v != "group") refuse_option("--split", v, "head, layer or group");

@@ -26,7 +26,3 @@ TEST_CASE("scores of members on a device are the host's") { device_test::scores_
 TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one plan are the host's") {
   device_test::merges_of_shapes(cuda_device{});
 }
-
-TEST_CASE("merges of tracks that share their budgets are the host's") {
-  device_test::merges_over_splits(cuda_device{});
-}

@@ -91,14 +91,6 @@ template <class Device> void merges_of_shapes(Device const& device) {
   }
 }
 
-template <class Device> void merges_over_splits(Device const& device) {
-  for (auto split : {kvmeld::split::layer, kvmeld::split::group}) {
-    if (!tried(split == kvmeld::split::group)) continue;
-    shared_over const now(split);
-    merges(device, false);
-  }
-}
-
 /// Merges that follow observed thresholds.
 template <class Device> void observed_merges(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {

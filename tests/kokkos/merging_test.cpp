@@ -48,8 +48,4 @@ TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one
   on_all_devices([](auto const& d) { device_test::merges_of_shapes(d); });
 }
 
-TEST_CASE("merges of tracks that share their budgets are the host's") {
-  on_all_devices([](auto const& d) { device_test::merges_over_splits(d); });
-}
-
 }  // namespace merging_cases

@@ -17,15 +17,8 @@ TEST_CASE("shared budgets do not depend on the number of lanes") {
       same_on_all_lanes<row_keys>(name, kvmeld::compose::composed_of(p), fallback, life);
     }
   };
-  auto gaps = kvmeld::preset::kvmerger::for_budget();
-  gaps.identify.break_at_gap = true;
   run("h2o", kvmeld::preset::h2o::halves(), kvmeld::shortfall::report);
-  run("kvmerger", kvmeld::preset::kvmerger::for_budget(), kvmeld::shortfall::report);
-  run("kvmerger between gaps", gaps, kvmeld::shortfall::evict_lowest);
-  run("chelsea",
-      kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
-                                             kvmeld::quantity::entries(5)),
-      kvmeld::shortfall::evict_lowest);
+  run("cam", kvmeld::preset::cam::over_h2o(), kvmeld::shortfall::evict_lowest);
 }
 
 }  // namespace split_cases

@@ -143,55 +143,6 @@ TEST_CASE("one threshold, and any number of bisections") {
   same_sets(chain, support::random_rows(d, 60, 20, support::texture::walk), 30, false);
 }
 
-TEST_CASE("a threshold that tracks share, on warps as on the host") {
-  support::dice d(36);
-  std::uint32_t below_floor = 0;
-  for (std::uint32_t n : {40u, 150u}) {
-    // Heads of which one hardly merges and one merges almost whole: the last keeps its floor, with a threshold of its
-    // own.
-    kvmeld::shape const extent{2, 1, 3, 1, 24, 4, n + 3};
-    support::engine_memory<kvmeld::half> memory(extent);
-    support::for_tracks(extent, 0, [&](kvmeld::track t) {
-      auto const how = t.kv_head == 0 ? support::texture::noise : support::texture::walk;
-      rows const keys =
-          t.kv_head == 2 ? stretches(d, {n / 2, n - n / 2}, 24, 0.02) : support::random_rows(d, n, 24, how);
-      memory.fill(t, 0, keys, rows(n, std::vector<float>(4, 1.0f)));
-    });
-    for (bool all : {false, true}) {
-      auto const over = all ? kvmeld::split::group : kvmeld::split::layer;
-      auto policy = scanning(all);
-      policy.identify.admission.bisections = all ? 16 : 3;
-      std::uint32_t const budget = 14 + n / 3;
-      auto const plan = [&](auto executor) {
-        auto copy = memory;
-        kvmeld::limits sizes = support::with_plan();
-        sizes.extent = extent;
-        sizes.wave_tracks = 6;
-        sizes.budgets_over = over;
-        kvmeld::merged_cache cache{std::move(executor), policy, copy.tensors(), sizes};
-        cache.open(0, n);
-        std::vector<float> p(std::size_t{3} * n);
-        support::dice same(n);
-        for (float& y : p) y = static_cast<float>(same.uniform());
-        for (std::uint32_t layer : {0u, 1u})
-          cache.observe_rows({layer, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, 3, n));
-        REQUIRE(cache.plan({0}, kvmeld::budget::entries(budget).over(over, 0.6)).ok());
-        std::vector<std::uint32_t> targets;
-        auto const& made = cache.current_plan();
-        for (std::uint32_t item = 0; item < 6; ++item) {
-          for (std::uint32_t i = 0; i < n; ++i) targets.push_back(made.target[made.at(item, i)]);
-          below_floor += made.new_length[item] == kvmeld::floor_share(0.6, budget) ? 1 : 0;
-        }
-        return targets;
-      };
-      support::warp_executor const executor(1 + n / 100);
-      CHECK(plan(executor) == plan(kvmeld::host_executor(1, kvmeld::tuning::off)));
-      CHECK(executor.tuned_launches() == (all ? 6 : 3));  // passes of bisections, marks, weights
-    }
-  }
-  CHECK(below_floor > 0);
-}
-
 TEST_CASE("the thresholds of a pass are those of bisections in turn") {
   using kvmeld::tuned_form::bracket;
   support::dice d(34);

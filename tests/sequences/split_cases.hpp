@@ -1,4 +1,4 @@
-// What the tests of shared budgets share: policies with a measure, as one composed type, and the tracks of a split.
+// What the tests of shared budgets have in common: policies that can share them, and the tracks of a split.
 #pragma once
 
 #include "life.hpp"
@@ -21,19 +21,12 @@ template <class Policy> composed part(Policy const& p) { return kvmeld::compose:
 inline std::vector<std::pair<char const*, composed>> policies() {
   using namespace kvmeld;
   select::bands const bands{quantity::entries(1), quantity::of_budget(0.25), quantity::entries(2), 2.0};
-  auto chelsea = preset::chelsea::with_schedule(support::steep(), quantity::entries(2), quantity::entries(4));
-  auto chunked = chelsea;
-  chunked.identify.chunk = 14;
   return {{"h2o", part(preset::h2o::halves())},
           {"window", part(policy{score::global{}, preset::snapkv::with_window(6).select,
                                  identify::zero_class{}, merge::drop{}})},
           {"cam", part(preset::cam::over_h2o())},
           {"bands", part(policy{score::global{}, bands, identify::nearest_center<admit::threshold>{{0.1f}},
-                                merge::collapsed{}})},
-          {"chelsea", part(chelsea)},
-          {"chelsea in chunks", part(chunked)},
-          {"keepkv", part(preset::keepkv::for_budget())},
-          {"kvmerger", part(preset::kvmerger::for_budget())}};
+                                merge::collapsed{}})}};
 }
 
 inline kvmeld::limits over(split among, std::uint32_t wave = 0) {

@@ -30,16 +30,6 @@ std::vector<float> coarse_scores(support::dice& d, std::uint32_t n) {
   return out;
 }
 
-// Some heads get keys that hardly resemble each other: they merge late, or keep more.
-template <class Cache> void vary_heads(Cache& cache, support::dice& d) {
-  support::for_tracks(cache.sizes().extent, 0, [&](kvmeld::track t) {
-    if (!d.chance(0.4)) return;
-    std::uint32_t const n = cache.ref().length(t);
-    auto const keys = support::random_rows(d, n, cache.sizes().extent.key_dim, support::texture::noise);
-    for (std::uint32_t i = 0; i < n; ++i) support::put_row(cache.ref().keys, t, i, keys[i]);
-  });
-}
-
 kvmeld::shape random_shape(support::dice& d) {
   return {d.between(1, 3), d.between(1, 2), d.between(1, 4), 1, 16, 8, 100};
 }
@@ -48,22 +38,6 @@ struct kept_entries {
   std::vector<std::vector<double>> scores;
   std::vector<reference::sharer> shares;
 };
-
-// Tracks after a compression beside what the reference makes of them, unless it decided by a hair.
-template <class Cache>
-void compare(Cache const& cache, std::vector<kvmeld::track> const& tracks,
-             reference::split_outcome const& expected, support::tally& count) {
-  if (expected.margin < 1e-6) {
-    ++count.skipped;
-    return;
-  }
-  ++count.compared;
-  for (std::size_t m = 0; m < tracks.size(); ++m) {
-    reference::track_state const got = support::read_track(cache.ref(), tracks[m]);
-    CHECK(got.position == expected.after[m].position);
-    CHECK(got.degree == expected.after[m].degree);
-  }
-}
 
 }  // namespace
 
@@ -139,118 +113,6 @@ TEST_CASE("of equal scores the earlier track keeps more, and in it the lower slo
                                                        12, 13, 14, 15, 16, 17, 24, 25, 26, 27, 28, 29});
   for (std::size_t t : {1u, 2u, 3u})
     CHECK(positions_of(cache, 0)[t] == std::vector<long>{0, 1, 24, 25, 26, 27, 28, 29});
-}
-
-TEST_CASE("edges of all tracks of a split compete, round by round") {
-  support::dice d(3);
-  support::tally count;
-  constexpr kvmeld::round_schedule steeper{0.45, 0.2, 2, 0.05};
-  for (int i = 0; i < 80; ++i) {
-    split const among = d.pick(splits);
-    double const floor = d.pick({0.0, 0.2, 0.6, 1.0});
-    kvmeld::shape const s = random_shape(d);
-    support::engine_memory<float> memory(s);
-    auto p = kvmeld::preset::chelsea::with_schedule(steeper, quantity::entries(2), quantity::entries(4));
-    p.identify.chunk = d.pick({2u, 14u, 256u});
-    auto cache = cache_for(memory, part(p), over(among));
-    bool const ragged = d.chance(0.5);
-    open_ragged(cache, d, 0, d.between(40, 90), ragged);
-    vary_heads(cache, d);
-    for (std::uint32_t bad = !ragged && d.chance(0.6) ? d.between(1, 6) : 0; bad > 0;
-         --bad) {  // rows are looked at once
-      support::write_row(cache.ref().keys, kvmeld::make_track(s, 0, 0, 0), d.between(4, 30),
-                         {kvmeld::bits_float(0x7fc00000u)});
-    }
-    auto const table = random_budgets(d, s, d.pick({25u, 50u, 110u}));
-    reference::chelsea_options o{2, 4, p.identify.chunk, 0.45, 0.2, 0.05, 2, cache.rounds(0)};
-    std::vector<reference::split_outcome> expected;
-    auto const tracks = splits_of(s, 0, among);
-    std::uint32_t const rounds_before = cache.rounds(0);
-    std::uint32_t most_rounds = 0;
-    for (auto const& of : tracks) {
-      std::uint32_t allowed = 0, held = 0;
-      for (kvmeld::track t : of) {
-        allowed += std::min(table[t.index], s.capacity);
-        held += cache.ref().length(t);
-      }
-      if (of.size() > 1 && held > allowed)
-        most_rounds = std::max(
-            most_rounds, p.identify.most_rounds_of(held - allowed, static_cast<std::uint32_t>(of.size())));
-      std::vector<reference::track_state> was;
-      std::vector<reference::sharer> shares;
-      for (kvmeld::track t : of) {
-        was.push_back(support::read_track(cache.ref(), t));
-        std::size_t const b = std::min(table[t.index], s.capacity);
-        shares.push_back({b, reference::reserve_of(floor, b, was.back().size()), 2, 4});
-      }
-      expected.push_back(reference::chelsea_over(was, shares, o));
-    }
-    cache.compress({0}, budget::per_track(table.data()).over(among, floor));
-    if (s.kv_heads > 1) CHECK(cache.rounds(0) - rounds_before <= most_rounds);
-    for (std::size_t k = 0; k < tracks.size(); ++k) {
-      std::size_t sum = 0;
-      for (auto const& after : expected[k].after) sum += after.size();
-      CHECK(held_by(cache, tracks[k]) == sum);
-      compare(cache, tracks[k], expected[k], count);
-    }
-  }
-  MESSAGE("compared ", count.compared, " splits, skipped ", count.skipped);
-  CHECK(count.compared > 60);
-  CHECK(count.share() < 0.2);
-}
-
-TEST_CASE("one threshold for all tracks of a split, and the most similar neighbours of all of them") {
-  support::dice d(4);
-  support::tally count;
-  for (int i = 0; i < 80; ++i) {
-    split const among = d.pick(splits);
-    double const floor = d.pick({0.0, 0.2, 0.6, 1.0});
-    std::uint32_t const bisections = d.pick({1u, 3u, 6u, 16u});
-    kvmeld::shape const s = random_shape(d);
-    support::engine_memory<float> memory(s);
-    auto p = kvmeld::preset::kvmerger::for_budget();
-    p.identify.admission.bisections = bisections;
-    auto cache = cache_for(memory, part(p), over(among));
-    bool const ragged = d.chance(0.5);
-    open_ragged(cache, d, 0, d.between(40, 90), ragged);
-    vary_heads(cache, d);
-    for (std::uint32_t bad = !ragged && d.chance(0.5) ? d.between(1, 3) : 0; bad > 0;
-         --bad) {  // rows are looked at once
-      support::write_row(cache.ref().keys, kvmeld::make_track(s, 0, 0, 0), d.between(4, 30),
-                         {kvmeld::bits_float(0x7fc00000u)});
-    }
-    auto const table = random_budgets(d, s, d.pick({25u, 50u, 110u}));
-    std::vector<reference::split_outcome> expected;
-    auto const tracks = splits_of(s, 0, among);
-    std::vector<std::size_t> sums;
-    for (auto const& of : tracks) {
-      std::vector<reference::track_state> was;
-      std::vector<reference::sharer> shares;
-      std::vector<reference::kvmerger_options> options;
-      sums.push_back(0);
-      for (kvmeld::track t : of) {
-        was.push_back(support::read_track(cache.ref(), t));
-        std::size_t const b = std::min(table[t.index], s.capacity);
-        sums.back() += b;
-        // A track alone shares with nobody: its own threshold is all there is.
-        shares.push_back({b, of.size() == 1 ? 0 : reference::reserve_of(floor, b, was.back().size()), 0, 0});
-        reference::kvmerger_options o;
-        o.recents = std::min(reference::floor_count(1.0 / 3, b), was.back().size());
-        o.heavies = reference::floor_count(0.25, b);
-        options.push_back(o);
-      }
-      sums.back() = std::min(sums.back(), held_by(cache, of));
-      expected.push_back(reference::kvmerger_over(was, shares, options, bisections));
-    }
-    cache.compress({0}, budget::per_track(table.data()).over(among, floor));
-    for (std::size_t k = 0; k < tracks.size(); ++k) {
-      CHECK(held_by(cache, tracks[k]) == sums[k]);
-      compare(cache, tracks[k], expected[k], count);
-    }
-  }
-  MESSAGE("compared ", count.compared, " splits, skipped ", count.skipped);
-  CHECK(count.compared > 60);
-  CHECK(count.share() < 0.3);
 }
 
 }  // namespace split_cases

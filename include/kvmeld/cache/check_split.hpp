@@ -72,9 +72,9 @@ std::string splits(char const* call, budget const& allowed, Policy const& policy
     return refusal(call, "split of the budget", name,
                    "split::head, because the guard of the policy may leave a track above its share");
   }
-  if (measure_of(policy) == split_measure::none) {
+  if (!stays_by_score(policy)) {
     return refusal(call, "split of the budget", name, "split::head, because policy ", name_of_policy(policy),
-                   " neither evicts by score nor merges until it meets its budget");
+                   " does not decide by score alone what stays");
   }
   return {};
 }

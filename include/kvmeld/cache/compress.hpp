@@ -15,7 +15,6 @@
 #include <kvmeld/cache/share_plans.hpp>
 #include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/cache/split_budget.hpp>
-#include <kvmeld/cache/split_launches.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/executor.hpp>
@@ -142,7 +141,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
     launch(score_members_phase<typename Policy::score_type>{p.score, wave});
   }
   if (shared) launch(unite_scores_phase{{wave}});
-  if (wave.competes_by(split_measure::score)) limit_by_score(launch, p);
+  if (wave.split > 1) limit_by_score(launch, p);
   launch(
       select_phase<typename Policy::select_type>{p.select, wave, traits_of_selector(p.select).makes_centers});
   if (rows != looked_at::everything) {
@@ -182,12 +181,13 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
-    propose(launch, identify, rows{join(x.keys, wave), join(x.values, wave)}, joined_wave(wave));
+    launch(propose_phase<identify_type, rows>{
+        identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
   } else if constexpr (identify_type::needs_keys) {
-    propose(launch, identify, join(x.keys, wave), joined_wave(wave));
+    launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
   }
   if constexpr (guards) guard::before_admission(launch, p.identify, x);
-  admit(launch, identify, wave);
+  launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(identify).repeats});
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
     launch(link_phase{wave, wave.step});
@@ -276,7 +276,6 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    wave.measure = measure_of(p);
     if (detail::may_plan_directly<Policy>(wave, fallback, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, looked_at::everything);
@@ -285,7 +284,6 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     }
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) {
-      detail::limit_shortfall(launch, false);
       launch(fallback_phase{wave, false});
     }
     if (split > 1) launch(close_split_phase{{wave}, false});
@@ -338,7 +336,6 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    wave.measure = measure_of(p);
     if (detail::may_plan_directly<Policy>(wave, fallback, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
@@ -360,7 +357,6 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (fallback == shortfall::evict_lowest) {
       launch(round_phase{wave});
-      detail::limit_shortfall(launch, true);
       launch(fallback_phase{wave, true});
     }
     if (split > 1) launch(close_split_phase{{wave}, true});

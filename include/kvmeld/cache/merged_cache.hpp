@@ -343,11 +343,6 @@ private:
       f(t, met ? min_of(before, sum.allowed) : before, sum);
     });
   }
-  std::uint32_t rounds_between(std::uint32_t before, std::uint32_t limit, std::uint32_t tracks) const {
-    if (tracks == 1) return most_rounds(policy_.identify, before, limit);
-    return most_rounds_of(policy_.identify, before > limit ? before - limit : 0, tracks);
-  }
-
   /// Where the host cannot count what is pinned, only what has to go is sure to take part.
   std::uint32_t likely_between(std::uint32_t slot, std::uint32_t before, std::uint32_t limit) const {
     bool const counts = traits_of_selector(policy_.select).pins_exactly;
@@ -380,8 +375,8 @@ private:
         if constexpr (!is_immediate<Executor>::value) {
           std::uint32_t const full = sum.tracks * sizes_.extent.capacity;
           if (sum.held > sum.allowed)
-            rounds = max_of(rounds, rounds_between(sum.held, sum.allowed, sum.tracks));
-          if (executor_.records()) most = max_of(most, rounds_between(full, sum.allowed, sum.tracks));
+            rounds = max_of(rounds, most_rounds(policy_.identify, sum.held, sum.allowed));
+          if (executor_.records()) most = max_of(most, most_rounds(policy_.identify, full, sum.allowed));
           std::uint32_t const longest = executor_.records() ? full : sum.held;
           if (sum.tracks == 1) likely = max_of(likely, likely_between(slot, longest, sum.allowed));
         }

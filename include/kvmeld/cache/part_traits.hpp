@@ -5,7 +5,6 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -34,8 +33,7 @@ struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       empties_field;
-  bool reads_rows;          ///< of keys, or of keys and values
-  split_measure splits_by;  ///< by what tracks that share their budgets compete
+  bool reads_rows;  ///< of keys, or of keys and values
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
 struct merge_traits {
@@ -66,8 +64,7 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           Identify::repeats,
           Identify::meets_budget,
           empties_field<Identify>::value,
-          Identify::needs_keys,
-          splits_by<Identify>::value};
+          Identify::needs_keys};
 }
 /// See static_score_traits.
 template <class Merge> constexpr merge_traits static_merge_traits() {
@@ -174,15 +171,11 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
   return {};
 }
 
-/// By what tracks that share their budgets compete under this policy: what its identifier says, or the score that its
-/// selector ranks by where nothing else decides what stays.
+/// Whether tracks can share their budgets under this policy: nothing but the score that its selector ranks by decides what
+/// stays.
 template <class Score, class Select, class Identify, class Merge>
-split_measure measure_of(policy<Score, Select, Identify, Merge> const& p) {
-  identify_traits const i = traits_of_identifier(p.identify);
-  bool const ranks = traits_of_selector(p.select).needs_score && i.empties_field;
-  return i.splits_by != split_measure::none ? i.splits_by
-         : ranks                            ? split_measure::score
-                                            : split_measure::none;
+bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
+  return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).empties_field;
 }
 
 /// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its members.
@@ -247,21 +240,6 @@ std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std:
       return identify.likely_rounds(length, limit, outside);
   }
   return most_rounds(identify, length, limit);
-}
-
-/// most_rounds for `tracks` tracks that share their budgets and together have `excess` entries to lose.
-template <class Identify, class = void> struct knows_rounds_of_splits : std::false_type {};
-template <class Identify>
-struct knows_rounds_of_splits<Identify,
-                              std::void_t<decltype(std::declval<Identify const&>().most_rounds_of(0u, 0u))>>
-    : std::true_type {};
-/// See knows_rounds_of_splits.
-template <class Identify>
-std::uint32_t most_rounds_of(Identify const& identify, std::uint32_t excess, std::uint32_t tracks) {
-  if (excess == 0) return 0;
-  if (!traits_of_identifier(identify).repeats) return 1;
-  if constexpr (knows_rounds_of_splits<Identify>::value) return identify.most_rounds_of(excess, tracks);
-  return excess;
 }
 
 }  // namespace KVMELD_ABI

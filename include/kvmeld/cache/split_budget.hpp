@@ -1,21 +1,41 @@
-// Budgets that tracks share: a split opens, ranks entries by score, and closes with what its tracks hold.
+// Budgets that tracks share: the entries of all tracks of a split compete by score for the sum of their budgets.
 #pragma once
 
+#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/identify/admit/pool.hpp>
 #include <kvmeld/select/selector.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+/// Base of the phases of splits: a tile per track, of which the first track's does what concerns all of them.
+struct split_phase {
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.split == 0; }
+  /// Sum of f(item) over the tracks of the split that `first` leads. Collective.
+  template <class Team, class F>
+  KVMELD_HD std::uint32_t sum(Team const& team, std::uint32_t first, F f) const {
+    std::uint32_t all = 0;
+    team.for_each(wave.split, [&](std::uint32_t m) { all += f(first + m); });
+    return team.reduce(all, op_sum{});
+  }
+};
 
 /// After begin_phase: adds budgets and entries up. All tracks of a split take part, or none where it is within its budget.
 struct open_split_phase : split_phase {
@@ -68,7 +88,7 @@ template <class Select> struct rank_phase : split_phase {
   }
 };
 
-/// Entries that are to stay, and of them those that keys compete for.
+/// How many entries stay in all tracks, and how many of them have to compete.
 struct stay_phase : split_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
@@ -78,7 +98,91 @@ struct stay_phase : split_phase {
     if (team.lane() != 0) return;
     share_state& leader = wave.share[t.item];
     leader.total = min_of(due, held);
-    ask_pool(leader, leader.total > fixed ? leader.total - fixed : 0);
+    leader.wanted = leader.total > fixed ? leader.total - fixed : 0;
+    leader.prefix = 0;
+  }
+};
+
+/// counts[digit] of the keys that begin with the digits found so far. Pass 0 has the highest digit.
+struct count_scores_phase : split_phase {
+  static constexpr bool near_scratch = true;
+  std::uint32_t pass;
+
+  std::size_t scratch_bytes(int) const { return scratch_size(split_counts * sizeof(std::uint32_t)); }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    share_state const s = wave.share[t.item];
+    std::uint32_t const prefix = wave.share[wave.split_leader(t.item)].prefix;
+    std::uint32_t const shift = 24 - 8 * pass;
+    std::uint32_t* const histogram = team.template scratch<std::uint32_t>(split_counts);
+    team.for_each(split_counts, [&](std::uint32_t b) { histogram[b] = 0; });
+    team.sync();
+    float const* const score = wave.score + wave.at(t.item, wave.state[t.item].sinks);
+    team.for_each(s.least < s.most ? s.keys : 0, [&](std::uint32_t i) {
+      std::uint32_t const x = eligible_key(score[i]);
+      if (x != 0 && (pass == 0 || x >> (shift + 8) == prefix))
+        team.fetch_add(&histogram[(x >> shift) & 255u], 1);
+    });
+    team.sync();
+    std::uint32_t* const out = wave.counts_of(t.item);
+    team.for_each(split_counts, [&](std::uint32_t b) { out[b] = histogram[b]; });
+  }
+};
+
+/// Finds the next digit of the lowest key that is taken: as high as it can be with `wanted` taken of all tracks, each giving
+/// from `least` to `most`. After the last pass every track has its quota: all keys above, and of equal ones as many
+/// as are left, earlier tracks first. Within a track quotas go to the best keys, equal ones to the lower index.
+struct narrow_scores_phase : split_phase {
+  bool first_pass, last_pass;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (!leads(t)) return;
+    share_state* const share = wave.share + t.item;
+    std::uint32_t const n = wave.split;
+    std::uint32_t const wanted = share[0].wanted, prefix = share[0].prefix;
+    team.for_each(n, [&](std::uint32_t m) {  // counts from the highest digit down to this one
+      std::uint32_t* const counts = wave.counts_of(t.item + m);
+      for (std::uint32_t b = split_counts - 1; b-- > 0;) counts[b] += counts[b + 1];
+      if (first_pass) share[m].above = 0;
+    });
+    team.sync();
+    std::uint32_t digit = 0;
+    team.for_each(split_counts, [&](std::uint32_t b) {
+      std::uint32_t taken = 0;
+      for (std::uint32_t m = 0; m < n; ++m)
+        taken += share[m].clamped(share[m].above + wave.counts_of(t.item + m)[b]);
+      if (taken >= wanted) digit = max_of(digit, b);
+    });
+    digit = team.reduce(digit, op_max{});
+    team.for_each(n, [&](std::uint32_t m) {
+      std::uint32_t const* const counts = wave.counts_of(t.item + m);
+      std::uint32_t const higher = digit + 1 < split_counts ? counts[digit + 1] : 0;
+      share[m].above += higher;
+      share[m].quota = share[m].above + counts[digit] - higher;  // with those that share the digit
+    });
+    team.sync();
+    if (team.lane() == 0) share[0].prefix = prefix << 8 | digit;
+    if (last_pass) share_ties(team, t.item, wanted);
+  }
+
+private:
+  template <class Team>
+  KVMELD_HD void share_ties(Team const& team, std::uint32_t first, std::uint32_t wanted) const {
+    share_state* const share = wave.share + first;
+    std::uint32_t const above = sum(
+        team, first, [&](std::uint32_t item) { return wave.share[item].clamped(wave.share[item].above); });
+    std::uint32_t const left = wanted > above ? wanted - above : 0;
+    lane_range const mine = contiguous_range(team, wave.split);
+    std::uint32_t ties = 0;
+    for (std::uint32_t m = mine.begin; m < mine.end; ++m)
+      ties += share[m].clamped(share[m].quota) - share[m].clamped(share[m].above);
+    std::uint32_t before = team.scan(ties).before;
+    for (std::uint32_t m = mine.begin; m < mine.end; ++m) {
+      std::uint32_t const sure = share[m].clamped(share[m].above);
+      std::uint32_t const own = share[m].clamped(share[m].quota) - sure;
+      share[m].quota = sure + min_of(own, left > before ? left - before : 0);
+      before += own;
+    }
   }
 };
 
@@ -89,36 +193,6 @@ struct limit_phase : split_phase {
     if (team.lane() != 0 || s.active == 0) return;
     s.limit = wave.share[t.item].fixed + wave.share[t.item].quota;
     s.active = s.length > s.limit ? 1 : 0;
-  }
-};
-
-/// Before the fallback: what merging has not brought down goes from the lowest scores of all tracks, ties to the earlier
-/// track and the lower slot, down to each track's reserve.
-struct shortfall_phase : split_phase {
-  bool last;  ///< no further rounds follow
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (!leads(t)) return;
-    std::uint32_t const alive = sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].alive; });
-    std::uint32_t const going =
-        sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].active; });
-    std::uint32_t const budget = wave.share[t.item].budget;
-    std::uint32_t const excess = alive > budget && (going == 0 || last) ? alive - budget : 0;
-    team.for_each(wave.split, [&](std::uint32_t m) {
-      share_state& h = wave.share[t.item + m];
-      track_state const& s = wave.state[t.item + m];
-      h.keys = s.length;
-      h.least = 0;
-      h.most = excess != 0 && s.alive > h.reserve ? s.alive - h.reserve : 0;
-    });
-    if (team.lane() == 0) ask_pool(wave.share[t.item], excess);
-  }
-};
-
-/// Quotas of the shortfall as limits, which the fallback goes down to.
-struct shortfall_limit_phase : split_phase {
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() == 0) wave.state[t.item].limit = wave.state[t.item].alive - wave.share[t.item].quota;
   }
 };
 
@@ -139,5 +213,24 @@ struct close_split_phase : split_phase {
   }
 };
 
+namespace detail {
+
+/// Before selection: the limits of tracks that share their budgets. Radix selection over order keys, a digit per pass.
+template <class Launch, class Policy> void limit_by_score(Launch const& launch, Policy const& p) {
+  wave_ref const& wave = launch.wave;
+  launch(rank_phase<typename Policy::select_type>{{wave},
+                                                  p.select,
+                                                  traits_of_selector(p.select).makes_centers,
+                                                  traits_of_identifier(p.identify).makes_sets});
+  launch(stay_phase{{wave}});
+  constexpr std::uint32_t passes = 4;
+  for (std::uint32_t pass = 0; pass < passes; ++pass) {
+    launch(count_scores_phase{{wave}, pass});
+    launch(narrow_scores_phase{{wave}, pass == 0, pass + 1 == passes});
+  }
+  launch(limit_phase{{wave}});
+}
+
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -10,13 +10,11 @@
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/admit/top_share.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
-#include <kvmeld/identify/common_threshold.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/local_span.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/identify/none.hpp>
-#include <kvmeld/identify/pooled_edges.hpp>
 #include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -92,68 +90,11 @@ public:
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return of_.visit([&](auto const& i) { return kvmeld::likely_rounds(i, length, limit, outside); });
   }
-  std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
-    return of_.visit([&](auto const& i) { return kvmeld::most_rounds_of(i, excess, tracks); });
-  }
-
-  // For tracks that share their budgets: of the identifiers that can, as traits().splits_by tells.
-  /// Most edges of a live-slot list of `n` places, for parts that pool edges; 0 for others.
+  /// Most edges of a live-slot list of `n` places; 0 for identifiers that list none.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
+      if constexpr (lists_edges<std::decay_t<decltype(i)>>::value) {
         return i.edges(n);
-      } else {
-        return 0u;
-      }
-    });
-  }
-  /// Merges that a track alone would make in this round, for parts that pool edges; 0 for others.
-  KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
-    return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (pools_edges<std::decay_t<decltype(i)>>::value) {
-        return i.allowance(s, round);
-      } else {
-        return 0u;
-      }
-    });
-  }
-  /// Bisections that a common threshold takes; 0 for parts without one.
-  std::uint32_t bisections() const {
-    return of_.visit([](auto const& i) -> std::uint32_t {
-      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
-        return i.bisections();
-      } else {
-        return 0u;
-      }
-    });
-  }
-  /// Sets that are left of a track at least, for parts with a common threshold; 0 for others.
-  template <class Team>
-  KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
-    return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
-        return i.least_sets(team, wave, item);
-      } else {
-        return 0u;
-      }
-    });
-  }
-  /// Counts the sets of a tile for the thresholds asked for.
-  template <class Team, class Keys, class Values>
-  KVMELD_HD void count_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x, tile const& t,
-                            std::uint32_t steps, bool first_pass) const {
-    of_.visit([&](auto const& i) {
-      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value)
-        i.count_sets(team, wave, x.keys, t, steps, first_pass);
-    });
-  }
-  /// Marks the sets of a track for its threshold.
-  template <class Team, class Keys, class Values>
-  KVMELD_HD std::uint32_t mark_sets(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
-                                    tile const& t) const {
-    return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (shares_threshold<std::decay_t<decltype(i)>>::value) {
-        return i.mark_sets(team, wave, x.keys, t);
       } else {
         return 0u;
       }

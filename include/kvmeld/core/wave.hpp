@@ -82,7 +82,6 @@ struct wave_ref {
   bool unlikely = false;     ///< a round that hardly any track needs: little should be spent on it
   std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets
-  split_measure measure = split_measure::none;  ///< by what they compete
 
   track_state* state = nullptr;  ///< [tracks]
   /// [tracks][capacity].
@@ -109,8 +108,6 @@ struct wave_ref {
 
   /// First track of the split that this one is in.
   KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
-  /// Whether budgets are shared, and tracks compete by this.
-  KVMELD_HD bool competes_by(split_measure m) const { return split > 1 && measure == m; }
   /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
     return counts + std::size_t{item} * split_counts;

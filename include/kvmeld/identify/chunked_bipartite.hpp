@@ -6,7 +6,6 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -45,7 +44,6 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
   static constexpr bool gives_similarity = true;
-  static constexpr split_measure splits_by = meets_budget ? split_measure::edges : split_measure::none;
   static constexpr std::uint32_t tile_rows = 64;  ///< odd entries of a tile
 
   /// A entries of a chunk of `n` entries.
@@ -127,17 +125,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
     std::uint32_t const candidates = edges(wave.state[item].places);
-    if (wave.competes_by(split_measure::edges)) {
-      std::uint32_t const quota = wave.share[item].quota;
-      return admit_best(team, wave, item, candidates, {quota, 1});
-    }
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
-  }
-
-  /// Edges that a track may admit in a round, where tracks of several compete for them.
-  template <class A = Admit, class = std::enable_if_t<A::meets_budget>>
-  KVMELD_HD std::uint32_t allowance(track_state const& s, std::uint32_t round) const {
-    return admission.allow(s, s.places, round).quota;
   }
 
   /// Rounds until a track of `length` entries is down to `limit`, at most: of the entries that have to go at
@@ -153,29 +141,6 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// The same where all but `outside` entries (pinned, frozen) may merge, as they do unless rows are no numbers.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return rounds_beside(outside, length, limit);
-  }
-
-  /// most_rounds for `tracks` tracks that share their budgets and together have `excess` entries to lose. A track whose
-  /// floor is g entries away draws about a pair's share of g edges (g / 2 in chunks of even length), one at
-  /// least, and may admit a share r of g, rounded down but one at least: of all that have to go, a round
-  /// takes half of that share or more. This holds where few rows are no numbers, as for most_rounds, by the
-  /// tracks' own budgets.
-  std::uint32_t most_rounds_of(std::uint32_t excess, std::uint32_t tracks) const {
-    if constexpr (repeats) {
-      constexpr std::uint32_t late = 1u << 30;
-      std::uint32_t rounds = 0;
-      for (; excess != 0; ++rounds) {
-        track_state s{};
-        s.alive = excess;
-        double const drawn = excess * static_cast<double>(chunk / 2) / chunk;
-        double const all = min_of<double>(admission.allow(s, excess, late).quota, drawn);
-        double const sure = max_of(0.5 * all, all - static_cast<double>(tracks));
-        excess -= min_of(excess, max_of(1u, static_cast<std::uint32_t>(sure)));
-      }
-      return rounds;
-    } else {
-      return excess != 0 ? 1 : 0;
-    }
   }
 
   std::string problem() const {

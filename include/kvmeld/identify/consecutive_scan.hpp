@@ -66,9 +66,8 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
 /// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
-  /// `knows_norms`: a scan of the same list has left them in set_end.
   KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
-                             anchor_rule anchor, bool break_at_gap, bool knows_norms = false)
+                             anchor_rule anchor, bool break_at_gap)
       : team_(team),
         keys_(keys),
         where_(t.where),
@@ -84,7 +83,7 @@ public:
         reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
     std::uint32_t const most = scan_rows(team_.lanes());
-    for (std::uint32_t i = 0; i < n_ && !knows_norms; i += most) {
+    for (std::uint32_t i = 0; i < n_; i += most) {
       std::uint32_t const rows = min_of(n_ - i, most);
       load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);
       team_.sync();
@@ -167,15 +166,9 @@ public:
     return sets;
   }
 
-  /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar.
+  /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar. A gap, or a row that is
+  /// no number, keeps its neighbours apart: such a boundary has key 0.
   KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
-    compare_neighbours(sets);
-    join_closest(team_, marks_, newest_, sets, excess);
-  }
-
-  /// marks[b].key of the boundaries between neighbouring sets: how similar their newest entries are; 0 where
-  /// a gap, or a row that is no number, keeps them apart.
-  KVMELD_HD void compare_neighbours(std::uint32_t sets) {
     list_sets(team_, marks_, n_, newest_);
     for (std::uint32_t b = 0; b + 1 < sets; ++b) {
       bool const gap = list_.apart(newest_[b], break_at_gap_);
@@ -188,6 +181,7 @@ public:
       }
       team_.sync();
     }
+    join_closest(team_, marks_, newest_, sets, excess);
   }
 
 private:

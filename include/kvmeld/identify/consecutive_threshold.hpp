@@ -4,7 +4,6 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -35,8 +34,7 @@ enum class pivot_rule : std::uint8_t {
 /// their cosine with it is strictly above theta; the first that fails becomes the next anchor.
 /// With `admit::threshold` theta is given. With `admit::exact_budget` it is found per track by bisection such that at
 /// least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their anchors,
-/// ties to the older pair) merge until the budget is met exactly. Where tracks share their budgets, they share one
-/// threshold too (common_threshold.hpp).
+/// ties to the older pair) merge until the budget is met exactly.
 ///
 /// A row with NaN or infinity between two entries ends a set, whatever the threshold: sets on its two sides
 /// never merge. A track with many of them may stay above its budget.
@@ -58,7 +56,6 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
-  static constexpr split_measure splits_by = to_budget ? split_measure::theta : split_measure::none;
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(shape const& s, int lanes) const {
@@ -81,57 +78,6 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
     } else {
       scan.mark(admission.theta_in(t.where.layer));
     }
-  }
-
-  /// In which a threshold is found.
-  template <class A = Admit> KVMELD_HD auto bisections() const -> decltype(A{}.bisections) {
-    return admission.bisections;
-  }
-  /// Fewest sets that any threshold leaves: gaps and rows that are no numbers keep some apart. Collective.
-  template <class Team>
-  KVMELD_HD std::uint32_t least_sets(Team const& team, wave_ref const& wave, std::uint32_t item) const {
-    std::uint32_t const n = wave.state[item].field;
-    listed_places const list(wave, item);
-    std::uint32_t gaps = 0;
-    team.for_each(n != 0 ? n - 1 : 0,
-                  [&](std::uint32_t i) { gaps += list.apart(i, break_at_gap) ? 1u : 0u; });
-    gaps = team.reduce(gaps, op_sum{});
-    return n == 0 ? 0 : 1 + gaps;
-  }
-
-  /// For a threshold that tracks share: counts[k] = sets of this track for threshold k of a pass of `steps` bisections.
-  template <class Team, class Keys>
-  KVMELD_HD void count_sets(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
-                            std::uint32_t steps, bool first_pass) const {
-    track_state const s = wave.state[t.item];
-    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap, !first_pass);
-    scan_heap const heap(steps, s.low, s.high);
-    std::uint32_t* const counts = wave.counts_of(t.item);
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team.kernels()) {
-        return scan.count_many(*tuned, heap.middle + 1, heap.nodes(), counts);
-      }
-    }
-    for (std::uint32_t k = 1; k <= heap.nodes(); ++k) {
-      std::uint32_t const sets = scan.count(heap.middle[k]);
-      if (team.lane() == 0) counts[k - 1] = sets;
-    }
-  }
-  /// Marks the sets of the threshold found, state.high, which leaves share.above of them; of this track's own one where that
-  /// is fewer than it keeps. Leaves the boundaries between them as candidates, and returns how many sets there are.
-  template <class Team, class Keys>
-  KVMELD_HD std::uint32_t mark_sets(Team const& team, wave_ref const& wave, Keys const& keys,
-                                    tile const& t) const {
-    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap, true);
-    share_state const h = wave.share[t.item];
-    float low = wave.state[t.item].high, high = low;
-    if (h.above < h.least) {
-      high = scan_highest;
-      bisect(scan, team, h.least, low, high);
-    }
-    std::uint32_t const sets = scan.mark(high);
-    scan.compare_neighbours(sets);
-    return sets;
   }
 
   template <class Team>

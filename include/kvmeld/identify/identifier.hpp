@@ -5,7 +5,6 @@
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -45,14 +44,6 @@ struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::t
 template <class Identify, class = void> struct empties_field : std::false_type {};
 template <class Identify>
 struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
-
-/// `splits_by`: by what tracks that share their budgets compete (split_measure): edges (pooled_edges.hpp), theta
-/// (common_threshold.hpp); by score without saying so where the field is emptied.
-template <class Identify, class = void>
-struct splits_by : std::integral_constant<split_measure, split_measure::none> {};
-template <class Identify>
-struct splits_by<Identify, std::enable_if_t<Identify::splits_by != split_measure::none>>
-    : std::integral_constant<split_measure, Identify::splits_by> {};
 
 /// An identifier finds merging sets in the live-slot list of a track, wave.field. Rows with NaN or infinity
 /// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of

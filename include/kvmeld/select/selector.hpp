@@ -101,14 +101,13 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
 /// Scratch that `assign` may take from its team.
 KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
 
-/// Pins of a track. One that shares its budget goes by its own for the ends and what is protected; where tracks compete
-/// by score, what is chosen by score is as much as the limit found for it leaves room for.
+/// Pins of a track. If tracks share their budgets, a track's own budget decides the pinned ends, and its part of the shared
+/// budget decides how many entries are chosen by score.
 template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item, bool makes_centers) {
   track_state const& s = wave.state[item];
   if (wave.split == 1) return select.pinned(s.length, s.limit, s.shielded);
   pins p = select.pinned(s.length, wave.share[item].own, s.shielded);
-  if (wave.measure != split_measure::score) return p;
   if (makes_centers) {
     p.centers = s.limit - min_of(s.limit, p.total());
   } else {

@@ -126,7 +126,6 @@ template <class Layout> struct reach_phase {
   wave_ref wave;
   admit::threshold given;  ///< the only threshold, where there are no bisections
   bool bisects, first_pass, break_at_gap;
-  bool below_floor = false;  ///< only tracks whose common threshold leaves them too few sets
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
   std::size_t scratch_bytes(int) const {
@@ -141,7 +140,6 @@ template <class Layout> struct reach_phase {
     if (first_pass) s.low_node = s.high_node = 0;  // of another search
     std::uint32_t const begin = t.index * tile_rows;
     if (s.active == 0 || begin >= s.field) return;
-    if (below_floor && wave.share[t.item].above >= wave.share[t.item].least) return;
     std::uint32_t const rows = min_of(tile_rows, s.field - begin);
     std::uint32_t const before = min_of(reach_window, begin);
     std::uint32_t const skipped = reach_window - before;  // rows of the store that no entry has

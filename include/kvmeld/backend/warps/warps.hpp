@@ -2,7 +2,6 @@
 #pragma once
 
 #include <kvmeld/backend/warps/attend_few.hpp>
-#include <kvmeld/backend/warps/common_threshold.hpp>
 #include <kvmeld/backend/warps/compact_slices.hpp>
 #include <kvmeld/backend/warps/consecutive.hpp>
 #include <kvmeld/backend/warps/match_centers.hpp>
