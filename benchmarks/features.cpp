@@ -33,13 +33,13 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
   cache_of<Policy> original(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
   original.open(0, x.of().n);
   fill_scores(original.ledger());
-  cache_of<Policy> cache = original;
+  cache_of<Policy> cache = original.clone(x.rows());
   std::array<std::uint32_t, 1> const slots{0};
   s.measure(
       name, x.of(),
       [&] {
         x.restore();
-        cache = original;
+        cache = original.clone(x.rows());
         prepare(cache);
       },
       [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share).over(among)); }, [] { return 0.0; },

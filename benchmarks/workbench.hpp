@@ -6,13 +6,13 @@
 
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/cache/compress.hpp>
-#include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/merge/sets.hpp>
+#include <kvmeld/sequences/open.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,8 +45,10 @@ public:
     kvmeld::arena a(memory_.data(), memory_.size());
     carve(a, channels);
     kvmeld::track_source const source{extent_, work()};
-    executor_.run(kvmeld::open_phase{{ledger_, work(), &extent_.capacity}, 0, 0}, extent_, extent_.tracks(),
-                  source);
+    executor_.run(
+        kvmeld::sequences::tracks_phase<kvmeld::sequences::open>{{ledger_, work(), &extent_.capacity},
+                                                                 {0, 0}},
+        extent_, extent_.tracks(), source);
     fill_scores(ledger_);
     kvmeld::detail::for_each_wave(workspace_, ledger_, work(), 1,
                                   [&](kvmeld::wave_ref const& w) { wave_ = w; });

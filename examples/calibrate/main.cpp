@@ -199,7 +199,7 @@ calibration measure(options const& o) {
     read.reserve(samples.size());
     for (sample const& s : samples) {
       read.emplace_back(model, demo::policy_of(method, {}), capacity, s.context.plain,
-                        demo::reading_of(method, o));
+                        demo::reading_of(method, {}));
     }
     c.methods.push_back(
         {method,

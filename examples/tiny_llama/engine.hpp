@@ -67,10 +67,8 @@ public:
         extent_(other.extent_),
         keys_(other.keys_),
         values_(other.values_),
-        cache_(other.cache_),
-        probes_(other.probes_) {
-    cache_.rebind(tensors());
-  }
+        cache_(other.cache_.clone(tensors())),
+        probes_(other.probes_) {}
   engine& operator=(engine const&) = delete;
 
   /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps.

@@ -130,8 +130,7 @@ template <class T> void compare_random(dice& d) {
   }
   // Round trip: a second cache over a copy of the memory, its plan rebuilt from the dump.
   support::engine_memory<T> memory_copy = memory;
-  auto twin = cache;
-  twin.rebind(memory_copy.tensors());
+  auto twin = cache.clone(memory_copy.tensors());
   twin.plan({1}, kvmeld::budget::entries(s.capacity));
   for (std::uint32_t item = 0; item < plans.size(); ++item) plans[item].restore(twin.current_plan(), item);
   std::ostringstream one, two;

@@ -89,7 +89,8 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   auto const base = d.chance(0.5) ? kvmeld::lse_base::two : kvmeld::lse_base::natural;
   bool const own_sums = d.chance(0.3);  // the call keeps log-sum-exps to itself: natural ones
 
-  auto const run = [&](auto cache, bool fused) {
+  auto const run = [&](auto const& original, bool fused) {
+    auto cache = support::twin_of(original);
     std::vector<float> out(std::size_t{2} * most * heads * s.value_dim), lse(std::size_t{2} * most * heads);
     auto const to = kvmeld::rows_by_token(out.data(), most, heads, s.value_dim);
     kvmeld::log_sums<float> const sums{kvmeld::rows_by_head(lse.data(), most, heads, 1),

@@ -1,8 +1,10 @@
-// Copies of a cache are deep in everything but K and V; rebind points them elsewhere. Sizes it reports.
+// Clones of a cache lie over tensors of their own; rebind points a cache elsewhere. Sizes it reports.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,17 +34,32 @@ struct filled {
   }
 };
 
+// Rows of 12 channels 3 elements apart lie in each other.
+template <class Cache> bool refuses_wrong_strides(Cache const& cache, float* keys) {
+  auto tensors = kvmeld::kv{cache.ref().keys, cache.ref().values};
+  tensors.keys = kvmeld::strided<float>(keys, {0, 0, 0, 3, 1}, extent, extent.key_dim);
+  try {
+    (void)cache.clone(tensors);
+  } catch (kvmeld::invalid_argument const& refusal) {
+    return std::string(refusal.what()).find("rebind: keys") == 0;
+  }
+  return false;
+}
+
 }  // namespace
 
-TEST_CASE("a copy rebound to copied tensors goes its own way") {
+TEST_CASE("a clone over copied tensors goes its own way") {
+  using cache_type = decltype(support::make_cache(std::declval<filled&>().memory, chelsea()));
+  static_assert(!std::is_copy_constructible_v<cache_type> && !std::is_copy_assignable_v<cache_type>, "");
+  static_assert(std::is_nothrow_move_constructible_v<cache_type>, "");
+  static_assert(std::is_nothrow_move_assignable_v<cache_type>, "");
   filled x;
   auto cache = support::make_cache(x.memory, chelsea(), support::with_plan());
   cache.open(0, 60);
   cache.open(1, 50);
   cache.plan({1}, budget::entries(40));
-  auto copy = cache;
   auto memory = x.memory;
-  copy.rebind(memory.tensors());
+  auto copy = cache.clone(memory.tensors());
   CHECK(support::ledger_bytes(copy) == support::ledger_bytes(cache));
   CHECK(copy.ledger().length != cache.ledger().length);
 
@@ -61,10 +78,12 @@ TEST_CASE("a copy rebound to copied tensors goes its own way") {
   CHECK(support::ledger_bytes(copy) == support::ledger_bytes(cache));
   CHECK(x.memory == memory);
 
+  CHECK(refuses_wrong_strides(cache, memory.keys.data()));
+
   // Assignment replaces everything; moving takes it along.
   auto other = support::make_cache(memory, chelsea(), support::with_plan());
   other.open(0, 9);
-  other = cache;
+  other = cache.clone(memory.tensors());
   CHECK(support::ledger_bytes(other) == support::ledger_bytes(cache));
   CHECK(other.ledger().length != cache.ledger().length);
   auto const bytes = support::ledger_bytes(other);

@@ -89,7 +89,7 @@ void counts_are_naive(dice& d, composed const& policy, double least_retained, bo
       });
     }
     std::uint32_t const limit = d.between(40, length - 10);
-    auto twin = cache;  // its plan is looked at and never applied
+    auto twin = support::twin_of(cache);  // its plan is looked at and never applied
     twin.plan({slot}, kvmeld::budget::entries(limit), kvmeld::shortfall::evict_lowest);
     std::vector<gathered> before;
     support::for_tracks(s, slot, [&](kvmeld::track t) { before.emplace_back(cache.ledger(), t); });
@@ -218,7 +218,7 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
   auto const sums = kvmeld::rows_by_token<float const>(lse.data(), n, 4, 1);
   auto const observed = [&](std::uint32_t queries, kvmeld::probe_rows probes, std::uint32_t first,
                             bool apart) {
-    auto cache = ems;
+    auto cache = support::twin_of(ems);
     kvmeld::attention_params params;
     params.causal = !apart && probes.stride == 1;
     std::int64_t const step = apart ? 3 : 1;
@@ -274,7 +274,7 @@ TEST_CASE(
     CHECK(f.mass_retained == 1.0f);
   }
   CHECK(near.figures(1).dropped == 54);
-  auto copy = far;
+  auto copy = support::twin_of(far);
   CHECK(copy.figures(1).held == 66);
 
   CHECK(refusal_of([&] { far.request_figures({0}); }) ==

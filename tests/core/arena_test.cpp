@@ -68,8 +68,9 @@ std::vector<std::uint32_t> compress_in(guarded const& block, Policy const& polic
   kvmeld::host_executor executor(1);
   std::vector<std::uint32_t> const sequences{0}, counts{s.capacity};
   kvmeld::work_list const work{sequences.data(), 1};
-  executor.run(kvmeld::open_phase{{p.ledger, work, counts.data()}, 0, 0}, s, work.tracks(s),
-               kvmeld::track_source{s, work});
+  executor.run(
+      kvmeld::sequences::tracks_phase<kvmeld::sequences::open>{{p.ledger, work, counts.data()}, {0, 0}}, s,
+      work.tracks(s), kvmeld::track_source{s, work});
   support::for_tracks(s, 0, [&](kvmeld::track t) {
     if (p.ledger.channels.count != 0) support::set_scores(p.ledger, t, support::random_scores(d, s.capacity));
   });

@@ -48,7 +48,7 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   sizes.scope = kvmeld::plan_scope::layer;
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
                              kvmeld::kv{there, there}, sizes};
-  auto other = cache;
+  auto other = cache.clone(kvmeld::kv{there, there});
   kvmeld::call_graph<kvmeld::cuda_executor<>> graph(cache.executor());
   graph.include(other.executor());
   graph.record([&] {

@@ -34,7 +34,7 @@ template <class Executor, class Policy> struct subject {
 
   subject(Executor const& executor, Policy const& policy, kvmeld::limits const& sizes)
       : memory(extent), cache(executor, policy, memory.tensors(), sizes) {}
-  subject(subject const& other) : memory(other.memory), cache(other.cache) { cache.rebind(memory.tensors()); }
+  subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
 
   memory_type memory;
@@ -221,7 +221,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
     c.rebind(tensors);
   });
   each("a copy", start, [](auto& c) {
-    auto copy = c;
+    auto copy = support::twin_of(c);
     c = std::move(copy);
   });
 

@@ -133,7 +133,7 @@ TEST_CASE("moving a cache allocates nothing") {
   using cache_type = decltype(s.cache);
   static_assert(std::is_nothrow_move_constructible_v<cache_type>, "");
   bool over = false;
-  cache_type other = s.cache;
+  cache_type other = support::twin_of(s.cache);
   {
     faults::failing_allocation const fault(1);
     cache_type moved = std::move(s.cache);
@@ -178,7 +178,7 @@ TEST_CASE("a cache chosen at run time passes failures on") {
   auto const start = faults::lived(kvmeld::host_executor(1), small_chelsea(), usual_limits(false));
   for (std::int64_t n = 1;; ++n) {
     auto s = start;
-    kvmeld::any_cache any(s.cache);
+    kvmeld::any_cache any(std::move(s.cache));
     std::uint32_t const before = any.longest(0);
     bool failed = false, over = false;
     {

@@ -170,7 +170,7 @@ TEST_CASE("the step of the schedule is set: each step has its share of the middl
   auto const zero = kvmeld::quantity::entries(0);
   auto cache =
       make_cache(memory, chelsea::with_schedule({0.45, 0.05, 3, 0.05}, zero, zero), support::with_plan());
-  kvmeld::any_cache any(cache);
+  kvmeld::any_cache any(support::twin_of(cache));
   any.open(1, 20);
   cache.open(1, 20);
   std::uint32_t const removed[] = {9, 8, 7, 6, 6};

@@ -66,7 +66,7 @@ template <class T, class Policy> struct subject {
   subject(support::engine_memory<T> const& m, Policy const& policy, std::uint32_t threads, std::uint32_t wave,
           bool whole)
       : memory(m), cache(support::make_cache(memory, policy, sizes(wave, whole), threads)) {}
-  subject(subject const& other) : memory(other.memory), cache(other.cache) { cache.rebind(memory.tensors()); }
+  subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
 
   static kvmeld::limits sizes(std::uint32_t wave, bool whole) {

@@ -139,7 +139,7 @@ template <class T, class Q> void observe_chunks(dice& d) {
       by_query.ledger().word(t, kvmeld::track_word::observed_rows) = 1;  // the layer that was not observed
     });
     by_query.compress({q}, limit);
-    by_rows = by_query;
+    by_rows = support::twin_of(by_query);
     for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
       kvmeld::track const t = kvmeld::make_track(s, layer, q, h);
       double before = 0, after = 0, degrees = 0;
@@ -263,7 +263,7 @@ struct windowed {
         l.position[l.at(t, j)] = static_cast<kvmeld::position_t>(4 * n - 1 - (ago < 20 ? ago : 4 * ago - 60));
       }
     });
-    by_rows = by_query;
+    by_rows = support::twin_of(by_query);
     for (std::uint32_t h = 0; h < extent.query_heads(); ++h) sinks.push_back(static_cast<float>(d.normal()));
     if (d.chance(0.7)) params.sink = sinks.data();
     if (d.chance(0.7)) params.window = d.pick({5u, 60u, 300u});

@@ -71,7 +71,7 @@ template <class Q, class Out> void attends(kvmeld::any_cache& any, support::dice
              kvmeld::rows_by_head(lse.data(), 1, 4, 1));
   CHECK(support::bytes_of(out) == support::bytes_of(expected));
   CHECK(support::same_bits(lse, other));
-  auto copy = typed;
+  auto copy = support::twin_of(typed);
   auto const norms = kvmeld::rows_by_head<float const>(lse.data(), 1, 4, 1);
   copy.observe(batch, queries, norms);
   any.observe(batch, queries, norms);

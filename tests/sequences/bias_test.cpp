@@ -112,11 +112,11 @@ TEST_CASE("ignored degrees weigh nothing in scores either") {
   without.use_degree = false;
   auto const queries = kvmeld::rows_by_token<float const>(q.data(), 1, 4, 12);
   auto const norms = kvmeld::rows_by_head<float const>(lse.data(), 1, 4, 1);
-  auto const with = plain;
+  auto const with = support::twin_of(plain);
   plain.observe({0, 0, 1}, queries, norms, without);
   cache.observe({0, 0, 1}, queries, norms);
   CHECK(cache.save(0) == plain.save(0));
-  auto degrees = with;
+  auto degrees = support::twin_of(with);
   degrees.observe({0, 0, 1}, queries, norms);
   CHECK(degrees.save(0) != plain.save(0));
 }

@@ -129,7 +129,7 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   CHECK(far.rounds(0) == rounds);
   // Another sequence in its slot: the report says nothing about it. A copy of the cache waits for nothing.
   far.request_report();
-  auto copy = far;
+  auto copy = support::twin_of(far);
   CHECK_FALSE(copy.poll_report());
   far.close(2);
   far.open(2, 70);
@@ -169,12 +169,14 @@ TEST_CASE("whatever the host believes, entries stay in their track") {
     kvmeld::track_source const source{extent, phase.work};
     cache.executor().run(phase, extent, phase.work.tracks(extent), source);
   };
-  launch(kvmeld::append_phase{{cache.ledger(), {&slot, 1}, &five}});  // what no host that can look would do
-  launch(kvmeld::append_settle_phase{{cache.ledger(), {&slot, 1}, &five}});
+  namespace sequences = kvmeld::sequences;
+  // What no host that can look would do.
+  launch(sequences::tracks_phase<sequences::append>{{cache.ledger(), {&slot, 1}, &five}, {}});
+  launch(sequences::numbers_phase<sequences::append>{{cache.ledger(), {&slot, 1}, &five}, {}});
   CHECK(cache.length(0, 0, 0) == extent.capacity);
   CHECK(cache.findings(0) == kvmeld::finding::overfull);
   CHECK(cache.findings(1) == kvmeld::finding::none);
-  launch(kvmeld::commit_phase{{cache.ledger(), {&slot, 1}, &four}});
+  launch(sequences::tracks_phase<sequences::commit>{{cache.ledger(), {&slot, 1}, &four}, {}});
   CHECK(cache.length(0, 0, 0) <= extent.capacity);
   CHECK(cache.length(0, 0, 0) >= extent.capacity - 5);
   CHECK(degrees() == before);

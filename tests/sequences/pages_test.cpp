@@ -266,7 +266,7 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     CHECK(far.length_bound(1) == n + 2);
     far.commit({1}, {2});
     far.report_lengths(1);
-    kvmeld::any_cache any(near);  // behind one interface
+    kvmeld::any_cache any(support::twin_of(near));  // behind one interface
     any.write_pages({1}, near_pool.notes());
     any.adopt(2, n, 80, near_pool.notes());
     CHECK(any.tokens(2) == 80);

@@ -84,7 +84,7 @@ TEST_CASE("calls that would reach across empty slots are refused") {
     auto const freeze = [&](auto& c) { c.freeze(0, frozen); };
     auto const fork = [&](auto& c) { c.fork(0, 1, 0, frozen); };
     if (frozen == 20) {
-      auto copy = cache;
+      auto copy = support::twin_of(cache);
       freeze(copy);
       fork(copy);
     } else {
@@ -131,7 +131,7 @@ TEST_CASE("saved ledgers go back to caches that are padded as theirs was") {
              {"resume: limits.padded of the saved ledger is 0"});
   // What contradicts itself.
   auto const broken = [&](auto change, char const* text) {
-    auto copy = cache;
+    auto copy = support::twin_of(cache);
     change(copy.ledger());
     auto const bytes = copy.save(0);
     check_text(refusal_of([&] { cache.resume(1, bytes); }), {"resume: saved track (layer 0, head", text});

@@ -92,7 +92,7 @@ template <class Policy> void merge_then_shift(char const* name, Policy const& po
   }
   cache.apply();
   support::engine_memory<float> const before = memory;
-  auto const ledger_before = cache;  // a deep copy of the ledger
+  auto const ledger_before = support::twin_of(cache);  // a deep copy of the ledger
   cache.shift(1, by, rope);
   CHECK(memory.values == before.values);
   bool merged = false;
@@ -206,7 +206,7 @@ TEST_CASE("members move with the rows they share") {
   kvmeld::ledger_ref const& l = cache.ledger();
   kvmeld::track const t = kvmeld::make_track(extent, 1, 0, 1);
   CHECK(l.members.count[t.index] > 0);
-  auto const copy = cache;
+  auto const copy = support::twin_of(cache);
   cache.shift(0, 500, rope_of(rope_pairing::half_split));
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
     std::size_t const i = l.member_at(t, m);
@@ -342,7 +342,7 @@ TEST_CASE("which shifts are refused") {
                          {"shift: rope.pairing is a rotation"});
   latent.shift(0, 5);
   // Behind one interface.
-  kvmeld::any_cache any(cache);
+  kvmeld::any_cache any(std::move(cache));
   any.shift(0, 5);
   CHECK(any.tokens(0) == 55);
 }

@@ -100,8 +100,8 @@ public:
       });
     }
     if (d_.chance(0.2)) {  // copies are deep
-      auto copy = far_;
-      far_ = copy;
+      auto copy = support::twin_of(far_);
+      std::swap(far_, copy);
       copy.close(q);
     }
   }

@@ -159,7 +159,10 @@ TEST_CASE("evicting policies need no fallback, guarded ones may not have one") {
   evicting.append({0}, {1}, {budget::entries(40), shortfall::report});
   CHECK(evicting.longest(0) == 41);
 
-  auto guarded = support::make_cache(memory, kvmeld::preset::chelsea::guarded(0.1f, 10.0f));
+  float number = 0;
+  kvmeld::guard::probed<float> guard{0.1f};
+  guard.probes = {{&number, 0, 0, 0}, {&number, 0, 0, 0}, 0, 0, 1, &number};
+  auto guarded = support::make_cache(memory, kvmeld::preset::chelsea::guarded(guard));
   open(guarded, d, 0, extent.capacity);
   for (auto fallback : {shortfall::report, shortfall::evict_lowest}) {
     refused(guarded, memory,

@@ -195,8 +195,9 @@ void no_cache(Policy const& policy, Rows const& rows, limits const& sizes, std::
   using type = merged_cache<host_executor, Policy, decltype(Rows::keys), decltype(Rows::values)>;
   type cache{host_executor{}, policy, rows, sizes};
   refused(cache.valid(), says);
-  type copy(cache), moved(std::move(cache));
-  copy = moved;
+  type copy = cache.clone(rows), moved(std::move(cache));
+  refused(copy.valid(), says);
+  copy = std::move(moved);
   refused(copy.valid(), says);
   expect(copy.workspace_bytes() == 0 && copy.ledger_bytes() == 0, "no cache has no bytes");
   refused(copy.open(0, 1), says);

@@ -1,9 +1,9 @@
-# Only .hpp and .cuh under include/, nothing outside include/kvmeld, each file under 450 lines and with #pragma once;
+# Only .hpp and .cuh under include/, nothing outside include/kvmeld, each file under 800 lines and with #pragma once;
 # and in backend/*/tuned the .inl fragments that a header includes once per instruction set, which have none.
 #   cmake -DINCLUDE_DIR=<include> -P no_stray_headers.cmake
 cmake_minimum_required(VERSION 3.25)
 
-set(line_limit 450)
+set(line_limit 800)
 file(GLOB_RECURSE files RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/*")
 list(LENGTH files count)
 if(count EQUAL 0)

@@ -34,15 +34,14 @@ template <class T, class Policy> struct pair {
       : first(filled(d, s)),
         second(first),
         a(support::make_cache(first, policy, support::with_plan(members))),
-        b(a) {
+        b(a.clone(second.tensors())) {
     for (std::uint32_t q = 0; q < s.sequences; ++q) a.open(q, s.capacity - q, q == 0 ? 2 : 0);
     for (std::size_t i = 0; i < s.tracks(); ++i)
       a.ledger().track_words[i * kvmeld::track_word::count + kvmeld::track_word::observed_rows] = 1;
     for (std::uint32_t c = 0; c < a.ledger().channels.count; ++c)
       for (std::size_t i = 0; i < s.slots(); ++i)
         a.ledger().channel_data[c][i] = static_cast<float>(d.uniform());
-    b = a;
-    b.rebind(second.tensors());
+    b = a.clone(second.tensors());
   }
   static support::engine_memory<T> filled(support::dice& d, kvmeld::shape const& s) {
     support::engine_memory<T> m(s);
@@ -338,9 +337,8 @@ TEST_CASE("mutated texts are refused or are plans, never anything worse") {
       continue;
     }
     ++read_well;
-    auto cache = x.x.b;
     support::engine_memory<float> memory = x.x.second;
-    cache.rebind(memory.tensors());
+    auto cache = x.x.b.clone(memory.tensors());
     if (!load_plan(plan, cache).empty()) continue;
     ++loaded;
     CHECK(kvmeld::testing::plan_problem(cache) == "");

@@ -6,7 +6,6 @@
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
-#include <kvmeld/cache/page_notes.hpp>
 #include <kvmeld/cache/when_full.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -20,6 +19,8 @@
 #include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/score/observation.hpp>
+#include <kvmeld/sequences/adopt.hpp>
+#include <kvmeld/sequences/fork.hpp>
 
 #include <cstddef>
 #include <cstdint>

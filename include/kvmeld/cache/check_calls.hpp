@@ -3,6 +3,7 @@
 
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/bits.hpp>
@@ -18,6 +19,7 @@
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/select/selector.hpp>
+#include <kvmeld/sequences/checks.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,117 +30,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
-
-template <class F> std::string first_track_problem(ledger_ref const& l, std::uint32_t sequence, F problem) {
-  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
-    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      std::string text = problem(make_track(l.extent, layer, sequence, head));
-      if (!text.empty()) return text;
-    }
-  }
-  return {};
-}
-
-inline std::string track_name(track t) {
-  return message("track (layer ", t.layer, ", sequence ", t.sequence, ", head ", t.kv_head, ")");
-}
-
-inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (slot < l.extent.sequences) return {};
-  return refusal(call, "sequence slot", slot, "0 to ", l.extent.sequences - 1);
-}
-
-/// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
-template <class SlotAt>
-std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt slot_at) {
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t const slot = slot_at(i);
-    if (std::string text = in_range(call, l, slot); !text.empty()) return text;
-    if (l.is_open[slot] == 0) return refusal(call, "sequence slot", slot, "open (call open first)");
-    for (std::size_t j = 0; j < i; ++j) {
-      if (slot_at(j) == slot) return refusal(call, "sequence slot", slot, "listed only once");
-    }
-  }
-  return {};
-}
-
-inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
-  return each_is_open(call, l, slots.size(), [&](std::size_t i) { return slots[i]; });
-}
-
-inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
-  if (slots.size() == counts.size()) return {};
-  return refusal(call, "number of counts", counts.size(), slots.size(), ", one for each sequence slot");
-}
-
-/// A sequence that is to begin begins in a slot that is closed.
-inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (std::string text = in_range(call, l, slot); !text.empty()) return text;
-  return l.is_open[slot] == 0 ? std::string()
-                              : refusal(call, "sequence slot", slot, "closed (call close first)");
-}
-
-inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (l.pending[slot] == 0) return {};
-  return refusal(call, message("number of pending entries of sequence slot ", slot), l.pending[slot],
-                 "0 (call commit first)");
-}
-
-/// Positions of `more` tokens that come to a sequence stay below 2^31.
-inline std::string tokens_fit(char const* call, std::string const& argument, std::uint32_t more,
-                              std::uint64_t tokens) {
-  std::uint64_t const room = largest::tokens - min_of<std::uint64_t>(tokens, largest::tokens);
-  if (more <= room) return {};
-  return refusal(call, argument, more, "at most ", room, ", so that the tokens of a sequence are at most ",
-                 largest::tokens);
-}
-
-inline std::string open(ledger_ref const& l, std::uint32_t slot, std::uint32_t cached, std::uint32_t frozen) {
-  if (std::string text = is_closed("open", l, slot); !text.empty()) return text;
-  if (cached > l.extent.capacity) {
-    return refusal("open", "tokens_cached", cached, "at most ", l.extent.capacity, ", the capacity");
-  }
-  if (frozen > cached) return refusal("open", "frozen", frozen, "at most ", cached, ", the tokens_cached");
-  return {};
-}
-
-inline std::string append(ledger_ref const& l, index_list slots, index_list counts) {
-  if (std::string text = one_count_each("append", slots, counts); !text.empty()) return text;
-  if (std::string text = is_open("append", l, slots); !text.empty()) return text;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    std::string text = first_track_problem(l, slots[i], [&](track t) -> std::string {
-      std::uint32_t const room = l.extent.capacity - l.length[t.index];
-      if (counts[i] <= room) return {};
-      return refusal("append", message("counts[", i, "]"), counts[i], "at most ", room,
-                     ", the free entries of ", track_name(t), ", which holds ", l.length[t.index], " of ",
-                     l.extent.capacity);
-    });
-    if (!text.empty()) return text;
-    text = tokens_fit("append", message("counts[", i, "]"), counts[i],
-                      std::uint64_t{l.seen[slots[i]]} + l.pending[slots[i]]);
-    if (!text.empty()) return text;
-  }
-  return {};
-}
-
-inline std::string commit(ledger_ref const& l, index_list slots, index_list accepted) {
-  if (std::string text = one_count_each("commit", slots, accepted); !text.empty()) return text;
-  if (std::string text = is_open("commit", l, slots); !text.empty()) return text;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (accepted[i] > l.pending[slots[i]]) {
-      return refusal("commit", message("accepted[", i, "]"), accepted[i], "at most ", l.pending[slots[i]],
-                     ", the pending entries of sequence slot ", slots[i]);
-    }
-  }
-  return {};
-}
-
-/// Rounds of later compressions are added, and their sum has to stay a number of 32 bits.
-inline std::string set_rounds(ledger_ref const& l, std::uint32_t slot, std::uint32_t n) {
-  if (std::string text = is_open("set_rounds", l, {slot}); !text.empty()) return text;
-  if (n <= 0x7fffffffu) return {};
-  return refusal("set_rounds", "n", n, "at most 2147483647");
-}
 
 /// `null` is the name of rows that were not given, or null; `readable` says that the host can read the parameters' arrays.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
@@ -258,6 +149,37 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
       return refusal(call, message("budget of ", track_name(t)), limit, "at least ", least, ", because ",
                      p.total(), " of the ", length, " entries are pinned (", p.sinks, " sinks or frozen, ",
                      p.recents, " recents, ", p.heavy, " by score)");
+    });
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+/// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows that may not
+/// be written.
+template <class Keys, class Values>
+std::string scopes(char const* call, ledger_ref const& l, index_list slots, budget allowed, plan_scope scope,
+                   kv<Keys, Values> const& tensors) {
+  if (scope == plan_scope::head) return {};
+  for (std::uint32_t slot : slots) {
+    std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
+      track const leader = make_track(l.extent, scope == plan_scope::layer ? t.layer : 0, slot, 0);
+      auto const differ = [&](char const* what, std::uint32_t own, std::uint32_t other) {
+        return own == other ? std::string()
+                            : refusal(call, message(what, " of ", track_name(t)), own, other, ", as that of ",
+                                      track_name(leader), ", whose plan it shares (limits.scope)");
+      };
+      std::string problem = differ("length", l.length[t.index], l.length[leader.index]);
+      if (problem.empty()) {
+        problem = differ("budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
+      }
+      if (problem.empty() && l.members.count != nullptr)
+        problem = differ("number of members", l.members.count[t.index], l.members.count[leader.index]);
+      if (problem.empty()) {
+        problem = differ("length of the beginning that may not be written", shielded_length(l, t, tensors),
+                         shielded_length(l, leader, tensors));
+      }
+      return problem;
     });
     if (!text.empty()) return text;
   }

@@ -1,7 +1,6 @@
 // The phases behind live figures: they count what a compression does, and write figures down when asked.
 #pragma once
 
-#include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
@@ -11,6 +10,7 @@
 #include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>
 #include <cstdint>

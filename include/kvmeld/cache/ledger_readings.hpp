@@ -1,7 +1,6 @@
 // What a cache says about its sequences: lengths, tokens, findings, rounds.
 #pragma once
 
-#include <kvmeld/cache/known_state.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -19,9 +18,9 @@ inline namespace KVMELD_ABI {
 /// The part of merged_cache that does not depend on types. Every argument is checked: a layer, sequence slot or head
 /// out of range is refused by kvmeld::invalid_argument, or where exceptions are off answered with 0. A closed slot tells
 /// what it held last.
-/// On executors whose launches are immediate (the host) these are the ledger's own figures. On others they are what the
-/// host knows without waiting, see known_state: lengths are bounds, findings and rounds those of the last
-/// report_lengths or polled report.
+/// On executors whose launches are immediate (the host) these are the ledger's own numbers. On others they are what the
+/// host knows without waiting (host_mirror): lengths are bounds, findings and rounds those of the last report_lengths or
+/// polled report.
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
@@ -36,17 +35,11 @@ public:
     return facts_.length[make_track(ledger_.extent, layer, slot, kv_head).index];
   }
   /// Length of the longest track of a sequence.
-  std::uint32_t longest(std::uint32_t slot) const {
-    std::uint32_t most = 0;
-    if (within("longest", slot)) {
-      for_tracks(slot, [&](track t) { most = max_of(most, facts_.length[t.index]); });
-    }
-    return most;
-  }
+  std::uint32_t longest(std::uint32_t slot) const { return within("longest", slot) ? most(slot) : 0; }
   /// Bound on the length of the longest track, known to the host without looking at device data: exact as long as
   /// nothing but exact calls came since the sequence was opened or its lengths were reported. For schedulers.
   std::uint32_t length_bound(std::uint32_t slot) const {
-    return within("length_bound", slot) ? known_.longest(slot) : 0;
+    return within("length_bound", slot) ? most(slot) : 0;
   }
   /// Tokens the sequence has been given, pending ones included: the position of the next one.
   std::uint32_t tokens(std::uint32_t slot) const {
@@ -82,7 +75,7 @@ public:
     return within("compressed_at", slot) ? facts_.sequence_state(slot, sequence_word::compressed_at) : 0;
   }
 
-  /// As phases see it: in memory of the executor.
+  /// As phases see it: in memory of the executor. Null arrays if the cache was refused or moved from.
   ledger_ref const& ledger() const { return ledger_; }
 
 protected:
@@ -117,8 +110,14 @@ protected:
   status construction_;
   bool moved_from_ = false;
   ledger_ref ledger_;  ///< for phases
-  ledger_ref facts_;   ///< for the host: the same where it may look, else known_'s words
-  known_state known_;
+  ledger_ref facts_;   ///< for the host: the same if it may look, else the words of a host_mirror
+
+private:
+  std::uint32_t most(std::uint32_t slot) const {
+    std::uint32_t n = 0;
+    for_tracks(slot, [&](track t) { n = max_of(n, facts_.length[t.index]); });
+    return n;
+  }
 };
 
 }  // namespace KVMELD_ABI

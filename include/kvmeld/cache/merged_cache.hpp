@@ -1,430 +1,404 @@
 // The cache: an engine's K and V, the ledger beside them, and a policy, as one value.
 #pragma once
 
+#include <kvmeld/apply/print_plan.hpp>
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
+#include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/check_policy.hpp>
-#include <kvmeld/cache/check_sequences.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/compress.hpp>
-#include <kvmeld/cache/length_bounds.hpp>
+#include <kvmeld/cache/count_figures.hpp>
+#include <kvmeld/cache/forecast.hpp>
+#include <kvmeld/cache/host_mirror.hpp>
+#include <kvmeld/cache/ledger_readings.hpp>
+#include <kvmeld/cache/limits.hpp>
 #include <kvmeld/cache/padding.hpp>
-#include <kvmeld/cache/plan_readings.hpp>
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/plan_reader.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/save.hpp>
-#include <kvmeld/cache/sequences.hpp>
+#include <kvmeld/cache/shared_ref.hpp>
+#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/cache/when_full.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/executor.hpp>
+#include <kvmeld/core/figures.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/log_sums.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/probes.hpp>
+#include <kvmeld/core/queries.hpp>
+#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/core/workspace.hpp>
+#include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/gaussian.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/score/observation.hpp>
+#include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_logits.hpp>
+#include <kvmeld/score/observe_shared.hpp>
+#include <kvmeld/sequences/adopt.hpp>
+#include <kvmeld/sequences/append.hpp>
+#include <kvmeld/sequences/close.hpp>
+#include <kvmeld/sequences/commit.hpp>
+#include <kvmeld/sequences/fork.hpp>
+#include <kvmeld/sequences/freeze.hpp>
+#include <kvmeld/sequences/open.hpp>
+#include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/sequences/set_rounds.hpp>
+#include <kvmeld/sequences/shift.hpp>
+#include <kvmeld/sequences/truncate.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <ostream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A thin bundle of executor, policy, ledger and workspace over K and V, which the engine owns and this never frees.
-/// Construction allocates ledger and workspace; later calls nothing besides an executor's scratch, which grows to the
-/// largest phase once, and memory of the host for the first report and the first recorded compression. `apply`
-/// validates the plan on the host, with a few bytes per entry of one track. Copies are deep in the ledger and share K
-/// and V: `rebind` the copy to a copy of the tensors.
-/// Calls refuse bad arguments by throwing kvmeld::invalid_argument, or where exceptions are off by returning a status
-/// with the same text; a refused call leaves the cache as it was. So does a call that finds no memory: each call makes room
-/// for all its launches before the first one, and the host's view (lengths, bounds) changes after the last one is enqueued.
-/// Missing memory of the executor is a refusal; missing memory of the host's heap is std::bad_alloc.
-/// Moving a cache allocates nothing; the cache that was moved from refuses its calls.
+/// A thin bundle of executor, policy, ledger and workspace over K and V. The engine owns K and V; the cache never frees them.
+///
+/// *Memory.* Construction allocates ledger and workspace. Later calls allocate nothing, with three exceptions: an executor's
+/// scratch grows to the largest phase once; the first report, the first request of figures and the first recorded compression
+/// take host memory; and `apply` validates the plan on the host with a few bytes per entry of one track.
+///
+/// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off, by returning a
+/// status with the same text. A refused call leaves the cache as it was. So does a call that finds no memory: each call makes
+/// room for all its launches before the first one, and the host's view (lengths, bounds) changes after the last one is
+/// enqueued. Missing memory of the executor is a refusal; missing memory of the host's heap is std::bad_alloc.
+///
+/// *Order.* On the host a call has done its work when it returns. On devices calls enqueue launches in order on the executor's
+/// stream, and do not wait unless they say so. Lists of numbers may change when a call returns; arrays of the executor that a
+/// call is given (queries, rows, budgets) have to stay until its launches have run.
+///
+/// *Threads.* One call at a time: a cache does not lock. Caches that share no executor are independent of each other.
+///
+/// Move-only: `clone` copies. Moving allocates nothing; the cache that was moved from refuses its calls.
 template <class Executor, class Policy, class Keys, class Values>
-class merged_cache : public plan_readings<Executor, policy_or_stand_in<Policy, Keys, Values>,
-                                          layout_or_stand_in<Keys>, layout_or_stand_in<Values>> {
-  using policy_used = policy_or_stand_in<Policy, Keys, Values>;
+class merged_cache : public ledger_readings {
   using keys_used = layout_or_stand_in<Keys>;
   using values_used = layout_or_stand_in<Values>;
-  using base = plan_readings<Executor, policy_used, keys_used, values_used>;
-  using base::arrays_;
-  using base::bounds;
-  using base::bounds_;
-  using base::budgets_;
-  using base::executor_;
-  using base::facts_;
-  using base::first_figures;
-  using base::for_tracks;
-  using base::keep_known;
-  using base::known_;
-  using base::launch;
-  using base::launch_all;
-  using base::ledger_;
-  using base::memory_;
-  using base::plan_work;
-  using base::planned_;
-  using base::policy_;
-  using base::policy_name_;
-  using base::readable;
-  using base::refuse;
-  using base::refuse_once;
-  using base::seen_tensors;
-  using base::sizes_;
-  using base::stage;
-  using base::tensors_;
-  using base::within;
+  using tensors_used = kv<keys_used, values_used>;
 
 public:
-  using base::append;
-  using base::planned_work;
-  using base::shares;
+  /// Of the policy.
+  using policy_type = policy_or_stand_in<Policy, Keys, Values>;
+  /// Whether entries have members with norms of their own (EMS).
+  static constexpr bool shares = shares_entries<typename policy_type::merge_type>::value;
+  /// shared_ref for policies that share entries (EMS), else cache_ref.
+  using ref_type =
+      std::conditional_t<shares, shared_ref<keys_used, values_used>, cache_ref<keys_used, values_used>>;
 
-  /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
-  /// sizes.
-  merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes)
-      : base(std::move(executor), used_policy<policy_used>(policy),
-             {used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)}, sizes) {
-    require_layout<Keys>();
-    require_layout<Values>();
-    require_whole(static_cast<Policy const*>(nullptr));
-    require_guarded_rows<Policy, Keys, Values>();
-  }
+  /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and sizes.
+  merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes);
+  merged_cache(merged_cache&& other) noexcept;
+  merged_cache& operator=(merged_cache&& other) noexcept;
+  /// A copy over `tensors`, which hold a copy of this cache's K and V, or are those of this cache if only one of the two is used
+  /// from now on. The ledger, the plan made last and the executor are copied; reports on their way are not. Allocates as
+  /// construction does. Waits if launches are not immediate.
+  merged_cache clone(kv<Keys, Values> tensors) const;
 
-  /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
-  /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
-  status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    auto const problem = [&] { return plan_problem_for(slots, allowed, fallback, true); };
-    if (status s = refuse_once("plan", problem); !s.ok()) return s;
-    work_list const work = plan_work(arrays_.planned, slots.size());
-    budget const staged = stage_budget(allowed);
-    auto const launches = [&] {
-      kvmeld::plan(executor_, policy_, tensors_, ledger_, work, staged, fallback, arrays_.workspace);
-    };
-    if (status s = make_room(executor_, "plan", launches); !s.ok()) return s;
-    planned_.assign(slots.begin(), slots.end());
-    executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
-    launches();
+  // ---- what engines read -------------------------------------------------------------------------------------------
+
+  /// What attention and the engine's writes need; see cache_ref.
+  ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
+  /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block tables.
+  status rebind(tensors_used tensors) {
+    auto const problem = [&] { return refusal_within("rebind", tensors_problem(tensors, sizes_.extent)); };
+    if (status s = refuse(problem); !s.ok()) return s;
+    tensors_ = tensors;
     return {};
   }
+  /// The cache's own copy of the executor: calls and attention go to it.
+  Executor& executor() { return executor_; }
+  /// As it was given; set_guard changes its guard.
+  policy_type const& policy() const { return policy_; }
+  /// As they were given, wave_tracks filled in.
+  limits const& sizes() const { return sizes_; }
+  /// Bytes of ledger that construction allocated.
+  std::size_t ledger_bytes() const { return arrays_.ledger_bytes; }
+  /// Bytes of the workspace: all that construction allocated besides the ledger.
+  std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
 
-  /// Applies the plan made last. Refuses a plan that the cache has outgrown, and where the host may look at it an edited
-  /// one that is not sound.
-  status apply() {
-    if (status s = refuse_once("apply", [&] { return apply_problem(); }); !s.ok()) return s;
-    status const s = kvmeld::launch_all(executor_, "apply", [&] {
-      kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
-                    arrays_.workspace);
-    });
-    if (!s.ok()) return s;
-    for (std::uint32_t slot : planned_) {
-      known_.lose(slot);  // the plan may have been edited
-      known_.compressed(slot);
-      if constexpr (is_immediate<Executor>::value) known_.read(ledger_, slot);
-    }
-    planned_.clear();
-    return {};
+  // ---- sequences ---------------------------------------------------------------------------------------------------
+
+  /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and their
+  /// index as position. `frozen` of them are shared with others: never written, never moved. `id` keys random draws.
+  status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
+              std::uint32_t id = 0) {
+    return operate(sequences::open{frozen, id}, {slot}, {tokens_cached});
   }
+  /// Ends a sequence; its slot can be opened again.
+  status close(std::uint32_t slot) { return operate(sequences::close{}, {slot}, {}); }
 
-  /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes.
-  status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    if (status s = refuse([&] { return plan_problem_for(slots, allowed, fallback, false); }); !s.ok())
-      return s;
-    launch_counts const counts = counts_for(slots, allowed, fallback);
-    work_list const work = stage(slots);
-    sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
-    budget const staged = stage_budget(allowed);
-    keep_known();
-    status const s = kvmeld::launch_all(executor_, "compress", [&] {
-      kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                       staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
-      if (sizes_.padded) pad(all, slots);
-    });
-    if (!s.ok()) return s;
-    planned_.clear();
-    for (std::uint32_t slot : slots) {
-      if constexpr (is_immediate<Executor>::value) {
-        known_.read(ledger_, slot);
-      } else {
-        know_compressed(slot, allowed, fallback);
-      }
-    }
-    return {};
+  /// Adds `counts[i]` pending entries to every track of sequence `slots[i]`. The engine writes their K and V to the
+  /// slots below ref().length(track), before or after this call, before attention reads them.
+  status append(index_list slots, index_list counts) {
+    status s = operate(sequences::append{}, slots, counts);
+    // If lengths cannot be looked at, apply could not tell that the plan is of the past.
+    if (!is_immediate<Executor>::value && s.ok()) forget_plan_of(slots);
+    return s;
   }
-
   /// As append(slots, counts), but first compresses the sequences that have no room for their entries: those whose
   /// length_bound and count exceed the capacity. They shrink to `full.shrink_to`, as `compress` would do it.
   /// Nothing is compressed unless the compression is sure to make room, which the host tells by length_after; the call is
-  /// refused otherwise and the cache stays as it was. Sequences that have no room must have no pending entries. Where
-  /// launches are not immediate, bounds may be above the lengths: a sequence is then compressed before it is really full.
-  /// An attention bias that was written out is stale where length_bound has become less. Cannot be recorded.
-  status append(index_list slots, index_list counts, when_full const& full) {
-    std::vector<std::uint32_t> no_room;
-    auto const problem = [&] { return full_problem(slots, counts, full, no_room); };
-    if (status s = refuse_once("append", problem); !s.ok()) return s;
-    if (!no_room.empty()) {
-      index_list const list{no_room.data(), no_room.size()};
-      if (status s = compress(list, full.shrink_to, full.fallback); !s.ok()) return s;
-    }
-    return append(slots, counts);
+  /// refused otherwise and the cache stays as it was. Sequences that have no room must have no pending entries. If launches
+  /// are not immediate, bounds may be above the lengths: a sequence is then compressed before it is really full.
+  /// An attention bias that was written out is stale if length_bound has become less. Cannot be recorded.
+  status append(index_list slots, index_list counts, when_full const& full);
+  /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected drafts).
+  status commit(index_list slots, index_list accepted) {
+    return operate(sequences::commit{}, slots, accepted);
   }
-
-  /// Guarded policies: goes by this guard from now on, its numbers and its probes.
-  template <class Guard> status set_guard(Guard const& guard) {
-    static_assert(is_guarded<typename policy_used::identify_type>::value,
-                  "kvmeld: the policy has no guard to set");
-    static_assert(std::is_same_v<Guard, typename policy_used::identify_type::guard_type>,
-                  "kvmeld: the guard is of another type than the policy's");
-    if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
-    policy_.identify.guard = guard;
-    return {};
+  /// Goes back to the first `tokens` tokens seen: forgets the entries of later ones. Exact, and therefore refused below
+  /// compressed_at(slot), frozen entries and pending ones. Scores of what stays keep what they have observed, forgotten
+  /// queries included, and findings stay.
+  status truncate(std::uint32_t slot, std::uint32_t tokens) {
+    return operate(sequences::truncate{}, {slot}, {tokens});
   }
-
-  /// Lowers the bounds to the real lengths, and brings findings and rounds up to date. Waits where launches are not
-  /// immediate; where they are, every compress does it.
-  void report_lengths(std::uint32_t slot) {
-    if (!within("report_lengths", slot)) return;
-    if (refuse_once("report_lengths", [] { return std::string(); }).ok())
-      known_.read(readable().ledger, slot);
+  /// Freezes the first `length` entries of every track, no more and no less: when their pages become shared, or are so no
+  /// longer. Ragged sharing is for layouts with `writable`.
+  status freeze(std::uint32_t slot, std::uint32_t length) {
+    return operate(sequences::freeze{}, {slot}, {length});
   }
-  /// Asks for what `report_lengths` tells, of all sequences, without waiting: enqueues a copy behind the calls made so far.
-  /// One report is on its way at a time: asking again before it has arrived does nothing. The first time allocates host
-  /// memory.
-  status request_report() {
-    if (status s = refuse_once("request_report", [] { return std::string(); }); !s.ok()) return s;
-    if constexpr (!is_immediate<Executor>::value) {
-      if (report_.sent()) return {};
-      report_.send(executor_, memory_.data(), arrays_.word_bytes);
-      known_.expect_report();
-    }
-    return {};
-  }
-  /// True, once, when the report has arrived; never waits. Bounds are then no higher than what it says and what was appended
-  /// since; a sequence that was not compressed since has its lengths, findings and rounds told. Where launches are
-  /// immediate there is nothing to wait for: true.
-  bool poll_report() {
-    if constexpr (is_immediate<Executor>::value) {
-      return true;
-    } else {
-      if (!report_.arrived(executor_)) return false;
-      arena a(report_.data(), arrays_.word_bytes);
-      known_.take_report(carve_ledger(a, sizes_, ledger_.channels));
-      return true;
-    }
-  }
+  /// Opens `into` as a copy of `from`, which has nothing pending: entries, scores, counters, tokens seen. The first
+  /// `frozen` entries of every track are shared between the two by the engine (0: none) and frozen in both from now on;
+  /// rows behind them are those of `how` (copies only if they may be written: refused before, if the host can tell).
+  /// `id` keys the copy's random draws.
+  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
+              fork_rows how = fork_rows::copy);
+  /// Shifts a context: entries stored from position `first` on, and the next token, move by `offset` positions, and `rope`
+  /// says how their keys lie rotated, so that they turn with them, in place. Inactive `rope`: keys lie unrotated, or the
+  /// engine turns them itself. Rotations are linear: the logits of queries that turn likewise stay as they were, merged
+  /// keys included, but for the rounding of storage. Tokens seen are counted anew from there (budgets by ratio and
+  /// `truncate` go by them); positions below `first` (sinks) stay, and nothing may move to or below them, or below 0.
+  /// Refuses pending entries, and frozen ones or rows that may not be written if they would turn; if the host cannot ask
+  /// the layout, such rows leave finding::unrotated. Waits if launches are not immediate.
+  status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from 0), and those
-  /// after it go on from there. `rounds(slot)` tells it. Enqueued. Refuses slots that are not open, and n above 2^31 - 1.
+  /// after it go on from there. `rounds(slot)` tells it. Refuses slots that are not open, and n above 2^31 - 1.
   status set_rounds(std::uint32_t slot, std::uint32_t n) {
-    if (status s = refuse([&] { return check_calls::set_rounds(facts_, slot, n); }); !s.ok()) return s;
-    keep_known();
-    sequence_phase const all{ledger_, stage({&slot, 1}), executor_.stage({&n, 1}).data()};
-    if (status s = launch_all("set_rounds", set_rounds_phase{all}); !s.ok()) return s;
-    known_.set_rounds(slot, n);
-    return {};
+    return operate(sequences::set_rounds{}, {slot}, {n});
   }
   /// Starts Chelsea's schedule again: set_rounds(slot, 0).
   status reset_rounds(std::uint32_t slot) { return set_rounds(slot, 0); }
 
-  /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included, in a
-  /// format with a version and a checksum. K and V rows and block tables are the engine's to save. Waits, as `save` and
-  /// `resume` do, where launches are not immediate.
-  std::size_t saved_bytes(std::uint32_t slot) const {
-    if (!save_problem(slot).ok()) return 0;
-    return saved::bytes_of(readable().ledger, slot, policy_name_);
-  }
-  /// Fills the first saved_bytes(slot) bytes of `out`.
-  status save(std::uint32_t slot, span<std::byte> out) const {
-    if (status s = save_problem(slot); !s.ok()) return s;
-    return report(saved::save(readable().ledger, slot, policy_name_, out));
-  }
-  /// The same as a vector; empty where nothing is open and exceptions are off.
-  std::vector<std::byte> save(std::uint32_t slot) const {
-    if (!save_problem(slot).ok()) return {};
-    return saved::save(readable().ledger, slot, policy_name_);
-  }
-  /// Opens `slot` as the sequence that was saved, in this or another cache of the same policy, channels and shape; its
-  /// capacity and number of sequences may differ. The engine restores K and V rows. Allocates a ledger of one sequence
-  /// to look at the bytes before it believes them.
-  status resume(std::uint32_t slot, span<std::byte const> from) {
-    auto const problem = [&] { return saved::problem(facts_, slot, from, policy_name_); };
-    if (status s = refuse_once("resume", problem); !s.ok()) return s;
-    readable_ledger const to = readable();
-    sequence_phase const all{ledger_, stage({&slot, 1}), nullptr};
-    auto const launches = [&] { launch(first_figures(all)); };
-    if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
-    saved::resume(to.ledger, slot, from, policy_name_);
-    if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
-    known_.read(to.ledger, slot);
-    launches();
-    return {};
+  /// Writes degrees and positions of the sequences beside their pages, up to the ends of the pages that hold
+  /// length_bound(slot) slots; pages that sequences share are written by each, with equal numbers. Entries of the table have to
+  /// be valid so far. Refuses pending entries, and policies that share entries.
+  template <class Entry, class Index>
+  status write_pages(index_list slots, page_notes<Entry, Index> const& notes);
+  /// Starts a sequence on pages that hold entries already, merged ones perhaps, of which write_pages has left notes: where they
+  /// were swapped in, received, or are shared with others (`freeze` those). `slots` are the length_bound they were written
+  /// with, or fewer for a beginning, and `tokens` the tokens seen: the next position. Lengths, degrees and positions are those
+  /// of the notes; on devices the host has bounds until the next report. Scores begin anew, and `truncate` cannot go back
+  /// behind `tokens`. Refuses policies that share entries.
+  /// `notes` are page_notes, or entry_notes if degrees and positions lie in plain arrays: of the first `slots` entries of
+  /// every track.
+  template <class Notes>
+  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, Notes const& notes,
+               std::uint32_t id = 0);
+
+  // ---- attention shown to the score --------------------------------------------------------------------------------
+  // Call one of the three once per layer and block of queries. They do nothing if the policy needs no attention.
+
+  /// What the policy has to be shown: observation_of<Policy> tells part of it at compile time.
+  observation_need needs_observation() const { return need_of(policy_); }
+  /// Feeds the score with the attention of the last `batch.queries[i]` committed tokens of each sequence, or of the
+  /// `probes` among them, recomputed from their queries [.., query_heads, key_dim] and the log-sum-exps (natural log, as
+  /// `attention::extend` gives them, or in_base_two(rows); degrees and sink included). Rows of queries that are no probes are
+  /// not read.
+  template <class Q>
+  status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
+                 attention_params const& params = {}, probe_rows probes = {});
+  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries are held;
+  /// where entries are shared, members follow the slots. Any other scores, too (docs/observing.md): the numbers are added as they
+  /// are, and neither negative ones nor NaN are refused.
+  template <class T>
+  status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
+                      probe_rows probes = {});
+  /// The same from logits that attention has left, as attention::extend_and_observe does: scaled, capped, with the log
+  /// degree added, one row per probe (not per query) [.., query_heads, probes] of at least as many slots as entries are held.
+  /// Log-sum-exps are one per query. Refuses policies that share entries.
+  status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
+                        attention_params const& params = {}, probe_rows probes = {});
+  /// What the calls above would refuse, but for null rows.
+  status check_observation(query_batch const& batch, attention_params const& params = {},
+                           probe_rows probes = {}) const {
+    return refuse([&] { return observation_problem(batch, params, probes, nullptr); });
   }
 
-  /// True where the host knows the lengths that `compress` leaves with budgets per head: evicting policies, and merging
-  /// ones that meet their budget where the fallback evicts what rows of NaN or infinity leave over. Else, and wherever
+  // ---- compression -------------------------------------------------------------------------------------------------
+
+  /// Shrinks all layers and heads of `slots` to their budgets, in place, with as many rounds as it takes. Preconditions:
+  /// nothing is pending, and a policy that ranks by attention has observed every layer since the sequence was opened. A track
+  /// that merging cannot bring to its budget stays longer and gets finding::budget_unreached, or is evicted from down to the
+  /// budget: `fallback` says which. Entries keep their order; rows behind the new length become zeros (limits.zero_emptied).
+  /// Costs O(entries) work and a fixed number of launches per wave and round; `workspace_bytes` is all the memory it takes.
+  /// Deterministic: the result depends neither on the other sequences of the call nor on threads.
+  status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report);
+  /// Plans one round for all layers and heads of `slots` without touching the cache; needs limits.whole_plan.
+  /// A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or call compress.
+  status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report);
+  /// Applies the plan made last. Refuses a plan that the cache has outgrown, and, if the host may look at it, an edited one
+  /// that is not sound.
+  status apply();
+  /// True if the host knows the lengths that `compress` leaves with budgets per head: evicting policies, and merging
+  /// ones that meet their budget if the fallback evicts what rows of NaN or infinity leave over. Else, and whenever
   /// tracks share their budgets, report_lengths tells.
   bool exact(shortfall fallback = shortfall::report) const { return is_exact(policy_, fallback); }
   /// What length_bound would be after `compress` with this budget. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t slot, budget allowed,
-                             shortfall fallback = shortfall::report) const {
-    std::uint32_t most = 0;
-    if (!refuse([&] { return compress_problem("length_after", {&slot, 1}, allowed, fallback); }).ok())
-      return most;
-    bounds_after(slot, allowed, fallback,
-                 [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
-    return most;
-  }
+                             shortfall fallback = shortfall::report) const;
+  /// Guarded policies: goes by this guard from now on, its numbers and its probes.
+  template <class Guard> status set_guard(Guard const& guard);
+
+  /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence, head), or
+  /// (listed sequence, layer, head) with plan_scope::group or limits.budgets_over group. May be edited before `apply`.
+  plan_ref const& current_plan() const { return arrays_.workspace.plan; }
+  /// The tracks of the plan made last, in its order.
+  work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
+  /// The plan made last in words, track by track; for executors whose memory the host can read.
+  void print_plan(std::ostream& out) const;
+  /// What the plan made last was made from, until the next call of plan, apply or compress: the role of entry `s` of the
+  /// `item`-th planned track, as current_plan() numbers both. These three are readable if the host can read the executor's
+  /// memory, and if the plan fits one wave: roles and candidates are those of a wave and take no memory of their own, so that
+  /// limits.wave_tracks has to be at least planned_work().tracks(sizes().extent). Entries of a track within its budget have no
+  /// role: refused.
+  role planned_role(std::uint32_t item, slot_t s) const;
+  /// What the identifier proposed for entry `s`: order_value(key) is its similarity to `target`, whether it was admitted or
+  /// not; key 0 if it proposed nothing. Of identifiers that give similarities; see planned_role.
+  candidate planned_candidate(std::uint32_t item, slot_t s) const;
+  /// KVMerger's sigma of the set that `pivot` takes in, from K as it lies (so before `apply`); 0 if nothing merges into it. Of
+  /// merge::gaussian; needs no more than the plan.
+  float planned_sigma(std::uint32_t item, slot_t pivot) const;
+
+  // ---- reports and figures -----------------------------------------------------------------------------------------
+
+  /// Lowers the bounds to the real lengths, and brings findings and rounds up to date. Waits if launches are not immediate;
+  /// if they are, there is nothing to do.
+  void report_lengths(std::uint32_t slot);
+  /// Asks for what `report_lengths` tells, of all sequences, without waiting: enqueues a copy behind the calls made so far.
+  /// One report is on its way at a time: asking again before it has arrived does nothing. The first time allocates host
+  /// memory.
+  status request_report();
+  /// Returns true once per request that has arrived; never waits. Afterwards length_bound is at most the reported length plus
+  /// the entries appended since. If a sequence was not compressed since the request, its lengths, findings and rounds are
+  /// exact. If launches are immediate there is nothing to wait for: true.
+  bool poll_report();
+
+  /// Has the figures of all tracks of `slots` written down and sent, behind the calls made so far, without waiting. One
+  /// request is on its way at a time: asking again before it has arrived does nothing. The first time allocates host memory
+  /// if launches are not immediate. Refuses caches without limits.figures, slots that are not open, and recording.
+  status request_figures(index_list slots);
+  /// True, once, when the figures that were asked for have arrived, and figures() tells them; never waits. If launches
+  /// are immediate there is nothing to wait for: true.
+  bool figures_ready();
+  /// What the last request that arrived says about a track; zeros, with all mass retained, for slots never asked about.
+  live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const;
+  /// The same of all layers and heads of a sequence.
+  figures_sum figures(std::uint32_t slot) const;
+
+  // ---- saving ------------------------------------------------------------------------------------------------------
+
+  /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included, in a
+  /// format with a version and a checksum. K and V rows and block tables are the engine's to save. Waits, as `save` and
+  /// `resume` do, if launches are not immediate.
+  std::size_t saved_bytes(std::uint32_t slot) const;
+  /// Fills the first saved_bytes(slot) bytes of `out`.
+  status save(std::uint32_t slot, span<std::byte> out) const;
+  /// The same as a vector; empty if nothing is open and exceptions are off.
+  std::vector<std::byte> save(std::uint32_t slot) const;
+  /// Opens `slot` as the sequence that was saved, in this or another cache of the same policy, channels and shape; its
+  /// capacity and number of sequences may differ. The engine restores K and V rows. Allocates a ledger of one sequence
+  /// to look at the bytes before it believes them.
+  status resume(std::uint32_t slot, span<std::byte const> from);
 
 private:
-  status save_problem(std::uint32_t slot) const {
-    return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
-  }
-
-  std::string plan_problem_for(index_list slots, budget allowed, shortfall fallback, bool keeps_plan) const {
-    if (keeps_plan && !sizes_.whole_plan) {
-      return refusal("plan", "limits.whole_plan", "false",
-                     "true, so that there is memory for a whole plan (or call compress)");
-    }
-    return compress_problem(keeps_plan ? "plan" : "compress", slots, allowed, fallback);
-  }
-  std::string compress_problem(char const* call, index_list slots, budget allowed, shortfall fallback) const {
-    std::string text = check_calls::splits(call, allowed, policy_, sizes_);
-    if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
-    if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
-    if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
-    return text;
-  }
-  /// Why append cannot make room; fills `no_room` with the sequences that have none.
-  std::string full_problem(index_list slots, index_list counts, when_full const& full,
-                           std::vector<std::uint32_t>& no_room) const {
-    std::string text = check_calls::one_count_each("append", slots, counts);
-    if (text.empty()) text = check_calls::is_open("append", facts_, slots);
-    if (!text.empty()) return text;
-    std::uint32_t const capacity = sizes_.extent.capacity;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (counts[i] > capacity) {
-        return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity,
-                       ", the capacity");
-      }
-      if (this->longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
-    }
-    if (no_room.empty()) return {};
-    text = plan_problem_for({no_room.data(), no_room.size()}, full.shrink_to, full.fallback, false);
-    if (!text.empty()) return text;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      std::uint32_t const left = this->longest(slots[i]) > capacity - counts[i]
-                                     ? length_after(slots[i], full.shrink_to, full.fallback)
-                                     : 0;
-      if (left <= capacity - counts[i]) continue;
-      return refusal("append",
-                     message("what full.shrink_to and full.fallback leave of sequence slot ", slots[i]), left,
-                     "at most ", capacity - counts[i], " entries, so that counts[", i, "] = ", counts[i],
-                     " fit into the capacity of ", capacity);
-    }
-    return {};
-  }
+  static constexpr bool immediate = is_immediate<Executor>::value;
   static constexpr bool writes_all =
       is_always_writable<keys_used>::value && is_always_writable<values_used>::value;
-  /// f(track, bound, sum) for every track of a sequence: what it holds at most after a compression, and what its split
-  /// holds and may keep. A track alone is known as length_bounds.hpp says; of several that share their budgets each may
-  /// keep what the others lose.
-  template <class F> void bounds_after(std::uint32_t slot, budget allowed, shortfall fallback, F f) const {
-    split_sum sum;
-    auto const held = [&](track t) { return known_.held(t); };
-    for_tracks(slot, [&](track t) {
-      std::uint32_t const before = held(t), limit = allowed.resolve(t, facts_.seen[slot]);
-      if (tracks_per_split(allowed.among(), sizes_.extent) == 1) {
-        return f(t,
-                 bound_after(policy_, before, known_.known(slot), limit, facts_.frozen[slot], writes_all,
-                             fallback),
-                 split_sum{1, before, limit});
-      }
-      if (leads_split(allowed.among(), t))
-        sum = sum_of_split(sizes_.extent, t, allowed, facts_.seen[slot], held);
-      bool const met = sum.excess() != 0 && (exact(fallback) || fallback == shortfall::evict_lowest);
-      f(t, met ? min_of(before, sum.allowed) : before, sum);
-    });
-  }
-  /// Where the host cannot count what is pinned, only what has to go is sure to take part.
-  std::uint32_t likely_between(std::uint32_t slot, std::uint32_t before, std::uint32_t limit) const {
-    bool const counts = traits_of_selector(policy_.select).pins_exactly;
-    return likely_rounds(policy_.identify, before, limit,
-                         counts ? policy_.select.pinned(before, limit, facts_.frozen[slot]).total() : before);
-  }
+  using score_type = typename policy_type::score_type;
 
-  std::string apply_problem() const {
-    if (planned_.empty()) return check_calls::no_plan();
-    if constexpr (is_immediate<Executor>::value)
-      return check_calls::apply(ledger_, arrays_.workspace.plan, planned_work(), tensors_);
-    return {};
-  }
+  merged_cache(merged_cache const&) = default;  // the arrays are still those of the other
+  void require_memory(std::size_t bytes);
+  void bind_memory();
 
-  /// What a compression enqueues.
-  struct launch_counts {
-    std::uint32_t rounds;         ///< at most; where launches are immediate, as many as it takes
-    std::uint32_t likely_rounds;  ///< that may have something to do
-  };
-  /// Also fills bounds_: the longest that each sequence can be once it is compressed.
-  launch_counts counts_for(index_list slots, budget allowed, shortfall fallback) {
-    std::uint32_t rounds = is_immediate<Executor>::value ? 0xffffffffu : 0;
-    std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
-    std::uint32_t likely = rounds;
-    bounds_.assign(slots.size(), 0);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      std::uint32_t const slot = slots[i];
-      bounds_after(slot, allowed, fallback, [&](track, std::uint32_t bound, split_sum const& sum) {
-        bounds_[i] = max_of(bounds_[i], bound);
-        if constexpr (!is_immediate<Executor>::value) {
-          std::uint32_t const full = sum.tracks * sizes_.extent.capacity;
-          if (sum.held > sum.allowed)
-            rounds = max_of(rounds, most_rounds(policy_.identify, sum.held, sum.allowed));
-          if (executor_.records()) most = max_of(most, most_rounds(policy_.identify, full, sum.allowed));
-          std::uint32_t const longest = executor_.records() ? full : sum.held;
-          if (sum.tracks == 1) likely = max_of(likely, likely_between(slot, longest, sum.allowed));
-        }
-      });
-    }
-    return {executor_.limit("rounds", rounds, most), likely};
+  // cache/calls.hpp has these, and the calls above that are longer than a line
+  template <class Problem> status refuse_once(char const* call, Problem problem) const;
+  template <class Operation> status operate(Operation const& operation, index_list slots, index_list counts);
+  template <class Operation, class Before>
+  status carry_out(Operation const& operation, index_list slots, index_list counts, Before before);
+  void keep_mirror();
+  void forget_plan_of(index_list slots);
+  auto seen_tensors() const;
+  readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
+  bool is_known(std::uint32_t slot) const;
+  index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
+  work_list stage(index_list slots);
+  open_figures_phase first_figures(sequence_phase const& all) const {
+    return {all, arrays_.workspace.figures};
   }
-  /// Does to what the host knows what a compression does to a sequence.
-  void know_compressed(std::uint32_t slot, budget allowed, shortfall fallback) {
-    bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
-    bool loses = !exact(fallback);
-    if (sizes_.padded) known_.drop_padding(slot);
-    bounds_after(slot, allowed, fallback, [&](track t, std::uint32_t bound, split_sum const& sum) {
-      if (sum.held > sum.allowed) {
-        changes = true;
-        loses = loses || sum.tracks > 1;
-      }
-      known_.lower(t, bound);
-    });
-    if (changes) known_.compressed(slot);
-    if (loses) known_.lose(slot);
-    if (sizes_.padded) known_.pad(slot, writes_all && known_.known(slot));
-  }
-  /// Fills the tracks of every sequence up to the longest that the host knows: where launches are immediate, the longest
-  /// there is.
-  void pad(sequence_phase const& all, index_list slots) {
-    if constexpr (is_immediate<Executor>::value) {
-      for (std::size_t i = 0; i < slots.size(); ++i) bounds_[i] = this->longest(slots[i]);
-    }
-    launch(clear_padding_phase<keys_used>{all, tensors_.keys});
-    launch(clear_padding_phase<values_used>{all, tensors_.values});
-    launch(pad_phase{all});
-    launch(pad_settle_phase{all});
-  }
+  template <class Phase> void launch(Phase const& phase);
+  template <class Phase> void launch(Phase const& phase, track_source const& source);
 
-  /// Recorded calls may be given other budgets, of any kind, when they are made again.
-  budget stage_budget(budget allowed) {
-    if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
-    budgets_.assign(sizes_.extent.tracks(), 0);
-    for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
-      for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
-    }
-    return budget::per_track(budgets_.data())
-        .over(allowed.among(), allowed.floor())
-        .staged(executor_, sizes_.extent);
+  work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
+    return {list, static_cast<std::uint32_t>(sequences),
+            sizes_.scope == plan_scope::group || sizes_.budgets_over == split::group};
   }
-  report_on_its_way<Executor> report_;
+  plan_reader<policy_type> reader() const {
+    return {policy_, arrays_.workspace, sizes_, planned_work(), immediate};
+  }
+  forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
+    return {policy_, facts_, writes_all, allowed, fallback};
+  }
+  std::string observation_problem(query_batch const& batch, attention_params const& params, probe_rows probes,
+                                  char const* null) const;
+  template <class Phase>
+  status run_observation(char const* call, Phase const& phase, query_batch const& batch);
+  std::string compress_problem(char const* call, index_list slots, budget allowed, shortfall fallback) const;
+  std::string full_problem(index_list slots, index_list counts, when_full const& full,
+                           std::vector<std::uint32_t>& no_room) const;
+  struct launch_counts;
+  launch_counts counts_for(index_list slots, budget allowed, shortfall fallback);
+  void mirror_compression(std::uint32_t slot, budget allowed, shortfall fallback);
+  void pad(sequence_phase const& all, index_list slots);
+  budget stage_budget(budget allowed);
+  std::string no_figures(char const* call) const;
+  status save_problem(std::uint32_t slot) const;
+
+  Executor executor_;
+  policy_type policy_;
+  tensors_used tensors_;
+  limits sizes_;
+  typename Executor::memory memory_;
+  std::string policy_name_;
+  cache_arrays arrays_;
+  host_mirror mirror_;                  ///< if launches are not immediate
+  host_mirror mirror_before_;           ///< recorded calls, see keep_mirror
+  std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
+  std::vector<std::uint32_t> bounds_;   ///< one number per sequence of the call that is made
+  std::vector<std::uint32_t> budgets_;  ///< per track, of the last call that was recorded
+  std::vector<live_figures> figures_;   ///< per track, those that arrived last
+  report_on_its_way<Executor> report_, figures_report_;
 };
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld
+
+#include <kvmeld/cache/calls.hpp>

@@ -1,13 +1,13 @@
 // Tracks of a sequence that end together: empty slots behind the shorter ones, and how they are taken out again.
 #pragma once
 
-#include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -29,7 +29,7 @@ enum class tuning : std::uint8_t { on, off };
 /// It derives from executor_base, or from recordable_executor where calls can be recorded.
 ///
 /// Where `immediate` is true the host may look at any array at any time, and needs no transfer. Where it is not, caches go by
-/// what the host knows (known_state).
+/// what the host knows (host_mirror).
 template <class Executor, class = void> struct is_immediate : std::false_type {};
 template <class Executor>
 struct is_immediate<Executor, std::enable_if_t<Executor::immediate>> : std::true_type {};

@@ -1,9 +1,6 @@
 // Degrees and positions that travel with pages: written beside them, and taken up by whatever sequence gets the pages.
 #pragma once
 
-#include <kvmeld/cache/check_calls.hpp>
-#include <kvmeld/cache/check_sequences.hpp>
-#include <kvmeld/cache/sequences.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -12,6 +9,8 @@
 #include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/page_places.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -65,6 +64,27 @@ struct entry_notes {
   }
 };
 
+namespace sequences {
+
+/// Members have no place in a page.
+inline std::string no_members(char const* call, ledger_ref const& l) {
+  if (l.members.capacity == 0) return {};
+  return refusal(call, "policy", "one that shares entries",
+                 "one that does not, because members have no place in a page (or use save and resume)");
+}
+
+/// Why write_pages is refused; empty if it is not.
+template <class Notes>
+std::string write_pages_problem(ledger_ref const& l, index_list slots, Notes const& notes) {
+  if (std::string text = no_members("write_pages", l); !text.empty()) return text;
+  if (std::string text = notes.problem("write_pages"); !text.empty()) return text;
+  if (std::string text = check_calls::is_open("write_pages", l, slots); !text.empty()) return text;
+  for (std::uint32_t slot : slots) {
+    if (std::string text = check_calls::nothing_pending("write_pages", l, slot); !text.empty()) return text;
+  }
+  return {};
+}
+
 /// Writes the entries of every track, and degree 0 behind them up to the end of the pages of `count` slots.
 template <class Notes> struct write_pages_phase : sequence_phase {
   Notes notes;
@@ -79,22 +99,41 @@ template <class Notes> struct write_pages_phase : sequence_phase {
   }
 };
 
-/// Follows open_phase with `count` slots: what the notes of their pages say. A track ends before its first slot without an
-/// entry; padded tracks keep such slots, empty.
-template <class Notes> struct adopt_phase : sequence_phase {
+/// Follows open with `n` slots: what the notes of their pages say. A track ends before its first slot without an entry; padded
+/// tracks keep such slots, empty. Lengths are data: the host's mirror keeps `n` as a bound.
+template <class Notes> struct adopt : operation {
   Notes notes;
-  std::uint32_t tokens;
+  std::uint32_t tokens;  ///< seen: the next position
 
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    ledger_ref const& l = ledger;
-    std::uint32_t const n = count_of(t), there = min_of(n, notes.places.covered(t.where, n, n));
+  static constexpr char const* name = "adopt";
+  static constexpr effect leaves = effect::begun;
+  static constexpr bool at_once = true;
+  static constexpr bool recordable = false;
+
+  adopt(Notes const& given, std::uint32_t seen) : notes(given), tokens(seen) {}
+
+  std::string problem(ledger_ref const& l, index_list slots, index_list held) const {
+    if (std::string text = no_members(name, l); !text.empty()) return text;
+    if (std::string text = notes.problem(name); !text.empty()) return text;
+    if (std::string text = check_calls::is_closed(name, l, slots[0]); !text.empty()) return text;
+    if (held[0] > l.extent.capacity) {
+      return refusal(name, "slots", held[0], "at most ", l.extent.capacity, ", the capacity");
+    }
+    if (std::string text = check_calls::tokens_fit(name, "tokens", tokens, 0); !text.empty()) return text;
+    if (l.padded || tokens >= held[0]) return {};
+    return refusal(name, "tokens", tokens, "at least ", held[0], ", the entries that the notes may hold");
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
+    std::uint32_t const there = min_of(n, notes.places.covered(t, n, n));
     std::uint32_t first = n, held = 0;
     team.for_each(n, [&](std::uint32_t s) {
-      std::int64_t const at = s < there ? notes.places.at(t.where, s) : 0;
+      std::int64_t const at = s < there ? notes.places.at(t, s) : 0;
       float const degree = s < there ? notes.degree[at] : 0.0f;
       bool const holds = degree > 0.0f && is_finite(degree);
-      l.degree[l.at(t.where, s)] = holds ? degree : 0.0f;
-      l.position[l.at(t.where, s)] = s < there ? notes.position[at] : 0;
+      l.degree[l.at(t, s)] = holds ? degree : 0.0f;
+      l.position[l.at(t, s)] = s < there ? notes.position[at] : 0;
       if (!holds) first = min_of(first, s);
       held += holds ? 1 : 0;
     });
@@ -102,50 +141,18 @@ template <class Notes> struct adopt_phase : sequence_phase {
     held = team.reduce(held, op_sum{});
     std::uint32_t const length = l.padded ? n : first;
     team.sync();
-    team.for_each(n - length, [&](std::uint32_t i) { l.degree[l.at(t.where, length + i)] = 0.0f; });
+    team.for_each(n - length, [&](std::uint32_t i) { l.degree[l.at(t, length + i)] = 0.0f; });
     if (team.lane() != 0) return;
-    l.length[t.where.index] = length;
-    l.word(t.where, track_word::empty) = l.padded ? n - held : 0;
-    l.word(t.where, track_word::padded_from) = l.padded && held < n ? 1 + first : 0;
-    if (!leads(t)) return;
-    l.seen[t.where.sequence] = tokens;
-    l.sequence_state(t.where.sequence, sequence_word::compressed_at) = tokens;  // who knows what merged
+    l.length[t.index] = length;
+    l.word(t, track_word::empty) = l.padded ? n - held : 0;
+    l.word(t, track_word::padded_from) = l.padded && held < n ? 1 + first : 0;
+  }
+  /// Nobody knows what merged: `truncate` cannot go back behind these tokens.
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
+    l.seen[sequence] = l.sequence_state(sequence, sequence_word::compressed_at) = tokens;
   }
 };
 
-namespace check_calls {
-
-/// Members have no place in a page.
-inline std::string no_members(char const* call, ledger_ref const& l) {
-  if (l.members.capacity == 0) return {};
-  return refusal(call, "policy", "one that shares entries",
-                 "one that does not, because members have no place in a page (or use save and resume)");
-}
-
-template <class Notes> std::string write_pages(ledger_ref const& l, index_list slots, Notes const& notes) {
-  if (std::string text = no_members("write_pages", l); !text.empty()) return text;
-  if (std::string text = notes.problem("write_pages"); !text.empty()) return text;
-  if (std::string text = is_open("write_pages", l, slots); !text.empty()) return text;
-  for (std::uint32_t slot : slots) {
-    if (std::string text = nothing_pending("write_pages", l, slot); !text.empty()) return text;
-  }
-  return {};
-}
-
-template <class Notes>
-std::string adopt(ledger_ref const& l, std::uint32_t slot, std::uint32_t held, std::uint32_t tokens,
-                  Notes const& notes) {
-  if (std::string text = no_members("adopt", l); !text.empty()) return text;
-  if (std::string text = notes.problem("adopt"); !text.empty()) return text;
-  if (std::string text = is_closed("adopt", l, slot); !text.empty()) return text;
-  if (held > l.extent.capacity) {
-    return refusal("adopt", "slots", held, "at most ", l.extent.capacity, ", the capacity");
-  }
-  if (std::string text = tokens_fit("adopt", "tokens", tokens, 0); !text.empty()) return text;
-  if (l.padded || tokens >= held) return {};
-  return refusal("adopt", "tokens", tokens, "at least ", held, ", the entries that the notes may hold");
-}
-
-}  // namespace check_calls
+}  // namespace sequences
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -1,10 +1,10 @@
-// What a host knows of a ledger that it may not look into.
+// What a host knows of a ledger that it cannot look into.
 #pragma once
 
-#include <kvmeld/cache/shift.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/sequences/operation.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,14 +14,14 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The ledger's words of sequences and tracks in host memory, kept up by what each call does to them. Tokens seen and
-/// pending, frozen beginnings and what is open follow from the calls alone. Lengths are bounds, often the numbers
-/// themselves, and empty slots are at least so many; `compressed_at` is where a compression may have changed something;
-/// findings and rounds are those of the last report.
-class known_state {
+/// A copy of the ledger's words of sequences and tracks in host memory. Every operation on a sequence is repeated on it. Tokens
+/// seen and pending, frozen beginnings and what is open are exact. Lengths are upper bounds, often exact; numbers of empty
+/// slots are lower bounds; `compressed_at` is where a compression may have changed something; findings and rounds are those
+/// of the last report.
+class host_mirror {
 public:
-  known_state() = default;
-  explicit known_state(shape const& s)
+  host_mirror() = default;
+  explicit host_mirror(shape const& s)
       : extent_(s),
         length_(s.tracks(), 0),
         findings_(s.tracks(), 0),
@@ -34,7 +34,7 @@ public:
         sequence_words_(std::size_t{s.sequences} * sequence_word::count, 0),
         known_(s.sequences, 1),
         drift_(s.sequences, 0),
-        since_(s.sequences, since::nothing) {}
+        since_(s.sequences, sequences::effect::counted) {}
 
   /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this moves.
   ledger_ref view(ledger_ref l) {
@@ -92,87 +92,37 @@ public:
     return most;
   }
   void lower(track t, std::uint32_t n) { length_[t.index] = n; }
-  /// Lengths of a sequence follow from data from now on.
-  void lose(std::uint32_t sequence) {
+  /// Lengths of a sequence depend on data from now on.
+  void mark_inexact(std::uint32_t sequence) {
     known_[sequence] = 0;
-    note(sequence, since::shrunk);
+    note(sequence, sequences::effect::changed);
   }
   /// A compression may change the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
-    note(sequence, since::shrunk);
+    note(sequence, sequences::effect::changed);
     words_of(sequence)[sequence_word::compressed_at] = seen_[sequence];
   }
 
-  void open(std::uint32_t sequence, std::uint32_t n, std::uint32_t frozen, std::uint32_t id) {
-    each(sequence, [&](track t) {
-      length_[t.index] = n;
-      findings_[t.index] = 0;
-      std::fill_n(words_of(t), std::uint32_t{track_word::count}, 0u);
-    });
-    seen_[sequence] = n;
-    pending_[sequence] = 0;
-    frozen_[sequence] = frozen;
-    id_[sequence] = id;
-    is_open_[sequence] = known_[sequence] = 1;
-    note(sequence, since::replaced);
-    std::fill_n(words_of(sequence), std::uint32_t{sequence_word::count}, 0u);
+  /// Does what a launch of the operation does to the words of a sequence.
+  template <class Operation> void apply(Operation const& operation, std::uint32_t sequence, std::uint32_t n) {
+    ledger_ref l;
+    l.extent = extent_;
+    ledger_ref const words = view(l);
+    std::uint32_t const& length = length_[make_track(extent_, 0, sequence, 0).index];
+    std::uint32_t const before = length;
+    each(sequence, [&](track t) { operation.on_track(words, t, n); });
+    operation.on_sequence(words, sequence, n);
+    // Every track has gained or lost as many entries as this one.
+    drift_[sequence] += std::int64_t{length} - std::int64_t{before};
+    note(sequence, Operation::leaves);
   }
-  /// As open, of pages with up to `n` entries; padded or not, the host has bounds.
-  void adopt(std::uint32_t sequence, std::uint32_t n, std::uint32_t tokens, std::uint32_t id) {
-    open(sequence, n, 0, id);
-    seen_[sequence] = words_of(sequence)[sequence_word::compressed_at] = tokens;
-    known_[sequence] = 0;
-    pad(sequence, false);
-  }
-  void close(std::uint32_t sequence) { is_open_[sequence] = 0; }
-  void freeze(std::uint32_t sequence, std::uint32_t n) { frozen_[sequence] = n; }
-  void append(std::uint32_t sequence, std::uint32_t n) {
-    each(sequence, [&](track t) { length_[t.index] += n; });
-    pending_[sequence] += n;
-    drift_[sequence] += n;
-  }
-  void commit(std::uint32_t sequence, std::uint32_t accepted) {
-    shorten(sequence, pending_[sequence] - accepted);
-    seen_[sequence] += accepted;
-    pending_[sequence] = 0;
-  }
-  void truncate(std::uint32_t sequence, std::uint32_t tokens) {
-    shorten(sequence, seen_[sequence] - tokens);
-    seen_[sequence] = tokens;
-  }
-  void shift(std::uint32_t sequence, position_t offset, position_t first) {
-    seen_[sequence] = shifted_tokens(seen_[sequence], offset, first);
-    std::uint32_t& merged = words_of(sequence)[sequence_word::compressed_at];
-    merged = shifted_tokens(merged, offset, first);
-    note(sequence, since::shrunk);  // a report from before has other numbers
-  }
+  /// Of a sequence that begins: whether its bounds are its lengths.
+  void set_known(std::uint32_t sequence, bool known) { known_[sequence] = known ? 1 : 0; }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {
       if (t.layer == layer) words_of(t)[track_word::observed_rows] += rows;
     });
   }
-  void fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen, std::uint32_t id) {
-    each(into, [&](track t) {
-      track const other = make_track(extent_, t.layer, from, t.kv_head);
-      length_[t.index] = length_[other.index];
-      findings_[t.index] = findings_[other.index];
-      std::copy_n(words_of(other), std::uint32_t{track_word::count}, words_of(t));
-    });
-    seen_[into] = seen_[from];
-    pending_[into] = pending_[from];
-    std::copy_n(words_of(from), std::uint32_t{sequence_word::count}, words_of(into));
-    frozen_[into] = frozen;
-    frozen_[from] = std::max(frozen_[from], frozen);
-    id_[into] = id;
-    is_open_[into] = 1;
-    known_[into] = known_[from];
-    note(into, since::replaced);
-  }
-  void set_rounds(std::uint32_t sequence, std::uint32_t n) {
-    words_of(sequence)[sequence_word::rounds] = n;
-    note(sequence, since::shrunk);
-  }
-
   /// Takes over what the ledger itself says about a sequence; `l` is readable.
   void read(ledger_ref const& l, std::uint32_t sequence) {
     each(sequence, [&](track t) {
@@ -187,19 +137,19 @@ public:
     is_open_[sequence] = l.is_open[sequence];
     std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
     known_[sequence] = 1;
-    note(sequence, since::replaced);
+    note(sequence, sequences::effect::begun);
   }
 
   /// A report of this moment is on its way: what happens from here on is taken into account when it arrives.
   void expect_report() {
     std::fill(drift_.begin(), drift_.end(), 0);
-    std::fill(since_.begin(), since_.end(), since::nothing);
+    std::fill(since_.begin(), since_.end(), sequences::effect::counted);
   }
   /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of sequences
   /// that nothing compressed since, they tell lengths, findings and rounds; of those opened or read since, nothing.
   void take_report(ledger_ref const& then) {
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
-      if (since_[q] == since::replaced || is_open_[q] == 0) continue;
+      if (since_[q] == sequences::effect::begun || is_open_[q] == 0) continue;
       each(q, [&](track t) {
         auto const bound = static_cast<std::uint32_t>(then.length[t.index] + drift_[q]);
         auto const held = static_cast<std::uint32_t>(then.held(t) + drift_[q]);
@@ -207,12 +157,12 @@ public:
         std::uint32_t const least = std::min(length_[t.index] - empty, held);
         length_[t.index] = std::min(length_[t.index], bound);
         empty = length_[t.index] - least;
-        if (since_[q] != since::nothing) return;
+        if (since_[q] != sequences::effect::counted) return;
         findings_[t.index] = then.findings[t.index];
         for (std::uint32_t w : {track_word::padded_from, track_word::guarded_error})
           words_of(t)[w] = then.word(t, w);
       });
-      if (since_[q] != since::nothing) continue;
+      if (since_[q] != sequences::effect::counted) continue;
       for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})
         words_of(q)[w] = then.sequence_state(q, w);
       known_[q] = 1;
@@ -220,17 +170,12 @@ public:
   }
 
 private:
-  /// What became of a sequence since a report was asked for, but for entries appended and dropped.
-  enum class since : std::uint8_t { nothing, shrunk, replaced };
-
   std::uint32_t* words_of(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
   std::uint32_t* words_of(std::uint32_t sequence) {
     return sequence_words_.data() + std::size_t{sequence} * sequence_word::count;
   }
-  void note(std::uint32_t sequence, since what) { since_[sequence] = std::max(since_[sequence], what); }
-  void shorten(std::uint32_t sequence, std::uint32_t n) {
-    drift_[sequence] -= n;
-    each(sequence, [&](track t) { length_[t.index] -= n; });
+  void note(std::uint32_t sequence, sequences::effect what) {
+    since_[sequence] = std::max(since_[sequence], what);
   }
   template <class F> void each(std::uint32_t sequence, F f) const {
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
@@ -246,7 +191,7 @@ private:
   std::vector<std::uint8_t> known_;
   /// Entries appended to every track since a report was asked for, less those dropped.
   std::vector<std::int64_t> drift_;
-  std::vector<since> since_;
+  std::vector<sequences::effect> since_;  ///< what became of a sequence since a report was asked for
 };
 
 }  // namespace KVMELD_ABI

@@ -1,0 +1,730 @@
+// The calls of merged_cache that are longer than a line. Included by merged_cache.hpp alone.
+#pragma once
+
+#include <kvmeld/cache/merged_cache.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+// ---- a cache as a value --------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, limits sizes)
+    : executor_(std::move(executor)),
+      policy_(used_policy<policy_type>(policy)),
+      tensors_{used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)},
+      sizes_(sizes) {
+  require_layout<K>();
+  require_layout<V>();
+  require_whole(static_cast<P const*>(nullptr));
+  require_guarded_rows<P, K, V>();
+  construction_ = report(construction_problem(policy_, tensors_, sizes_));
+  if (!construction_.ok()) return;
+  sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
+  std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
+  memory_ = executor_.allocate(bytes);
+  require_memory(bytes);
+  if (!construction_.ok()) return;
+  executor_.clear(memory_.data(), memory_.size());
+  if constexpr (!immediate) mirror_ = host_mirror(sizes_.extent);
+  planned_.reserve(sizes_.extent.sequences);
+  if (sizes_.figures) figures_.resize(sizes_.extent.tracks());
+  bind_memory();
+  policy_name_ = name_of_policy(policy_);
+}
+
+template <class E, class P, class K, class V>
+merged_cache<E, P, K, V>::merged_cache(merged_cache&& other) noexcept
+    : ledger_readings(std::move(other)),
+      executor_(std::move(other.executor_)),
+      policy_(other.policy_),
+      tensors_(other.tensors_),
+      sizes_(other.sizes_),
+      memory_(std::move(other.memory_)),
+      policy_name_(std::move(other.policy_name_)),
+      mirror_(std::move(other.mirror_)),
+      mirror_before_(std::move(other.mirror_before_)),
+      planned_(std::move(other.planned_)),
+      bounds_(std::move(other.bounds_)),
+      budgets_(std::move(other.budgets_)),
+      figures_(std::move(other.figures_)),
+      report_(std::move(other.report_)),
+      figures_report_(std::move(other.figures_report_)) {
+  if (valid().ok()) bind_memory();
+  other.ledger_ = other.facts_ = {};
+  other.arrays_ = {};
+  other.moved_from_ = true;
+}
+
+template <class E, class P, class K, class V>
+merged_cache<E, P, K, V>& merged_cache<E, P, K, V>::operator=(merged_cache&& other) noexcept {
+  if (this == &other) return *this;
+  executor_ = std::move(other.executor_);
+  policy_ = other.policy_;
+  tensors_ = other.tensors_;
+  sizes_ = other.sizes_;
+  memory_ = std::move(other.memory_);
+  policy_name_ = std::move(other.policy_name_);
+  mirror_ = std::move(other.mirror_);
+  mirror_before_ = std::move(other.mirror_before_);
+  planned_ = std::move(other.planned_);
+  bounds_ = std::move(other.bounds_);
+  budgets_ = std::move(other.budgets_);
+  figures_ = std::move(other.figures_);
+  report_ = std::move(other.report_);
+  figures_report_ = std::move(other.figures_report_);
+  ledger_readings::operator=(std::move(other));
+  if (valid().ok()) bind_memory();
+  other.ledger_ = other.facts_ = {};
+  other.arrays_ = {};
+  other.moved_from_ = true;
+  return *this;
+}
+
+template <class E, class P, class K, class V>
+merged_cache<E, P, K, V> merged_cache<E, P, K, V>::clone(kv<K, V> tensors) const {
+  merged_cache copy(*this);
+  if (!copy.valid().ok()) return copy;
+  copy.require_memory(memory_.size());
+  if (!copy.valid().ok()) return copy;
+  copy.bind_memory();
+  copy.construction_ =
+      copy.rebind({used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)});
+  return copy;
+}
+
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
+  if (memory_.size() >= bytes) return;
+  construction_ = report(refusal("merged_cache", "memory in bytes", bytes, memory_to_be_had));
+}
+template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
+  arena a(memory_.data(), memory_.size());
+  arrays_ = carve_cache(a, sizes_, policy_.score.channels());
+  ledger_ = arrays_.ledger;
+  facts_ = immediate ? ledger_ : mirror_.view(ledger_);
+}
+
+// ---- one way for all operations ------------------------------------------------------------------------------------
+
+/// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
+template <class E, class P, class K, class V>
+template <class Problem>
+status merged_cache<E, P, K, V>::refuse_once(char const* call, Problem problem) const {
+  return refuse([&]() -> std::string {
+    if (executor_.records())
+      return refusal(call, "recording", "on", "off, because this call cannot be recorded");
+    return problem();
+  });
+}
+
+/// Checks an operation and carries it out.
+template <class E, class P, class K, class V>
+template <class Operation>
+status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list slots, index_list counts) {
+  auto const problem = [&] { return operation.problem(facts_, slots, counts); };
+  status s = Operation::recordable ? refuse(problem) : refuse_once(Operation::name, problem);
+  if (!s.ok()) return s;
+  return carry_out(operation, slots, counts, [](sequence_phase const&) {});
+}
+
+/// Launches an operation, `before` first, and repeats it on the host's mirror.
+template <class E, class P, class K, class V>
+template <class Operation, class Before>
+status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list slots, index_list counts,
+                                           Before before) {
+  keep_mirror();
+  work_list const work = stage(slots);
+  sequence_phase const all{ledger_, work, Operation::has_counts ? executor_.stage(counts).data() : nullptr};
+  status const s = kvmeld::launch_all(executor_, Operation::name, [&] {
+    before(all);
+    sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
+    if (Operation::leaves == sequences::effect::begun && arrays_.workspace.figures != nullptr)
+      launch(first_figures(all));
+  });
+  if (!s.ok()) return s;
+  if (Operation::outdates_plan) forget_plan_of(slots);
+  for (std::size_t i = 0; !immediate && i < slots.size(); ++i) {
+    if (Operation::leaves == sequences::effect::begun) mirror_.set_known(slots[i], true);
+    mirror_.apply(operation, slots[i], Operation::has_counts ? counts[i] : 0);
+  }
+  return {};
+}
+
+/// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back to.
+template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::keep_mirror() {
+  if constexpr (!immediate) {
+    auto const undo = [](void* self) {
+      auto& cache = *static_cast<merged_cache*>(self);
+      std::swap(cache.mirror_, cache.mirror_before_);  // cannot throw
+      cache.facts_ = cache.mirror_.view(cache.ledger_);
+    };
+    executor_.remember(this, undo, [&] { mirror_before_ = mirror_; });
+  }
+}
+
+/// A plan is for the sequences that were open when it was made.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::forget_plan_of(index_list slots) {
+  for (std::uint32_t planned : planned_) {
+    for (std::uint32_t slot : slots) {
+      if (planned == slot) return planned_.clear();
+    }
+  }
+}
+
+/// Layouts as checks on the host may ask them: block tables lie in memory of the executor.
+template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::seen_tensors() const {
+  if constexpr (immediate) {
+    return tensors_;
+  } else {
+    return kv<check_calls::unseen_rows, check_calls::unseen_rows>{};
+  }
+}
+
+/// Whether the host knows the lengths of a sequence, not only bounds.
+template <class E, class P, class K, class V>
+bool merged_cache<E, P, K, V>::is_known(std::uint32_t slot) const {
+  return immediate || mirror_.known(slot);
+}
+
+// Phases may run when the caller's lists are gone. Lists of one number are those of a call's arguments.
+template <class E, class P, class K, class V> work_list merged_cache<E, P, K, V>::stage(index_list slots) {
+  index_list const staged = executor_.stage(slots);
+  return {staged.data(), static_cast<std::uint32_t>(staged.size())};
+}
+
+template <class E, class P, class K, class V>
+template <class Phase>
+void merged_cache<E, P, K, V>::launch(Phase const& phase) {
+  launch(phase, {sizes_.extent, phase.work});
+}
+template <class E, class P, class K, class V>
+template <class Phase>
+void merged_cache<E, P, K, V>::launch(Phase const& phase, track_source const& source) {
+  executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
+}
+
+// ---- sequences -----------------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::append(index_list slots, index_list counts, when_full const& full) {
+  std::vector<std::uint32_t> no_room;
+  auto const problem = [&] { return full_problem(slots, counts, full, no_room); };
+  if (status s = refuse_once("append", problem); !s.ok()) return s;
+  if (!no_room.empty()) {
+    index_list const list{no_room.data(), no_room.size()};
+    if (status s = compress(list, full.shrink_to, full.fallback); !s.ok()) return s;
+  }
+  return append(slots, counts);
+}
+
+/// Why append cannot make room; fills `no_room` with the sequences that have none.
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::full_problem(index_list slots, index_list counts, when_full const& full,
+                                                   std::vector<std::uint32_t>& no_room) const {
+  std::string text = check_calls::one_count_each("append", slots, counts);
+  if (text.empty()) text = check_calls::is_open("append", facts_, slots);
+  if (!text.empty()) return text;
+  std::uint32_t const capacity = sizes_.extent.capacity;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (counts[i] > capacity) {
+      return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity, ", the capacity");
+    }
+    if (longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
+  }
+  if (no_room.empty()) return {};
+  text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to, full.fallback);
+  if (!text.empty()) return text;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    std::uint32_t const left =
+        longest(slots[i]) > capacity - counts[i] ? length_after(slots[i], full.shrink_to, full.fallback) : 0;
+    if (left <= capacity - counts[i]) continue;
+    return refusal("append",
+                   message("what full.shrink_to and full.fallback leave of sequence slot ", slots[i]), left,
+                   "at most ", capacity - counts[i], " entries, so that counts[", i, "] = ", counts[i],
+                   " fit into the capacity of ", capacity);
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, std::uint32_t id,
+                                      std::uint32_t frozen, fork_rows how) {
+  sequences::fork const operation{from, frozen, id};
+  auto const problem = [&] { return operation.problem(facts_, into, how, seen_tensors()); };
+  if (status s = refuse_once("fork", problem); !s.ok()) return s;
+  bool const known = is_known(from);
+  status const s = carry_out(operation, {into}, {}, [&](sequence_phase const& all) {
+    if (how == fork_rows::shared) return;
+    track_source const source{sizes_.extent, all.work};
+    launch(sequences::copy_rows_phase<keys_used>{tensors_.keys, ledger_, from, frozen}, source);
+    launch(sequences::copy_rows_phase<values_used>{tensors_.values, ledger_, from, frozen}, source);
+  });
+  if (!s.ok()) return s;
+  forget_plan_of({from});
+  if constexpr (!immediate) mirror_.set_known(into, known);
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::shift(std::uint32_t slot, position_t offset, rope_params const& rope,
+                                       position_t first) {
+  sequences::shift<keys_used> const operation{tensors_.keys, rope, offset, first};
+  auto const problem = [&] {
+    std::string text = operation.template problem<values_used>(facts_, slot, immediate);
+    if (!text.empty()) return text;
+    return operation.entries_problem(readable().ledger, slot, seen_tensors().keys);
+  };
+  if (status s = refuse_once("shift", problem); !s.ok()) return s;
+  return carry_out(operation, {slot}, {}, [&](sequence_phase const& all) {
+    if (!rope.active()) return;
+    launch(sequences::turn_keys_phase<keys_used>{tensors_.keys, ledger_, rope, offset, first},
+           {sizes_.extent, all.work});
+  });
+}
+
+template <class E, class P, class K, class V>
+template <class Entry, class Index>
+status merged_cache<E, P, K, V>::write_pages(index_list slots, page_notes<Entry, Index> const& notes) {
+  auto const problem = [&] { return sequences::write_pages_problem(facts_, slots, notes); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  bounds_.clear();
+  for (std::uint32_t slot : slots) bounds_.push_back(longest(slot));
+  sequence_phase const all{ledger_, stage(slots), executor_.stage(bounds()).data()};
+  return kvmeld::launch_all(executor_, "write_pages", [&] {
+    launch(sequences::write_pages_phase<page_notes<Entry, Index>>{all, notes});
+  });
+}
+
+template <class E, class P, class K, class V>
+template <class Notes>
+status merged_cache<E, P, K, V>::adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens,
+                                       Notes const& notes, std::uint32_t id) {
+  sequences::adopt<Notes> const operation{notes, tokens};
+  auto const problem = [&] { return operation.problem(facts_, {slot}, {slots}); };
+  if (status s = refuse_once("adopt", problem); !s.ok()) return s;
+  sequences::open const begin{0, id};
+  status const s = carry_out(operation, {slot}, {slots}, [&](sequence_phase const& all) {
+    sequences::launch_operation([&](auto const& phase) { launch(phase); }, begin, all);
+  });
+  if (!s.ok()) return s;
+  if constexpr (!immediate) {
+    mirror_.apply(begin, slot, slots);
+    mirror_.apply(operation, slot, slots);
+    mirror_.set_known(slot, false);
+    mirror_.pad(slot, false);
+  }
+  return {};
+}
+
+// ---- observation ---------------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+template <class Q>
+status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> query,
+                                         log_sums<float const> lse, attention_params const& params,
+                                         probe_rows probes) {
+  char const* const null = query.data == nullptr ? "query.data" : lse.given() ? nullptr : "lse.data";
+  auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  if constexpr (score_type::needs_attention) {
+    if (!traits_of_score(policy_.score).needs_attention) return {};
+    batch_source const source{sizes_.extent, batch.staged(executor_)};
+    using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, keys_used, Q>,
+                                          observe_queries_phase<score_type, keys_used, Q>>;
+    return run_observation(
+        "observe", phase_type{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse},
+        batch);
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V>
+template <class T>
+status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_rows<T> rows,
+                                              attention_params const& params, probe_rows probes) {
+  char const* const null = rows.data == nullptr ? "rows.data" : nullptr;
+  auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  if constexpr (score_type::needs_attention) {
+    if (!traits_of_score(policy_.score).needs_attention) return {};
+    batch_source const source{sizes_.extent, batch.staged(executor_)};
+    return run_observation(
+        "observe_rows",
+        observe_rows_phase<score_type, T, shares>{{policy_.score, ledger_, source, probes}, params, rows},
+        batch);
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_rows<float const> logits,
+                                                log_sums<float const> lse, attention_params const& params,
+                                                probe_rows probes) {
+  if constexpr (shares) {
+    return report(refusal("observe_logits", "policy", "one that shares entries",
+                          "one that does not, because members have logits of their own (or call observe)"));
+  } else {
+    char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
+    auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+    if (status s = refuse(problem); !s.ok()) return s;
+    if constexpr (score_type::needs_attention) {
+      if (!traits_of_score(policy_.score).needs_attention) return {};
+      batch_source const source{sizes_.extent, batch.staged(executor_)};
+      return run_observation(
+          "observe_logits",
+          observe_logits_phase<score_type>{{policy_.score, ledger_, source, probes}, params, logits, lse},
+          batch);
+    }
+    return {};
+  }
+}
+
+/// `null` is the name of rows that were not given, or null.
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
+                                                          attention_params const& params, probe_rows probes,
+                                                          char const* null) const {
+  std::string text = probes_problem("observe", probes);
+  return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
+}
+
+template <class E, class P, class K, class V>
+template <class Phase>
+status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& phase,
+                                                 query_batch const& batch) {
+  batch_source const& source = phase.source;
+  observed_phase<score_type> const done{policy_.score, ledger_, source, phase.probes};
+  keep_mirror();
+  status s = kvmeld::launch_all(executor_, call, [&] {
+    executor_.run(phase, sizes_.extent, source.items(), source);
+    executor_.run(done, sizes_.extent, source.items(), source);
+  });
+  if (!s.ok()) return s;
+  for (std::uint32_t i = 0; !immediate && i < batch.size(); ++i)
+    mirror_.observe(batch.sequence(i), batch.layer(), phase.probes.count(batch.queries(i)));
+  return s;
+}
+
+// ---- compression ---------------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list slots, budget allowed,
+                                                       shortfall fallback) const {
+  std::string text = check_calls::splits(call, allowed, policy_, sizes_);
+  if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
+  if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
+  if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
+  return text;
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::plan(index_list slots, budget allowed, shortfall fallback) {
+  auto const problem = [&] {
+    if (!sizes_.whole_plan) {
+      return refusal("plan", "limits.whole_plan", "false",
+                     "true, so that there is memory for a whole plan (or call compress)");
+    }
+    return compress_problem("plan", slots, allowed, fallback);
+  };
+  if (status s = refuse_once("plan", problem); !s.ok()) return s;
+  work_list const work = plan_work(arrays_.planned, slots.size());
+  budget const staged = stage_budget(allowed);
+  auto const launches = [&] {
+    kvmeld::plan(executor_, policy_, tensors_, ledger_, work, staged, fallback, arrays_.workspace);
+  };
+  if (status s = make_room(executor_, "plan", launches); !s.ok()) return s;
+  planned_.assign(slots.begin(), slots.end());
+  executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
+  launches();
+  return {};
+}
+
+template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::apply() {
+  auto const problem = [&]() -> std::string {
+    if (planned_.empty()) return check_calls::no_plan();
+    if constexpr (immediate)
+      return check_calls::apply(ledger_, arrays_.workspace.plan, planned_work(), tensors_);
+    return {};
+  };
+  if (status s = refuse_once("apply", problem); !s.ok()) return s;
+  status const s = kvmeld::launch_all(executor_, "apply", [&] {
+    kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
+                  arrays_.workspace);
+  });
+  if (!s.ok()) return s;
+  for (std::uint32_t slot : planned_) {
+    if constexpr (immediate) break;
+    mirror_.mark_inexact(slot);  // the plan may have been edited
+    mirror_.compressed(slot);
+  }
+  planned_.clear();
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::compress(index_list slots, budget allowed, shortfall fallback) {
+  auto const problem = [&] { return compress_problem("compress", slots, allowed, fallback); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  launch_counts const counts = counts_for(slots, allowed, fallback);
+  work_list const work = stage(slots);
+  sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+  budget const staged = stage_budget(allowed);
+  keep_mirror();
+  status const s = kvmeld::launch_all(executor_, "compress", [&] {
+    kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
+                     staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
+    if (sizes_.padded) pad(all, slots);
+  });
+  if (!s.ok()) return s;
+  planned_.clear();
+  for (std::uint32_t slot : slots) {
+    if constexpr (!immediate) mirror_compression(slot, allowed, fallback);
+  }
+  return {};
+}
+
+/// What a compression enqueues.
+template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::launch_counts {
+  std::uint32_t rounds;         ///< at most; if launches are immediate, as many as it takes
+  std::uint32_t likely_rounds;  ///< that may have something to do
+};
+
+/// Also fills bounds_: the longest that each sequence can be once it is compressed.
+template <class E, class P, class K, class V>
+auto merged_cache<E, P, K, V>::counts_for(index_list slots, budget allowed, shortfall fallback)
+    -> launch_counts {
+  forecast<policy_type> const ahead = foresee(allowed, fallback);
+  std::uint32_t rounds = immediate ? 0xffffffffu : 0;
+  std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
+  std::uint32_t likely = rounds;
+  bounds_.assign(slots.size(), 0);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    ahead.each_track(slots[i], is_known(slots[i]), [&](track, std::uint32_t bound, split_sum const& sum) {
+      bounds_[i] = max_of(bounds_[i], bound);
+      if constexpr (!immediate) {
+        split_sum full = sum;
+        full.held = sum.tracks * sizes_.extent.capacity;
+        rounds = max_of(rounds, ahead.rounds(sum));
+        if (executor_.records()) most = max_of(most, ahead.rounds(full));
+        if (sum.tracks == 1)
+          likely = max_of(likely, ahead.likely_rounds(slots[i], executor_.records() ? full : sum));
+      }
+    });
+  }
+  return {executor_.limit("rounds", rounds, most), likely};
+}
+
+/// Does to the mirror what a compression does to a sequence.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t slot, budget allowed, shortfall fallback) {
+  bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+  bool loses = !exact(fallback);
+  if (sizes_.padded) mirror_.drop_padding(slot);
+  foresee(allowed, fallback)
+      .each_track(slot, is_known(slot), [&](track t, std::uint32_t bound, split_sum const& sum) {
+        if (sum.held > sum.allowed) {
+          changes = true;
+          loses = loses || sum.tracks > 1;
+        }
+        mirror_.lower(t, bound);
+      });
+  if (changes) mirror_.compressed(slot);
+  if (loses) mirror_.mark_inexact(slot);
+  if (sizes_.padded) mirror_.pad(slot, writes_all && mirror_.known(slot));
+}
+
+/// Fills the tracks of every sequence up to the longest that the host knows: if launches are immediate, the longest there
+/// is.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list slots) {
+  for (std::size_t i = 0; immediate && i < slots.size(); ++i) bounds_[i] = longest(slots[i]);
+  launch(clear_padding_phase<keys_used>{all, tensors_.keys});
+  launch(clear_padding_phase<values_used>{all, tensors_.values});
+  launch(pad_phase{all});
+  launch(pad_settle_phase{all});
+}
+
+/// Recorded calls may be given other budgets, of any kind, when they are made again.
+template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::stage_budget(budget allowed) {
+  if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
+  budgets_.assign(sizes_.extent.tracks(), 0);
+  for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
+    for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
+  }
+  return budget::per_track(budgets_.data())
+      .over(allowed.among(), allowed.floor())
+      .staged(executor_, sizes_.extent);
+}
+
+template <class E, class P, class K, class V>
+std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t slot, budget allowed,
+                                                     shortfall fallback) const {
+  std::uint32_t most = 0;
+  auto const problem = [&] { return compress_problem("length_after", {&slot, 1}, allowed, fallback); };
+  if (!refuse(problem).ok()) return most;
+  foresee(allowed, fallback)
+      .each_track(slot, is_known(slot),
+                  [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
+  return most;
+}
+
+template <class E, class P, class K, class V>
+template <class Guard>
+status merged_cache<E, P, K, V>::set_guard(Guard const& guard) {
+  static_assert(is_guarded<typename policy_type::identify_type>::value,
+                "kvmeld: the policy has no guard to set");
+  static_assert(std::is_same_v<Guard, typename policy_type::identify_type::guard_type>,
+                "kvmeld: the guard is of another type than the policy's");
+  if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
+  policy_.identify.guard = guard;
+  return {};
+}
+
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::print_plan(std::ostream& out) const {
+  for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
+    kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
+  }
+}
+template <class E, class P, class K, class V>
+role merged_cache<E, P, K, V>::planned_role(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().unknown("planned_role", item, s); }).ok();
+  return there ? reader().role_of(item, s) : role::pinned;
+}
+template <class E, class P, class K, class V>
+candidate merged_cache<E, P, K, V>::planned_candidate(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().no_candidate("planned_candidate", item, s); }).ok();
+  return there ? reader().candidate_of(item, s) : candidate{0, s, s};
+}
+template <class E, class P, class K, class V>
+float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) const {
+  static_assert(std::is_same_v<typename policy_type::merge_type, merge::gaussian>,
+                "kvmeld: planned_sigma is for policies whose merge function is merge::gaussian");
+  bool const there = refuse([&] { return reader().unplanned("planned_sigma", item, pivot); }).ok();
+  return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
+}
+
+// ---- reports and figures -------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::report_lengths(std::uint32_t slot) {
+  if (!within("report_lengths", slot)) return;
+  if (!refuse_once("report_lengths", [] { return std::string(); }).ok()) return;
+  if constexpr (!immediate) mirror_.read(readable().ledger, slot);
+}
+
+template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::request_report() {
+  if (status s = refuse_once("request_report", [] { return std::string(); }); !s.ok()) return s;
+  if constexpr (!immediate) {
+    if (report_.sent()) return {};
+    report_.send(executor_, memory_.data(), arrays_.word_bytes);
+    mirror_.expect_report();
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::poll_report() {
+  if constexpr (immediate) {
+    return true;
+  } else {
+    if (!report_.arrived(executor_)) return false;
+    arena a(report_.data(), arrays_.word_bytes);
+    mirror_.take_report(carve_ledger(a, sizes_, ledger_.channels));
+    return true;
+  }
+}
+
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::no_figures(char const* call) const {
+  if (arrays_.figures != nullptr) return {};
+  return refusal(call, "limits.figures", "false",
+                 "true when the cache is built, because else nothing is counted");
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::request_figures(index_list slots) {
+  auto const problem = [&] {
+    std::string text = no_figures("request_figures");
+    return text.empty() ? check_calls::is_open("request_figures", facts_, slots) : text;
+  };
+  if (status s = refuse_once("request_figures", problem); !s.ok()) return s;
+  if (!immediate && figures_report_.sent()) return {};
+  show_figures_phase const show{{ledger_, stage(slots), nullptr}, arrays_.workspace.figures, arrays_.figures};
+  status const s = kvmeld::launch_all(executor_, "request_figures", [&] { launch(show); });
+  if (!s.ok()) return s;
+  std::size_t const bytes = figures_.size() * sizeof(live_figures);
+  if constexpr (immediate) {
+    std::memcpy(figures_.data(), arrays_.figures, bytes);
+  } else {
+    figures_report_.send(executor_, arrays_.figures, bytes);
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::figures_ready() {
+  if constexpr (immediate) {
+    return true;
+  } else {
+    if (!figures_report_.arrived(executor_)) return false;
+    std::memcpy(figures_.data(), figures_report_.data(), figures_.size() * sizeof(live_figures));
+    return true;
+  }
+}
+
+template <class E, class P, class K, class V>
+live_figures merged_cache<E, P, K, V>::figures(std::uint32_t layer, std::uint32_t slot,
+                                               std::uint32_t kv_head) const {
+  if (!within("figures", slot, layer, kv_head) || !report(no_figures("figures")).ok()) return {};
+  return figures_[make_track(sizes_.extent, layer, slot, kv_head).index];
+}
+
+template <class E, class P, class K, class V>
+figures_sum merged_cache<E, P, K, V>::figures(std::uint32_t slot) const {
+  figures_sum sum;
+  if (!within("figures", slot) || !report(no_figures("figures")).ok()) return sum;
+  for_tracks(slot, [&](track t) { sum += figures_sum(figures_[t.index]); });
+  return sum;
+}
+
+// ---- saving --------------------------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::save_problem(std::uint32_t slot) const {
+  return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
+}
+template <class E, class P, class K, class V>
+std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t slot) const {
+  return save_problem(slot).ok() ? saved::bytes_of(readable().ledger, slot, policy_name_) : 0;
+}
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::save(std::uint32_t slot, span<std::byte> out) const {
+  if (status s = save_problem(slot); !s.ok()) return s;
+  return report(saved::save(readable().ledger, slot, policy_name_, out));
+}
+template <class E, class P, class K, class V>
+std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t slot) const {
+  if (!save_problem(slot).ok()) return {};
+  return saved::save(readable().ledger, slot, policy_name_);
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::resume(std::uint32_t slot, span<std::byte const> from) {
+  auto const problem = [&] { return saved::problem(facts_, slot, from, policy_name_); };
+  if (status s = refuse_once("resume", problem); !s.ok()) return s;
+  readable_ledger const to = readable();
+  work_list const work = stage({&slot, 1});
+  auto const launches = [&] {
+    if (arrays_.workspace.figures != nullptr) launch(first_figures({ledger_, work, nullptr}));
+  };
+  if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
+  saved::resume(to.ledger, slot, from, policy_name_);
+  if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
+  if constexpr (!immediate) mirror_.read(to.ledger, slot);
+  launches();
+  return {};
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

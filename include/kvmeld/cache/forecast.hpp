@@ -1,0 +1,100 @@
+// What lengths a compression leaves, as far as numbers alone tell: a bound, often the number itself; and how many rounds it takes.
+#pragma once
+
+#include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/part_traits.hpp>
+#include <kvmeld/cache/shortfall.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/split.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/select/selector.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// True for policies that keep what their selector pins, centres included, and no more: lengths follow from numbers
+/// alone.
+template <class Policy> bool keeps_pins_only(Policy const& p) {
+  return traits_of_identifier(p.identify).empties_field && traits_of_selector(p.select).pins_exactly;
+}
+
+/// Whether the length after `compress` follows from the length before it and the budget. Policies that merge what is
+/// alike meet their budget only if enough rows are finite numbers, which is data; the fallback sees to the rest.
+template <class Policy> bool is_exact(Policy const& p, shortfall fallback) {
+  select_traits const s = traits_of_selector(p.select);
+  return keeps_pins_only(p) || (traits_of_identifier(p.identify).meets_budget && s.pins_exactly &&
+                                !s.makes_centers && fallback == shortfall::evict_lowest);
+}
+
+/// Entries that a track of at most `bound` keeps under a budget of `limit`: at most, and exactly if is_exact and
+/// `known` (the bound is the length). `frozen` entries at the beginning stay; `only` says that nothing else does so.
+template <class Policy>
+std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std::uint32_t limit,
+                          std::uint32_t frozen, bool only, shortfall fallback) {
+  if (bound <= limit) return bound;
+  if (!is_exact(p, fallback) && fallback == shortfall::report) return bound;
+  if (!known || !only || !keeps_pins_only(p)) return limit;
+  pins const stay = p.select.pinned(bound, limit, frozen);
+  return min_of(limit, stay.total() + stay.centers);
+}
+
+/// What a compression of sequences leaves, as far as the host can tell before it.
+template <class Policy> class forecast {
+public:
+  /// `facts` are the ledger's words as the host knows them. `writes_all`: no layout refuses to write rows.
+  forecast(Policy const& p, ledger_ref const& facts, bool writes_all, budget allowed, shortfall fallback)
+      : policy_(p), facts_(facts), writes_all_(writes_all), allowed_(allowed), fallback_(fallback) {}
+
+  /// f(track, bound, sum) for every track of a sequence: what it holds at most after the compression, and what its split
+  /// holds and may keep. `known`: the lengths in `facts` are exact. Of several tracks that share their budgets each may keep
+  /// what the others lose.
+  template <class F> void each_track(std::uint32_t slot, bool known, F f) const {
+    shape const& extent = facts_.extent;
+    auto const held = [&](track t) { return facts_.held(t); };
+    split_sum sum;
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
+        track const t = make_track(extent, layer, slot, head);
+        std::uint32_t const before = held(t), limit = allowed_.resolve(t, facts_.seen[slot]);
+        if (tracks_per_split(allowed_.among(), extent) == 1) {
+          f(t, bound_after(policy_, before, known, limit, facts_.frozen[slot], writes_all_, fallback_),
+            split_sum{1, before, limit});
+          continue;
+        }
+        if (leads_split(allowed_.among(), t))
+          sum = sum_of_split(extent, t, allowed_, facts_.seen[slot], held);
+        bool const met =
+            sum.excess() != 0 && (is_exact(policy_, fallback_) || fallback_ == shortfall::evict_lowest);
+        f(t, met ? min_of(before, sum.allowed) : before, sum);
+      }
+    }
+  }
+
+  /// Rounds that a compression has to enqueue for a split.
+  std::uint32_t rounds(split_sum const& sum) const {
+    return kvmeld::most_rounds(policy_.identify, sum.held, sum.allowed);
+  }
+  /// Those of them that may have something to do. If the host cannot count what is pinned, only what has to go is sure to
+  /// take part.
+  std::uint32_t likely_rounds(std::uint32_t slot, split_sum const& sum) const {
+    bool const counts = traits_of_selector(policy_.select).pins_exactly;
+    std::uint32_t const outside =
+        counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[slot]).total() : sum.held;
+    return kvmeld::likely_rounds(policy_.identify, sum.held, sum.allowed, outside);
+  }
+
+private:
+  Policy const& policy_;
+  ledger_ref const& facts_;
+  bool writes_all_;
+  budget allowed_;
+  shortfall fallback_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,71 @@
+// Entries come to a sequence, pending at first.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/operation.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace sequences {
+
+/// `n` entries behind the last one, pending. Positions go on from the tokens seen and pending.
+struct append : operation {
+  static constexpr char const* name = "append";
+  static constexpr bool outdates_plan = false;  // `apply` sees that the track has grown
+
+  std::string problem(ledger_ref const& l, index_list slots, index_list counts) const {
+    if (std::string text = check_calls::one_count_each(name, slots, counts); !text.empty()) return text;
+    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      std::string const argument = message("counts[", i, "]");
+      std::string text = check_calls::first_track_problem(l, slots[i], [&](track t) -> std::string {
+        std::uint32_t const room = room_in(l, t);
+        if (counts[i] <= room) return {};
+        return refusal(name, argument, counts[i], "at most ", room, ", the free entries of ",
+                       check_calls::track_name(t), ", which holds ", l.length[t.index], " of ",
+                       l.extent.capacity);
+      });
+      if (text.empty()) {
+        text = check_calls::tokens_fit(name, argument, counts[i],
+                                       std::uint64_t{l.seen[slots[i]]} + l.pending[slots[i]]);
+      }
+      if (!text.empty()) return text;
+    }
+    return {};
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
+    std::uint32_t const length = l.length[t.index], next = l.tokens(t.sequence);
+    team.for_each(min_of(n, room_in(l, t)),
+                  [&](std::uint32_t i) { new_entry(l, t, length + i, static_cast<position_t>(next + i)); });
+  }
+  /// A host that cannot look at lengths may be wrong, memory may not.
+  KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
+    std::uint32_t const room = room_in(l, t);
+    l.length[t.index] += min_of(n, room);
+    if (n > room) l.findings[t.index] |= finding::overfull;
+  }
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
+    l.pending[sequence] += n;
+  }
+
+private:
+  KVMELD_HD static std::uint32_t room_in(ledger_ref const& l, track t) {
+    return l.extent.capacity - l.length[t.index];
+  }
+};
+
+}  // namespace sequences
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

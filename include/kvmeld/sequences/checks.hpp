@@ -1,0 +1,114 @@
+// Conditions that several calls on sequences state. Each function returns why a call is refused, or nothing.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/size_limits.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace check_calls {
+
+/// The first text that problem(track) gives for the tracks of a sequence.
+template <class F> std::string first_track_problem(ledger_ref const& l, std::uint32_t sequence, F problem) {
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      std::string text = problem(make_track(l.extent, layer, sequence, head));
+      if (!text.empty()) return text;
+    }
+  }
+  return {};
+}
+
+inline std::string track_name(track t) {
+  return message("track (layer ", t.layer, ", sequence ", t.sequence, ", head ", t.kv_head, ")");
+}
+
+inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (slot < l.extent.sequences) return {};
+  return refusal(call, "sequence slot", slot, "0 to ", l.extent.sequences - 1);
+}
+
+/// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
+template <class SlotAt>
+std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt slot_at) {
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t const slot = slot_at(i);
+    if (std::string text = in_range(call, l, slot); !text.empty()) return text;
+    if (l.is_open[slot] == 0) return refusal(call, "sequence slot", slot, "open (call open first)");
+    for (std::size_t j = 0; j < i; ++j) {
+      if (slot_at(j) == slot) return refusal(call, "sequence slot", slot, "listed only once");
+    }
+  }
+  return {};
+}
+
+inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
+  return each_is_open(call, l, slots.size(), [&](std::size_t i) { return slots[i]; });
+}
+
+/// A sequence begins in a slot that is closed.
+inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (std::string text = in_range(call, l, slot); !text.empty()) return text;
+  return l.is_open[slot] == 0 ? std::string()
+                              : refusal(call, "sequence slot", slot, "closed (call close first)");
+}
+
+inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
+  if (slots.size() == counts.size()) return {};
+  return refusal(call, "number of counts", counts.size(), slots.size(), ", one for each sequence slot");
+}
+
+inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
+  if (l.pending[slot] == 0) return {};
+  return refusal(call, message("number of pending entries of sequence slot ", slot), l.pending[slot],
+                 "0 (call commit first)");
+}
+
+/// Positions of `more` tokens that come to a sequence stay below 2^31.
+inline std::string tokens_fit(char const* call, std::string const& argument, std::uint32_t more,
+                              std::uint64_t tokens) {
+  std::uint64_t const room = largest::tokens - min_of<std::uint64_t>(tokens, largest::tokens);
+  if (more <= room) return {};
+  return refusal(call, argument, more, "at most ", room, ", so that the tokens of a sequence are at most ",
+                 largest::tokens);
+}
+
+/// Committed entries, and empty slots, of a sequence's shortest track.
+inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
+  std::uint32_t least = l.extent.capacity;
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      least = min_of(least, l.length[make_track(l.extent, layer, slot, head).index]);
+    }
+  }
+  return least - l.pending[slot];
+}
+
+/// The first `frozen` entries of every track are committed entries that lie before any empty slot.
+inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t slot,
+                               std::uint32_t frozen) {
+  std::uint32_t const committed = shortest(l, slot);
+  std::uint32_t most = committed;
+  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
+    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
+      std::uint32_t const from = l.word(make_track(l.extent, layer, slot, head), track_word::padded_from);
+      if (from != 0) most = min_of(most, from - 1);
+    }
+  }
+  if (frozen <= most) return {};
+  return refusal(call, "frozen", frozen, "at most ", most,
+                 ", the committed entries of the shortest track of sequence slot ", slot,
+                 most == committed ? "" : " before its first empty slot");
+}
+
+}  // namespace check_calls
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

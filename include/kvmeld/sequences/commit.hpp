@@ -1,0 +1,65 @@
+// Pending entries are accepted, or dropped as rejected drafts.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/operation.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace sequences {
+
+/// Entries of a track from slot `kept` on are gone. Cooperative; no barrier at the end.
+template <class Team>
+KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t kept) {
+  team.for_each(l.length[t.index] - kept, [&](std::uint32_t i) { l.degree[l.at(t, kept + i)] = 0.0f; });
+}
+
+/// Keeps the first `n` pending entries and forgets the rest.
+struct commit : operation {
+  static constexpr char const* name = "commit";
+  static constexpr bool outdates_plan = false;
+
+  std::string problem(ledger_ref const& l, index_list slots, index_list accepted) const {
+    if (std::string text = check_calls::one_count_each(name, slots, accepted); !text.empty()) return text;
+    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (accepted[i] <= l.pending[slots[i]]) continue;
+      return refusal(name, message("accepted[", i, "]"), accepted[i], "at most ", l.pending[slots[i]],
+                     ", the pending entries of sequence slot ", slots[i]);
+    }
+    return {};
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
+    forget_entries(team, l, t, kept(l, t, n));
+  }
+  KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
+    l.length[t.index] = kept(l, t, n);
+  }
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
+    l.seen[sequence] += n;
+    l.pending[sequence] = 0;
+  }
+
+private:
+  /// Entries of the track that stay.
+  KVMELD_HD static std::uint32_t kept(ledger_ref const& l, track t, std::uint32_t n) {
+    std::uint32_t const length = l.length[t.index];
+    return min_of(length, length - min_of(length, l.pending[t.sequence]) + n);
+  }
+};
+
+}  // namespace sequences
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

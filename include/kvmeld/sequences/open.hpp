@@ -1,0 +1,66 @@
+// A sequence begins.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/operation.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace sequences {
+
+/// The first `n` tokens lie in K and V already, at positions 0 .. n - 1 and with degree 1. The track starts afresh.
+struct open : operation {
+  std::uint32_t frozen;  ///< entries at the beginning that are never written or moved
+  std::uint32_t id;      ///< keys random draws
+
+  static constexpr char const* name = "open";
+  static constexpr effect leaves = effect::begun;
+  static constexpr bool at_once = true;
+  static constexpr bool recordable = false;
+
+  open(std::uint32_t frozen_entries, std::uint32_t sequence_id) : frozen(frozen_entries), id(sequence_id) {}
+
+  std::string problem(ledger_ref const& l, index_list slots, index_list cached) const {
+    if (std::string text = check_calls::is_closed(name, l, slots[0]); !text.empty()) return text;
+    if (cached[0] > l.extent.capacity) {
+      return refusal(name, "tokens_cached", cached[0], "at most ", l.extent.capacity, ", the capacity");
+    }
+    if (frozen <= cached[0]) return {};
+    return refusal(name, "frozen", frozen, "at most ", cached[0], ", the tokens_cached");
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
+    team.for_each(l.extent.capacity, [&](std::uint32_t s) {
+      new_entry(l, t, s, static_cast<position_t>(s));
+      if (s >= n) l.degree[l.at(t, s)] = 0.0f;
+    });
+    if (team.lane() == 0 && l.members.capacity != 0) l.members.count[t.index] = 0;
+  }
+  KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
+    l.length[t.index] = n;
+    l.findings[t.index] = 0;
+    for (std::uint32_t w = 0; w < track_word::count; ++w) l.word(t, w) = 0;
+  }
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
+    l.seen[sequence] = n;
+    l.pending[sequence] = 0;
+    l.frozen[sequence] = frozen;
+    l.id[sequence] = id;
+    l.is_open[sequence] = 1;
+    for (std::uint32_t w = 0; w < sequence_word::count; ++w) l.sequence_state(sequence, w) = 0;
+  }
+};
+
+}  // namespace sequences
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,61 @@
+// A sequence goes back to an earlier token.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/team.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/commit.hpp>
+#include <kvmeld/sequences/operation.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace sequences {
+
+/// Forgets all but the first `n` tokens seen. Those to forget are unmerged.
+struct truncate : operation {
+  static constexpr char const* name = "truncate";
+
+  std::string problem(ledger_ref const& l, index_list slots, index_list tokens) const {
+    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
+    std::uint32_t const slot = slots[0], n = tokens[0];
+    if (std::string text = check_calls::nothing_pending(name, l, slot); !text.empty()) return text;
+    std::uint32_t const seen = l.seen[slot];
+    std::uint32_t const merged = l.sequence_state(slot, sequence_word::compressed_at);
+    std::uint32_t const least = check_calls::shortest(l, slot);
+    std::uint32_t const unfrozen = least - min_of(least, l.frozen[slot]);
+    std::uint32_t const lowest = max_of(merged, seen - min_of(seen, unfrozen));
+    if (n >= lowest && n <= seen) return {};
+    return refusal(name, "tokens", n, lowest, " to ", seen, ", the tokens of sequence slot ", slot,
+                   lowest == merged && merged != 0 ? " that are seen but not compressed"
+                   : lowest != 0                   ? " that are seen but not frozen"
+                                                   : " that are seen");
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
+    forget_entries(team, l, t, kept(l, t, n));
+  }
+  KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
+    l.length[t.index] = kept(l, t, n);
+  }
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
+    l.seen[sequence] = n;
+  }
+
+private:
+  /// Entries of the track that stay.
+  KVMELD_HD static std::uint32_t kept(ledger_ref const& l, track t, std::uint32_t n) {
+    return l.length[t.index] - (l.seen[t.sequence] - n);
+  }
+};
+
+}  // namespace sequences
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
