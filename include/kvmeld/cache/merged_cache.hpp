@@ -106,7 +106,9 @@ public:
 
   /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and sizes.
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, limits sizes);
+  /// Takes everything over; calls of `other` are refused from then on.
   merged_cache(merged_cache&& other) noexcept;
+  /// The same; what this cache held before is gone.
   merged_cache& operator=(merged_cache&& other) noexcept;
   /// A copy over `tensors`, which hold a copy of this cache's K and V, or are those of this cache if only one of the two is used
   /// from now on. The ledger, the plan made last and the executor are copied; reports on their way are not. Allocates as
