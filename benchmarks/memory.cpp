@@ -2,7 +2,7 @@
 
 #include "tensors.hpp"
 
-#include <kvmeld/cache/compress.hpp>
+#include <kvmeld/rounds/compress.hpp>
 
 #include <algorithm>
 #include <cstdint>

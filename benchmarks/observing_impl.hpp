@@ -5,12 +5,12 @@
 #include "tensors.hpp"
 
 #include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_and_observe.hpp>
+#include <kvmeld/cache/extend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/probes.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/preset/eviction.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/probes.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>

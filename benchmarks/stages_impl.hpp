@@ -10,8 +10,6 @@
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
-#include <kvmeld/cache/inspect.hpp>
-#include <kvmeld/cache/open_wave.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/transposed.hpp>
@@ -19,6 +17,8 @@
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
+#include <kvmeld/rounds/inspect.hpp>
+#include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>

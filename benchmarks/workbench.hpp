@@ -5,13 +5,13 @@
 #include "tensors.hpp"
 
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/cache/compress.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/merge/sets.hpp>
+#include <kvmeld/rounds/compress.hpp>
 #include <kvmeld/sequences/open.hpp>
 
 #include <algorithm>

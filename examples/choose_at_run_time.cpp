@@ -2,7 +2,7 @@
 // Usage: example_choose_at_run_time [score select identify merge]
 #include "support.hpp"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 
 #include <iostream>

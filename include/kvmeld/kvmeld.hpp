@@ -2,12 +2,12 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_and_observe.hpp>
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/attention/log_degree_by_page.hpp>
 #include <kvmeld/attention/output_error.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/cache/extend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/random.hpp>

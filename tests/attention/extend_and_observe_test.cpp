@@ -1,5 +1,5 @@
 // Attention that feeds the scores as it goes leaves what attention and then observation leave, bit for bit.
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 
 #include <doctest/doctest.h>

@@ -4,7 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/team.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
 
 #include <cmath>

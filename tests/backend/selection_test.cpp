@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <kvmeld/core/bits.hpp>
-#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/exec/select_k.hpp>
 
 #include <algorithm>
 #include <cstdint>

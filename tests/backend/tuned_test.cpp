@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Live figures against naive counts: fates of plans, degrees, score masses, output errors of probes.
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // select_k against a stable sort, and compact_indices against a loop; one lane and several.
-#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/exec/select_k.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Lists placed in a ring keep their numbers as long as is promised, through growth and around the end.
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/core/staging_ring.hpp>
+#include <kvmeld/exec/staging_ring.hpp>
 
 #include <algorithm>
 #include <cstddef>

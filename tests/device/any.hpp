@@ -3,7 +3,7 @@
 
 #include "twins.hpp"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 namespace device_test {
 

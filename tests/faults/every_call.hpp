@@ -1,7 +1,7 @@
 // Every public call of a cache, made once for each of its allocations with that allocation failing.
 #pragma once
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>

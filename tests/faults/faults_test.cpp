@@ -2,7 +2,7 @@
 // device whose memory the host cannot touch; tests/kokkos and tests/cuda run the same.
 #include "faults/every_call.hpp"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>

@@ -23,7 +23,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-ROOMS = ["core", "select", "identify", "merge", "apply", "cache"]
+ROOMS = ["core", "exec", "queries", "select", "identify", "merge", "apply", "policy", "rounds", "sequences", "save", "cache"]
 TESTS = ROOMS + ["sequences", "properties", "preset", "score"]
 
 BINARY = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne", "+": "add", "-": "sub", "*": "mul",

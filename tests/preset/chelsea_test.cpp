@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 #include "reference/chelsea.hpp"
 #include "reference/samples.hpp"

@@ -1,5 +1,5 @@
 // Observing some of the queries, log-sum-exps to either base, and what policies say that they need.
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 
 #include <doctest/doctest.h>

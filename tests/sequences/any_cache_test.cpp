@@ -1,5 +1,5 @@
 // A policy picked by name at run time does what it does when the compiler knows it.
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 #include "life.hpp"
 

@@ -1,7 +1,7 @@
 // Degrees and positions by physical page: written beside pages, and taken up by a cache that has the pages elsewhere.
 #include "padded.hpp"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 #include "layout/tensors.hpp"
 #include "support/fenced_executor.hpp"

@@ -1,7 +1,7 @@
 // What may happen to the bytes of a saved sequence on their way.
 #pragma once
 
-#include <kvmeld/cache/save.hpp>
+#include <kvmeld/save/save.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "layout/tensors.hpp"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 #include <cmath>
 #include <cstddef>

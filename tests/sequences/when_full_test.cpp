@@ -1,5 +1,5 @@
 // append with when_full: a full sequence is compressed first, and nothing else happens to it.
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 
 #include "twins.hpp"
 

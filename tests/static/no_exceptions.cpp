@@ -1,8 +1,8 @@
 // Compiled without exceptions and RTTI: bad calls of every kind. Each has to be refused by a status, or answered with nothing
 // where it returns no status; none may end the program, and afterwards the cache is as it was and works.
 #include <kvmeld/attention/log_degree_by_page.hpp>
-#include <kvmeld/cache/any_cache.hpp>
 #include <kvmeld/calibrate.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing.hpp>

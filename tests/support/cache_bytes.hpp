@@ -1,8 +1,8 @@
 // Rows through a layout's own operations, and everything a cache consists of as bytes: for "bitwise the same".
 #pragma once
 
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,11 +4,11 @@
 #include <kvmeld/apply/compact.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/cache/inspect.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
+#include <kvmeld/rounds/inspect.hpp>
 
 #include <cstdint>
 #include <string>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/call_record.hpp>
 
 #include <cstddef>
 #include <cstdint>

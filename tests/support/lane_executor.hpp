@@ -6,8 +6,8 @@
 #include "thread_pool.hpp"
 
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +55,7 @@ public:
   std::size_t declared = 0;
 };
 
-// The team of kvmeld/core/team.hpp as one lane sees it. The places of calls come from default arguments.
+// The team of kvmeld/exec/team.hpp as one lane sees it. The places of calls come from default arguments.
 class lane_team {
 public:
   lane_team(team_board& board, std::uint32_t lane, std::uint32_t lanes)

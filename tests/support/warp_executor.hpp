@@ -7,10 +7,10 @@
 
 #include <kvmeld/backend/warps/warps.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 
 #include <array>
 #include <cstddef>

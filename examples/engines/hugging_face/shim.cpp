@@ -1,7 +1,7 @@
 // The C functions of shim.h over any_cache. Nothing may throw across them.
 #include "shim.h"
 
-#include <kvmeld/cache/any_cache.hpp>
+#include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 

@@ -6,9 +6,9 @@
 #include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>

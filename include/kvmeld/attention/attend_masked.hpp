@@ -4,8 +4,8 @@
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cmath>
 #include <cstddef>

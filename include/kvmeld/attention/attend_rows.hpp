@@ -5,10 +5,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
 #include <cstddef>

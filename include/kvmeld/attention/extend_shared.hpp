@@ -4,17 +4,17 @@
 
 #include <kvmeld/attention/attend_masked.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
-#include <kvmeld/cache/cache_ref.hpp>
-#include <kvmeld/cache/shared_ref.hpp>
+#include <kvmeld/attention/cache_ref.hpp>
+#include <kvmeld/attention/shared_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/rope.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -1,15 +1,15 @@
 // The bias of a merged cache written out, for attention kernels that take an additive mask.
 #pragma once
 
-#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,15 +1,15 @@
 // The bias of a merged cache by physical page, for attention kernels that know a page and a token of it.
 #pragma once
 
+#include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
-#include <kvmeld/cache/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/page_places.hpp>
 
 #include <cstddef>

@@ -5,11 +5,11 @@
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
-#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/team_sum.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -5,10 +5,10 @@
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
 #include <cstddef>

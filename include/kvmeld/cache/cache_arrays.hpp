@@ -1,15 +1,15 @@
 // The memory of a cache: one block that holds ledger, workspace and the plan's list of sequences.
 #pragma once
 
-#include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/limits.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/rounds/compress.hpp>
 
 #include <cstddef>
 #include <cstdint>

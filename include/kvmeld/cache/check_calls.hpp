@@ -4,20 +4,19 @@
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/limits.hpp>
-#include <kvmeld/cache/part_traits.hpp>
-#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/queries/queries.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/sequences/checks.hpp>
 

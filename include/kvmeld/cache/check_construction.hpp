@@ -1,10 +1,8 @@
 // Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged entries.
 #pragma once
 
-#include <kvmeld/cache/check_policy.hpp>
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/cache/limits.hpp>
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/split.hpp>
@@ -15,6 +13,8 @@
 #include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/policy/check_policy.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstdint>
 #include <limits>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <kvmeld/cache/limits.hpp>
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -11,6 +10,7 @@
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstdint>
 #include <string>

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <kvmeld/cache/check_split.hpp>
-#include <kvmeld/cache/part_traits.hpp>
-#include <kvmeld/cache/shortfall.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>

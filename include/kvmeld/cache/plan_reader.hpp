@@ -1,9 +1,7 @@
 // What can be read of the plan made last, and of what it was made from.
 #pragma once
 
-#include <kvmeld/cache/compress.hpp>
 #include <kvmeld/cache/limits.hpp>
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/plan.hpp>
@@ -11,6 +9,8 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/rounds/compress.hpp>
 
 #include <cstddef>
 #include <cstdint>

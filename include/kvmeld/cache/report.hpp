@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/executor.hpp>
+#include <kvmeld/exec/executor.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -16,7 +16,7 @@ struct no_transfer {};
 
 template <class Executor, class = void> struct transfer_of {
   static_assert(is_immediate<Executor>::value,
-                "kvmeld: Executor is not immediate and has no `transfer` type (core/executor.hpp)");
+                "kvmeld: Executor is not immediate and has no `transfer` type (exec/executor.hpp)");
   using type = no_transfer;
 };
 template <class Executor> struct transfer_of<Executor, std::void_t<typename Executor::transfer>> {

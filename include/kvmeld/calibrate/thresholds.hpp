@@ -7,9 +7,9 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/layout/layout.hpp>

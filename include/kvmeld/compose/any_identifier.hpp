@@ -1,7 +1,6 @@
 // A set identifier with its admission, chosen at run time.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -17,6 +16,7 @@
 #include <kvmeld/identify/none.hpp>
 #include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>
 #include <cstdint>

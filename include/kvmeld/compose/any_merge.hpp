@@ -1,7 +1,6 @@
 // A merge function chosen at run time.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -15,6 +14,7 @@
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
 #include <kvmeld/merge/similarity_weighted.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>
 #include <cstdint>

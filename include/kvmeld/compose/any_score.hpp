@@ -1,11 +1,11 @@
 // A score chosen at run time.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>

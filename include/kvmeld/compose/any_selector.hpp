@@ -1,10 +1,10 @@
 // A selector chosen at run time.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/bands.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>

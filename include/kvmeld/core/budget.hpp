@@ -162,5 +162,18 @@ struct round_schedule {
   }
 };
 
+/// What to do with a track that merging does not bring to its budget.
+enum class shortfall : std::uint8_t {
+  report,        ///< leave it longer; finding::budget_unreached says so
+  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
+};
+
+/// Compress first: the budget that a full sequence shrinks to, and what happens where merging does not reach it. The
+/// default fallback makes sure that room is made.
+struct when_full {
+  budget shrink_to;                              ///< entries that stay; fewer than the capacity
+  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::report alone
+};
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -5,7 +5,6 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/random.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -189,18 +188,6 @@ KVMELD_HD inline float carried_weight(channel_list const& channels, float* const
   return value(channel_tag::accumulated_attention);
 }
 
-/// bias[i] = log degree of slot begin + i. No barrier at the end.
-template <class Team>
-KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
-                         std::uint32_t tokens, float* bias) {
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels(); tuned != nullptr && !ledger.ignore_degree) {
-      return tuned->log_degrees(ledger.degree + ledger.at(where, begin), tokens, bias);
-    }
-  }
-  team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
-}
-
 /// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.
 KVMELD_HD inline random_key draw_key(ledger_ref const& l, track where, slot_t s, std::uint64_t seed) {
   return {seed, l.first_layer + where.layer, l.id[where.sequence], l.first_kv_head + where.kv_head,
@@ -210,18 +197,6 @@ KVMELD_HD inline random_key draw_key(ledger_ref const& l, track where, slot_t s,
 /// Bytes the ledger holds per entry with these channels, members aside.
 constexpr std::size_t ledger_bytes_per_entry(channel_list const& channels) {
   return sizeof(float) + sizeof(position_t) + sizeof(std::uint8_t) + channels.count * sizeof(float);
-}
-
-/// The highest of a track_word over all tracks of a sequence, on every lane. Cooperative.
-template <class Team>
-KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
-                                     std::uint32_t which) {
-  std::uint32_t const heads = l.extent.kv_heads;
-  std::uint32_t highest = 0;
-  team.for_each(l.extent.layers * heads, [&](std::uint32_t i) {
-    highest = max_of(highest, l.word(make_track(l.extent, i / heads, sequence, i % heads), which));
-  });
-  return team.reduce(highest, op_max{});
 }
 
 }  // namespace KVMELD_ABI

@@ -1,4 +1,4 @@
-// Where a guard's phases stand among those of a compression; cache/compress.hpp calls these.
+// Where a guard's phases stand among those of a compression; rounds/compress.hpp calls these.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

@@ -7,15 +7,15 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/guard/probed.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/tiled.hpp>
 #include <kvmeld/merge/sets.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
 #include <cstddef>

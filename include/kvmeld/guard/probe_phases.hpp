@@ -5,9 +5,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/guard/probe_bench.hpp>
 #include <kvmeld/guard/probed.hpp>
 #include <kvmeld/layout/layout.hpp>

@@ -4,8 +4,8 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>

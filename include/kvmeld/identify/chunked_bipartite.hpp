@@ -6,9 +6,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/admit/top_share.hpp>
 #include <kvmeld/identify/listed_places.hpp>

@@ -4,10 +4,10 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/scan_heap.hpp>

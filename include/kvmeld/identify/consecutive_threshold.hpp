@@ -3,10 +3,10 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/admit/exact_budget.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>

@@ -4,10 +4,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>

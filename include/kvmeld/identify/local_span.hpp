@@ -8,9 +8,9 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/random.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

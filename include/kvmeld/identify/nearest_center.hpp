@@ -4,9 +4,9 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/rows.hpp>

@@ -3,8 +3,8 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cmath>

@@ -5,12 +5,12 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/rope.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,8 +4,8 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 
 #include <cstddef>

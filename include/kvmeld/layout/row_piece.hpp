@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/unrolled.hpp>
+#include <kvmeld/exec/unrolled.hpp>
 
 #include <cstdint>
 #include <cstring>

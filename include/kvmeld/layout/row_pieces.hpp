@@ -3,7 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
+#include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_piece.hpp>

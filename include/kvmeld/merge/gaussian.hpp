@@ -6,8 +6,8 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
 #include <cmath>

@@ -3,10 +3,10 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/probes.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/probes.hpp>
+#include <kvmeld/queries/queries.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstddef>

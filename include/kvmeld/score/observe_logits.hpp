@@ -2,10 +2,10 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/queries.hpp>
 #include <kvmeld/score/observe_base.hpp>
 
 #include <cmath>

@@ -5,11 +5,11 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/rope.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/observe_base.hpp>
 
 #include <cmath>

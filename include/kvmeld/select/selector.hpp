@@ -4,11 +4,11 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
-#include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/split.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/select_k.hpp>
+#include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>

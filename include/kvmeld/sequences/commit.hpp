@@ -5,8 +5,8 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 

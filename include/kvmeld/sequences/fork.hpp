@@ -1,14 +1,14 @@
 // One sequence becomes two: the ledger is copied, and rows where the engine does not share or copy them itself.
 #pragma once
 
-#include <kvmeld/cache/fields.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/save/fields.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 

@@ -4,9 +4,9 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +39,18 @@ struct sequence_phase {
   /// True for the one tile that speaks for its sequence.
   KVMELD_HD bool leads(tile const& t) const { return t.where.layer == 0 && t.where.kv_head == 0; }
 };
+
+/// The highest of a track_word over all tracks of a sequence, on every lane. Cooperative.
+template <class Team>
+KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
+                                     std::uint32_t which) {
+  std::uint32_t const heads = l.extent.kv_heads;
+  std::uint32_t highest = 0;
+  team.for_each(l.extent.layers * heads, [&](std::uint32_t i) {
+    highest = max_of(highest, l.word(make_track(l.extent, i / heads, sequence, i % heads), which));
+  });
+  return team.reduce(highest, op_max{});
+}
 
 namespace sequences {
 

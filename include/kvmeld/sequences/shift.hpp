@@ -4,11 +4,11 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/rope.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/queries/rope.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 

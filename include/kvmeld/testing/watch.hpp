@@ -2,14 +2,14 @@
 #pragma once
 
 #include <kvmeld/cache/check_calls.hpp>
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/testing/check_state.hpp>
 #include <kvmeld/testing/layout_options.hpp>
 

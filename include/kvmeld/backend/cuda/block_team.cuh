@@ -1,9 +1,9 @@
-// A block of threads as a team: the device's form of core/team.hpp.
+// A block of threads as a team: the device's form of exec/team.hpp.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -60,7 +60,7 @@ public:
     return atomicAdd(where, x);
   }
 
-  // core/warps.hpp
+  // exec/warps.hpp
   static constexpr bool has_warps = true;  ///< lanes move in warps of 32
   __device__ std::uint32_t ballot(bool yes) const { return __ballot_sync(0xffffffffu, yes); }
   __device__ std::uint32_t shuffle(std::uint32_t x, std::uint32_t from) const {

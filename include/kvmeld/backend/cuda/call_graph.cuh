@@ -2,9 +2,9 @@
 #pragma once
 
 #include <kvmeld/backend/cuda/cuda_executor.cuh>
-#include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/exec/call_record.hpp>
 
 #include <cuda_runtime_api.h>
 

@@ -3,15 +3,15 @@
 
 #include <kvmeld/backend/cuda/block_team.cuh>
 #include <kvmeld/backend/cuda/device_memory.cuh>
-#include <kvmeld/core/call_record.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/staging_ring.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/call_record.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/staging_ring.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 
 #include <cuda_runtime_api.h>
 

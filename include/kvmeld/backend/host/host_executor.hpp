@@ -7,12 +7,12 @@
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -11,11 +11,11 @@
 #include <kvmeld/backend/kokkos/kokkos_transfer.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/staging_ring.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/staging_ring.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <Kokkos_Core.hpp>
 

@@ -1,9 +1,9 @@
-// A member of a Kokkos team as a lane: core/team.hpp on any execution space.
+// A member of a Kokkos team as a lane: exec/team.hpp on any execution space.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <Kokkos_Core.hpp>
 

@@ -5,8 +5,8 @@
 #include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/backend/kokkos/kokkos_team.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <Kokkos_Core.hpp>
 

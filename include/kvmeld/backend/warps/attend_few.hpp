@@ -9,12 +9,12 @@
 #include <kvmeld/backend/warps/warp_softmax.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>

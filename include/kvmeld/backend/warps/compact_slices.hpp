@@ -3,9 +3,9 @@
 
 #include <kvmeld/apply/compact.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 

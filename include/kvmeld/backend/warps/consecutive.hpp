@@ -7,12 +7,12 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/identifier.hpp>

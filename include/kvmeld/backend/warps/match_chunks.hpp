@@ -4,10 +4,10 @@
 #include <kvmeld/backend/warps/matching_side.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/listed_places.hpp>

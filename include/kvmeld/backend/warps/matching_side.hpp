@@ -5,9 +5,9 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/identify/rows.hpp>
 
 #include <cstddef>

@@ -6,15 +6,16 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/probes.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/row_piece.hpp>
+#include <kvmeld/queries/load_bias.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/probes.hpp>
+#include <kvmeld/queries/queries.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/observe_base.hpp>
 

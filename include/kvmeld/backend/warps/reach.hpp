@@ -6,11 +6,11 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>

@@ -5,9 +5,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>

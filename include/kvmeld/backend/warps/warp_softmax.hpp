@@ -7,8 +7,8 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 

@@ -4,11 +4,11 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/unrolled.hpp>
-#include <kvmeld/core/warps.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
+#include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 #include <kvmeld/merge/gaussian.hpp>

@@ -5,10 +5,10 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
-#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/team_sum.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -5,9 +5,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/team.hpp>
-#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/team_sum.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 
 #include <cstddef>

@@ -4,9 +4,9 @@
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 #include <kvmeld/backend/host/tuned/key_selection.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/select_k.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -6,18 +6,8 @@
 #include <kvmeld/apply/merge_ledger.hpp>
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
-#include <kvmeld/cache/check_policy.hpp>
-#include <kvmeld/cache/count_figures.hpp>
-#include <kvmeld/cache/inspect.hpp>
-#include <kvmeld/cache/open_wave.hpp>
-#include <kvmeld/cache/padding.hpp>
-#include <kvmeld/cache/part_traits.hpp>
-#include <kvmeld/cache/share_plans.hpp>
-#include <kvmeld/cache/shortfall.hpp>
-#include <kvmeld/cache/split_budget.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
@@ -26,6 +16,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/exec/executor.hpp>
 #include <kvmeld/guard/launches.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
@@ -34,6 +25,14 @@
 #include <kvmeld/merge/fold_scores.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
+#include <kvmeld/policy/check_policy.hpp>
+#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/rounds/count_figures.hpp>
+#include <kvmeld/rounds/inspect.hpp>
+#include <kvmeld/rounds/open_wave.hpp>
+#include <kvmeld/rounds/padding.hpp>
+#include <kvmeld/rounds/share_plans.hpp>
+#include <kvmeld/rounds/split_budget.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 

@@ -3,9 +3,9 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,22 +2,21 @@
 #pragma once
 
 #include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_and_observe.hpp>
 #include <kvmeld/attention/extend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
+#include <kvmeld/cache/extend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
-#include <kvmeld/cache/when_full.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/figures.hpp>
-#include <kvmeld/core/log_sums.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/probes.hpp>
-#include <kvmeld/core/queries.hpp>
-#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/span.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/probes.hpp>
+#include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/sequences/adopt.hpp>
 #include <kvmeld/sequences/fork.hpp>

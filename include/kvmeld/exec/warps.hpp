@@ -1,12 +1,12 @@
-// Teams made of warps: what tuned forms may ask for beyond core/team.hpp. CUDA blocks have it; the tests' warps are
+// Teams made of warps: what tuned forms may ask for beyond exec/team.hpp. CUDA blocks have it; the tests' warps are
 // threads that multiply as the matrix unit does.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/matrix_format.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,8 +4,8 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,16 +1,16 @@
 // One sequence's ledger as bytes and back. K and V are the engine's: it saves and restores them itself.
 #pragma once
 
-#include <kvmeld/cache/fields.hpp>
-#include <kvmeld/cache/saved_checks.hpp>
-#include <kvmeld/core/byte_stream.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/crc32.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
+#include <kvmeld/save/byte_stream.hpp>
+#include <kvmeld/save/crc32.hpp>
+#include <kvmeld/save/fields.hpp>
+#include <kvmeld/save/saved_checks.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,6 @@
 // What a saved ledger has to agree with: the cache it goes back to, and itself.
 #pragma once
 
-#include <kvmeld/cache/fields.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
@@ -9,6 +8,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/save/fields.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -5,10 +5,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/rope.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cmath>
 #include <cstddef>

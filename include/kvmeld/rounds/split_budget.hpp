@@ -1,17 +1,17 @@
 // Budgets that tracks share: the entries of all tracks of a split compete by score for the sum of their budgets.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/select_k.hpp>
 #include <kvmeld/core/split.hpp>
-#include <kvmeld/core/team.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>

@@ -1,7 +1,6 @@
 // Compile-time and configuration checks of a whole policy: refusals that name the part and what it lacks.
 #pragma once
 
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/guard/launches.hpp>
@@ -14,6 +13,7 @@
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>

@@ -6,10 +6,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/team.hpp>
-#include <kvmeld/core/team_sum.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/team_sum.hpp>
 #include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>

@@ -5,16 +5,16 @@
 #include <kvmeld/attention/extend.hpp>
 #include <kvmeld/attention/kept_logits.hpp>
 #include <kvmeld/attention/split_keys.hpp>
-#include <kvmeld/cache/part_traits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/executor.hpp>
-#include <kvmeld/core/log_sums.hpp>
-#include <kvmeld/core/probes.hpp>
-#include <kvmeld/core/queries.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/probes.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -86,7 +86,7 @@ template <class Team> KVMELD_HD lane_range contiguous_range(Team const& team, st
   return {static_cast<std::uint32_t>(n * lane / lanes), static_cast<std::uint32_t>(n * (lane + 1) / lanes)};
 }
 
-/// Teams made of warps (core/warps.hpp): 32 lanes that move together.
+/// Teams made of warps (exec/warps.hpp): 32 lanes that move together.
 constexpr std::uint32_t warp_size = 32;
 /// Whether the lanes of a team move in warps.
 template <class Team, class = void> struct has_warps : std::false_type {};

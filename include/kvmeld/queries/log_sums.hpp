@@ -4,7 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/queries.hpp>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstdint>
 #include <type_traits>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/team.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>

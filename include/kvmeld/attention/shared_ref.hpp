@@ -1,7 +1,7 @@
 // What attention needs to see of a cache whose entries are shared: directions, and members with their norms.
 #pragma once
 
-#include <kvmeld/cache/cache_ref.hpp>
+#include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
