@@ -6,8 +6,8 @@
 #include <iostream>
 
 struct pair_neighbours {
-  static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
-                        needs_keys = false;
+  static constexpr bool repeats = false, meets_budget = false, needs_score = false;
+  static constexpr bool makes_sets = true, needs_keys = false;
   template <class Team>
   void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
     kvmeld::track_state& track = wave.state[item];
