@@ -315,11 +315,15 @@ TEST_CASE("latent values are merged once, with the keys") {
                             kvmeld::rows_by_token(from_values.data(), 1, 4, 16));
   for (std::size_t i = 0; i < q.size() && i < from_values.size(); ++i)
     CHECK(from_latent[i] == doctest::Approx(from_values[i]).epsilon(1e-5));
-  auto const refused = refusal_of([&] {
-    kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::cam::over_h2o(),
-                         kvmeld::kv{mine, kvmeld::latent(mine, 16)}, sizes};
-  });
-  check_text(refused, {"latent", "merges values otherwise than keys", "same weights"});
+  auto const refuses = [&](auto const& policy) {
+    sizes.members = 40;
+    auto const refused = refusal_of([&] {
+      kvmeld::merged_cache{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16)}, sizes};
+    });
+    check_text(refused, {"latent", "merges values otherwise than keys", "same weights"});
+  };
+  refuses(kvmeld::preset::cam::over_h2o());  // spreads values
+  refuses(kvmeld::preset::ems::shared());    // keeps norms of keys
 }
 
 #if __has_include(<cuda/std/mdspan>)

@@ -56,7 +56,8 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
   kvmeld::track const spoilt = kvmeld::make_track(extent, 1, 2, 3);
   support::put_row(memory.tensors().keys, spoilt, 20,
                    std::vector<float>(12, kvmeld::bits_float(0x7f800000u)));
-  auto waved = cache_for(waved_memory, policy, scoped(scope, 5));
+  // By itself a wave holds one scope here; this one holds all of them.
+  auto waved = cache_for(waved_memory, policy, scoped(scope, extent.tracks()));
   for (std::uint32_t q : {0u, 2u}) {
     waved.resume(q, cache.save(q));
     copy_rows(cache, q, waved, q);
