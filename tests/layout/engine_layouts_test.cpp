@@ -318,7 +318,8 @@ TEST_CASE("latent values are merged once, with the keys") {
   auto const refuses = [&](auto const& policy) {
     sizes.members = 40;
     auto const refused = refusal_of([&] {
-      kvmeld::merged_cache{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16)}, sizes};
+      kvmeld::merged_cache{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16)},
+                           sizes};
     });
     check_text(refused, {"latent", "merges values otherwise than keys", "same weights"});
   };

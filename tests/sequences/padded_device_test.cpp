@@ -154,6 +154,14 @@ template <class Policy> void live(char const* name, Policy const& policy, kvmeld
   CHECK(x.far.findings(0) == x.near.findings(0));
 }
 
+// The first rows of one track become shared after it was padded. The host cannot ask the layout; phases do.
+struct shared_later : layout {
+  static constexpr bool always_writable = false;
+  std::uint32_t const* shared;
+  shared_later(layout const& rows, std::uint32_t const* n) : layout(rows), shared(n) {}
+  bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.index != 0 || s >= *shared; }
+};
+
 }  // namespace
 
 TEST_CASE("the host knows the lengths of a device's padded tracks, whatever they hold, for every preset") {
@@ -187,6 +195,41 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   x.both([](auto& c) { c.compress({0}, budget::entries(70)); });
   CHECK(x.far.length_bound(0) == x.near.longest(0));
   x.check();
+}
+
+TEST_CASE("empty slots before rows that became shared stay where they are") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(8);
+  memory.fill_sequence(d, 0, 0, 90, support::texture::walk);
+  std::uint32_t shared = 0;
+  auto const x = memory.tensors();
+  kvmeld::kv const rows{shared_later(x.keys, &shared), shared_later(x.values, &shared)};
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
+  kvmeld::merged_cache far{support::fenced_executor(), policy, rows, padded({extent})};
+  far.open(0, 60);
+  std::vector<std::uint32_t> table(extent.tracks(), 30);
+  table[0] = 20;
+  far.compress({0}, budget::per_track(table.data()));
+  memory.fill_sequence(d, 0, 30, 10, support::texture::walk);
+  far.append({0}, {10});
+  far.commit({0}, {10});
+  shared = 40;
+  auto before = memory;
+  table.assign(extent.tracks(), 40);  // the others stay as they are
+  table[0] = 25;
+  far.compress({0}, budget::per_track(table.data()));
+  far.report_lengths(0);
+  kvmeld::merged_cache seen{kvmeld::host_executor(1), policy, rows, padded({extent})};
+  seen.resume(0, far.save(0));
+  kvmeld::track const t = kvmeld::make_track(extent, 0, 0, 0);
+  std::vector<kvmeld::slot_t> expected;
+  for (kvmeld::slot_t s = 0; s < 40; ++s) {
+    if (s < 20 || s >= 30) expected.push_back(s);
+    CHECK(support::get_row(x.keys, t, s) == support::get_row(before.tensors().keys, t, s));
+  }
+  CHECK(held_slots(seen, t) == expected);
+  CHECK((far.findings(0) & kvmeld::finding::budget_unreached) != 0);
+  CHECK(held_slots(seen, kvmeld::make_track(extent, 1, 0, 1)).size() == 40);
 }
 
 }  // namespace padded_device_cases
