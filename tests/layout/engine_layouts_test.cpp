@@ -315,10 +315,10 @@ TEST_CASE("latent values are merged once, with the keys") {
                             kvmeld::rows_by_token(from_values.data(), 1, 4, 16));
   for (std::size_t i = 0; i < q.size() && i < from_values.size(); ++i)
     CHECK(from_latent[i] == doctest::Approx(from_values[i]).epsilon(1e-5));
-  auto const refuses = [&](auto const& policy) {
+  auto const refuses = [&](auto const& other) {
     sizes.members = 40;
     auto const refused = refusal_of([&] {
-      kvmeld::merged_cache{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16)},
+      kvmeld::merged_cache{kvmeld::host_executor(1), other, kvmeld::kv{mine, kvmeld::latent(mine, 16)},
                            sizes};
     });
     check_text(refused, {"latent", "merges values otherwise than keys", "same weights"});
