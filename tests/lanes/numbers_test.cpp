@@ -38,7 +38,6 @@ std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
   kvmeld::limits sizes;
   sizes.extent = memory.extent;
   sizes.wave_tracks = memory.extent.kv_heads;
-  sizes.budgets_over = allowed.among();
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? n : 0;
   kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
   cache.open(0, n);
@@ -88,9 +87,6 @@ TEST_CASE("matching among rows that are no numbers is the same on every team") {
     std::uint32_t const n = chunk == 600 ? 590 : 150;
     double const poisoned = shares[chunk % 3];
     same_everywhere("chelsea", p, n, poisoned, kvmeld::budget::entries(n / 2), chunk, chunk >= 32);
-    if (chunk == 64)
-      same_everywhere("chelsea over layers", p, n, 0.1,
-                      kvmeld::budget::entries(n / 2).over(kvmeld::split::layer), chunk);
   }
 }
 
@@ -100,8 +96,6 @@ TEST_CASE("sets among rows that are no numbers are the same on every team") {
     auto const exact =
         kvmeld::preset::kvmerger::for_budget(kvmeld::quantity::entries(5), kvmeld::quantity::entries(8));
     same_everywhere("kvmerger", exact, 170, poisoned, kvmeld::budget::entries(60), 3);
-    same_everywhere("kvmerger over layers", exact, 170, poisoned,
-                    kvmeld::budget::entries(70).over(kvmeld::split::layer), 4);
     auto gaps = exact;
     gaps.identify.break_at_gap = true;
     same_everywhere("kvmerger with gaps", gaps, 130, poisoned, kvmeld::budget::entries(60), 5);
