@@ -108,7 +108,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   if (!s.wants(name, x.of()) && !attends) return;
   x.restore();
   cache_of<T, Policy> const original = filled(s, x, policy);
-  cache_of<T, Policy> cache = original;
+  cache_of<T, Policy> cache = original.clone(x.rows());
   if (attends) measure_attention(s, x, "attend/unmerged", cache);
   std::array<std::uint32_t, 1> const slots{0};
   double const row_bytes = double{head_dim} * sizeof(T);
@@ -116,7 +116,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
       name, x.of(),
       [&] {
         x.restore();
-        cache = original;
+        cache = original.clone(x.rows());
         cache.executor().restart_meter();
       },
       [&] { cache.compress(slots, kvmeld::budget::entries(budget)); },
@@ -159,14 +159,14 @@ void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Polic
   if (x.of().n != 4096 || !s.wants(name, x.of())) return;
   x.restore();
   cache_of<T, Policy> const original = filled(s, x, policy);
-  cache_of<T, Policy> cache = original;
+  cache_of<T, Policy> cache = original.clone(x.rows());
   std::array<std::uint32_t, 1> const slots{0};
   std::uint32_t const budget = x.of().n - interval;
   s.measure(
       name, x.of(),
       [&] {
         x.restore();
-        cache = original;
+        cache = original.clone(x.rows());
         // As at any time but the first: what is new are the last tokens.
         std::fill_n(cache.ledger().flags, x.extent().slots(), looked_at);
         for (std::uint32_t head = 0; head < heads_of(x.of().n); ++head)

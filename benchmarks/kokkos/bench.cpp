@@ -28,12 +28,12 @@ measured compress(Executor const& executor, tensors<T>& x, Policy const& policy)
   kvmeld::merged_cache original{executor, policy, x.rows(), kvmeld::limits{x.extent()}};
   original.open(0, x.of().n);
   fill_scores(original.ledger());
-  auto cache = original;
+  auto cache = original.clone(x.rows());
   double const seconds = median_seconds(
       0.5,
       [&] {
         x.restore();
-        cache = original;
+        cache = original.clone(x.rows());
       },
       [&] { cache.compress({0}, kvmeld::budget::ratio(kept_share)); });
   return {seconds, cache.longest(0)};
