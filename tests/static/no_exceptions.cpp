@@ -310,20 +310,6 @@ void calibration_refuses() {
   expect(entries_of({}, 10).empty(), "entries_of nothing");
 }
 
-void tools_refuse() {
-  tensors t;
-  cache_type cache{host_executor{}, preset::h2o::halves(), t.rows(), sizes_with_plan()};
-  accepted(cache.open(0, 60), "open");
-  testing::saved_plan plan;
-  for (char const* text : {"", "x", "kvmeld", "end\n", "kvmeld plan 1\nend\n"}) {
-    std::istringstream in(text);
-    expect(!testing::read_plan(in, plan).empty(), std::string("reading the plan ") + text);
-  }
-  plan = {};
-  expect(!testing::load_plan(plan, cache).empty(), "loading no plan");
-  expect(cache.longest(0) == 60, "the cache is as it was");
-}
-
 }  // namespace
 
 int main() {
@@ -336,8 +322,6 @@ int main() {
   any_cache_refuses();
   std::printf("calibration\n");
   calibration_refuses();
-  std::printf("tools\n");
-  tools_refuse();
   std::printf("%d of %d checks failed\n", failures, checks);
   return failures == 0 ? 0 : 1;
 }

@@ -13,6 +13,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -38,61 +40,6 @@ struct byte_lattice {
 
 namespace detail {
 
-/// Whether a sum of stride * x, each x in a range of its own, can lie in an interval. Exact for sums that 62 bits hold; where
-/// it would take too many steps the answer is no.
-class sum_search {
-public:
-  void add(std::int64_t stride, std::int64_t low, std::int64_t high) {
-    if (stride == 0) return;
-    if (stride < 0) {
-      stride = -stride;
-      std::swap(low, high);
-      low = -low;
-      high = -high;
-    }
-    std::size_t i = 0;  // the largest stride comes first
-    while (i < count_ && terms_[i].stride > stride) ++i;
-    if (i == count_ || terms_[i].stride != stride) {
-      for (std::size_t j = count_++; j > i; --j) terms_[j] = terms_[j - 1];
-      terms_[i] = {stride, 0, 0};
-    }
-    terms_[i].low += low;
-    terms_[i].high += high;
-  }
-  bool reaches(std::int64_t least, std::int64_t most) {
-    steps_ = 0;
-    return search(0, least, most);
-  }
-
-private:
-  struct term {
-    std::int64_t stride, low, high;
-  };
-  static constexpr std::uint32_t most_steps = 1u << 15;
-
-  /// Whether terms from number `i` on reach [least, most].
-  bool search(std::size_t i, std::int64_t least, std::int64_t most) {
-    if (i == count_) return least <= 0 && most >= 0;
-    std::int64_t low = 0, high = 0;  // what later terms reach
-    for (std::size_t j = i + 1; j < count_; ++j) {
-      low += terms_[j].stride * terms_[j].low;
-      high += terms_[j].stride * terms_[j].high;
-    }
-    term const t = terms_[i];
-    std::int64_t const end = std::min(t.high, floor_div(most - low, t.stride));
-    for (std::int64_t x = std::max(t.low, -floor_div(high - least, t.stride)); x <= end; ++x) {
-      if (++steps_ > most_steps) return false;
-      if (search(i + 1, least - t.stride * x, most - t.stride * x)) return true;
-    }
-    return false;
-  }
-  static std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
-  std::array<term, 12> terms_{};  // those of two tensors
-  std::size_t count_ = 0;
-  std::uint32_t steps_ = 0;
-};
-
 template <class Layout, class = void> struct has_groups : std::false_type {};
 template <class Layout>
 struct has_groups<Layout, std::void_t<decltype(std::declval<Layout const&>().groups()),
@@ -110,13 +57,48 @@ struct has_pool<Layout, std::void_t<decltype(std::declval<Layout const&>().pages
                                     decltype(std::declval<Layout const&>().pages().table)>> : std::true_type {
 };
 
+/// All strides positive, the longest first: the same bytes.
+inline byte_lattice in_order(byte_lattice x) {
+  for (std::size_t i = 0; i < x.count; ++i) {
+    byte_lattice::direction& d = x.directions[i];
+    if (d.stride >= 0) continue;
+    d.stride = -d.stride;
+    x.base -= static_cast<std::uintptr_t>(d.stride * (d.count - 1));
+  }
+  std::sort(x.directions.begin(), x.directions.begin() + static_cast<std::ptrdiff_t>(x.count),
+            [](auto const& a, auto const& b) { return a.stride > b.stride; });
+  return x;
+}
+
+/// Whether the address lies within an element of `x`, which is in order.
+inline bool holds(byte_lattice const& x, std::uintptr_t address) {
+  if (address < x.base) return false;
+  auto left = static_cast<std::int64_t>(address - x.base);
+  for (std::size_t i = 0; i < x.count; ++i) {
+    byte_lattice::direction const& d = x.directions[i];
+    if (d.stride != 0) left -= d.stride * std::min(left / d.stride, d.count - 1);
+  }
+  return left < x.element;
+}
+
+/// Whether the first element of `y`, or the last of its first row, of its first rows ... begins within an element of `x`.
+inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
+  std::uintptr_t at = y.base;
+  bool found = holds(x, at);
+  for (std::size_t i = y.count; i-- > 0 && !found;) {
+    at += static_cast<std::uintptr_t>(y.directions[i].stride * (y.directions[i].count - 1));
+    found = holds(x, at);
+  }
+  return found;
+}
+
 }  // namespace detail
 
 /// Of strided and transposed tensors (their first `slots` slots), pages by table, and what wraps them: groups of channels,
 /// rings, codes.
 template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice out;
-  // A stride that no tensor has stays too large to be searched, in 64 bits: reaches_too_far sees it.
+  // A stride that no tensor has stays one, and within 64 bits: reaches_too_far sees it.
   auto const in_bytes = [&](std::int64_t stride) {
     constexpr std::int64_t far = 2 * largest::tensor_bytes;
     std::int64_t const most = far / out.element;
@@ -173,33 +155,34 @@ inline bool reaches_too_far(byte_lattice const& x) {
   return bytes > static_cast<std::uint64_t>(largest::tensor_bytes);
 }
 
-/// Whether two elements of a tensor share bytes (of pages: within one page).
+/// Whether two directions of a tensor meet: some steps along the one lead where other steps along the other lead. What only
+/// three directions together do is not seen.
 inline bool folds_onto_itself(byte_lattice const& x) {
-  if (reaches_too_far(x)) return false;
-  for (std::size_t i = 0; x.known && i < x.count; ++i) {
-    // Two elements that differ in direction i and in later ones only.
-    detail::sum_search search;
-    search.add(x.directions[i].stride, 1, x.directions[i].count - 1);
-    for (std::size_t j = i + 1; j < x.count; ++j)
-      search.add(x.directions[j].stride, 1 - x.directions[j].count, x.directions[j].count - 1);
-    if (search.reaches(1 - x.element, x.element - 1)) return true;
+  if (!x.known || reaches_too_far(x)) return false;
+  for (std::size_t i = 0; i < x.count; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      byte_lattice::direction const &a = x.directions[i], &b = x.directions[j];
+      if (a.stride == 0 || b.stride == 0) return true;
+      if (i == j) continue;
+      // a.stride * steps of a == b.stride * steps of b, in the fewest steps
+      std::int64_t const common = std::gcd(a.stride, b.stride);
+      if (std::abs(b.stride / common) < a.count && std::abs(a.stride / common) < b.count) return true;
+    }
   }
   return false;
 }
 
-/// Whether an element of one shares bytes with an element of the other. Interleaved tensors of one allocation do not.
+/// Whether an element of one shares bytes with an element of the other, looked at from the corners of both. Overlaps of
+/// tensors whose strides are not nested may stay unseen. Interleaved tensors of one allocation do not overlap.
 inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
   if (!x.known || !y.known || x.pages != y.pages || reaches_too_far(x) || reaches_too_far(y)) return false;
-  detail::sum_search search;
-  for (std::size_t i = 0; i < x.count; ++i) search.add(x.directions[i].stride, 0, x.directions[i].count - 1);
-  for (std::size_t i = 0; i < y.count; ++i) search.add(y.directions[i].stride, 1 - y.directions[i].count, 0);
-  auto const apart = static_cast<std::int64_t>(y.base - x.base);
-  return search.reaches(apart - (x.element - 1), apart + (y.element - 1));
+  byte_lattice const a = detail::in_order(x), b = detail::in_order(y);
+  return detail::holds_a_corner(a, b) || detail::holds_a_corner(b, a);
 }
 
 /// Why two of the first `slots` slots of all tracks would be one; empty if they would not. Not seen: pages that two rows of a
 /// table use (validate_pages does), pages by pointer, relocatable layouts, those per layer and an engine's own, scales of
-/// quantised rows, and strides so intricate that looking would take long.
+/// quantised rows, and what only three directions together do.
 template <class Layout>
 std::string folding_problem(char const* name, Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice const lattice = lattice_of(x, s, slots);

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,23 @@ template <class T, class Entry, class Index>
 std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
                                 std::vector<char> const& used) {
   page_strides const& st = rows.strides();
-  sum_search within;
   std::int64_t const tokens = min_of(rows.page_size(), rows.capacity()), channels = rows.channels();
-  within.add(st.token, 1 - tokens, tokens - 1);
-  within.add(st.channel, 1 - channels, channels - 1);
+  // Whether two elements of one page lie so far from each other.
+  auto const within = [&](std::int64_t distance) {
+    for (std::int64_t x = 1 - tokens; x < tokens; ++x) {
+      std::int64_t const left = distance - x * st.token;
+      if (left == 0 || (st.channel != 0 && left % st.channel == 0 && std::abs(left / st.channel) < channels))
+        return true;
+    }
+    return false;
+  };
   auto const reach = static_cast<std::int64_t>(magnitude_of(st.token)) * (tokens - 1) +
                      static_cast<std::int64_t>(magnitude_of(st.channel)) * (channels - 1);
   auto const apart = static_cast<std::int64_t>(magnitude_of(st.page));
   std::int64_t const neighbours =
       apart == 0 ? 0 : min_of<std::int64_t>(reach / apart, static_cast<std::int64_t>(used.size()) - 1);
   for (std::int64_t d = 1; d <= neighbours; ++d) {
-    if (!within.reaches(d * apart, d * apart)) continue;
+    if (!within(d * apart)) continue;
     auto const further = static_cast<std::size_t>(d);
     for (std::size_t p = 0; p + further < used.size(); ++p) {
       if (used[p] == 0 || used[p + further] == 0) continue;
