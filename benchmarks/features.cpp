@@ -23,12 +23,12 @@ using cache_of =
 /// Compressions to a fifth by one policy, `prepare(cache)` first; ones that do not get there are timed all the same.
 template <class Policy, class Prepare>
 void run(session& s, tensors<element>& x, std::string const& preset, std::string const& feature,
-         Policy const& policy, kvmeld::split among, bool figures, Prepare prepare) {
+         Policy const& policy, kvmeld::budget_scope among, bool figures, Prepare prepare) {
   std::string const name = "feature/" + preset + "/" + feature, plain = "feature/" + preset + "/plain";
   if (!s.wants(name, x.of())) return;
-  kvmeld::limits sizes{x.extent()};
+  kvmeld::cache_options sizes{x.extent()};
   sizes.budgets_over = among;
-  sizes.figures = figures;
+  sizes.stats = figures;
   x.restore();
   cache_of<Policy> original(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
   original.open(0, x.of().n);
@@ -55,10 +55,10 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
 template <class Policy>
 void run_unguarded(session& s, tensors<element>& x, std::string const& preset, Policy const& policy) {
   auto const nothing = [](auto&) {};
-  run(s, x, preset, "plain", policy, kvmeld::split::head, false, nothing);
+  run(s, x, preset, "plain", policy, kvmeld::budget_scope::head, false, nothing);
   if (kvmeld::stays_by_score(policy))
-    run(s, x, preset, "budget_over_layer", policy, kvmeld::split::layer, false, nothing);
-  run(s, x, preset, "figures", policy, kvmeld::split::head, true, nothing);
+    run(s, x, preset, "budget_over_layer", policy, kvmeld::budget_scope::layer, false, nothing);
+  run(s, x, preset, "figures", policy, kvmeld::budget_scope::head, true, nothing);
 }
 
 /// Queries as long as keys, and their log-sum-exps over the cache.
@@ -77,7 +77,7 @@ struct probing {
     std::vector<float> out(query.size());
     kvmeld::head_rows<element const> const rows =
         kvmeld::rows_by_token<element const>(query.data(), probes, heads, head_dim);
-    kvmeld::attention::extend(cache.executor(), {}, {0, 0, probes}, rows, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), {0, 0, probes}, rows, cache.ref(),
                               kvmeld::rows_by_token(out.data(), probes, heads, head_dim),
                               kvmeld::rows_by_token(lse.data(), probes, heads, 1));
     return {rows,       kvmeld::rows_by_token<float const>(lse.data(), probes, heads, 1), 0, 0, probes,
@@ -97,7 +97,7 @@ void run_features(session& s, tensors<element>& x) {
   probing probe;
   kvmeld::guard::probe_set<element> found;
   kvmeld::guard::probed<element> guard{0.25f};
-  run(s, x, "chelsea", "probed", preset::chelsea::guarded(guard, chelsea), kvmeld::split::head, false,
+  run(s, x, "chelsea", "probed", preset::chelsea::guarded(guard, chelsea), kvmeld::budget_scope::head, false,
       [&](auto& cache) {
         if (found.count == 0) found = probe.of(cache);
         guard.probes = found;

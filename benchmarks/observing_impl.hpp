@@ -4,8 +4,8 @@
 #include "session.hpp"
 #include "tensors.hpp"
 
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/cache/extend_and_observe.hpp>
+#include <kvmeld/attention/attend.hpp>
+#include <kvmeld/cache/attend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/queries/log_sums.hpp>
@@ -37,7 +37,7 @@ public:
         query_(std::size_t{queries} * heads_ * head_dim),
         out_(query_.size()),
         lse_(std::size_t{queries} * heads_),
-        cache_(kvmeld::host_executor(s.threads()), kvmeld::preset::h2o::halves(), x.rows(), {x.extent()}) {
+        cache_(kvmeld::host_executor(s.threads()), kvmeld::preset::h2o::defaults(), x.rows(), {x.extent()}) {
     std::uint32_t state = 7;
     for (float& q : query_) q = noise(state);
     cache_.open(0, x.of().n);
@@ -58,13 +58,12 @@ public:
   }
 
   void attend() {
-    kvmeld::attention::extend(cache_.executor(), {}, {0, 0, queries_}, rows(), cache_.ref(), outputs(),
-                              sums());
+    kvmeld::attention::attend(cache_.executor(), {0, 0, queries_}, rows(), cache_.ref(), outputs(), sums());
   }
-  void observe(kvmeld::probe_rows probes) { cache_.observe({0, 0, queries_}, rows(), sums(), {}, probes); }
+  void observe(kvmeld::query_sample probes) { cache_.observe({0, 0, queries_}, rows(), sums(), {}, probes); }
   void attend_and_observe() {
     room_.resize(kvmeld::attention::observed_floats(x_.extent(), 1, queries_));
-    kvmeld::attention::extend_and_observe(cache_, {}, {0, 0, queries_}, rows(), outputs(), room_, sums());
+    kvmeld::attention::attend_and_observe(cache_, {0, 0, queries_}, rows(), outputs(), room_, sums());
   }
 
 private:

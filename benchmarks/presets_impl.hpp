@@ -29,33 +29,33 @@ public:
 
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
-    most_scratch_ = std::max(most_scratch_, phase.scratch_bytes(1));
+    max_scratch_ = std::max(max_scratch_, phase.scratch_bytes(1));
     ++launches_;
     auto const begin = std::chrono::steady_clock::now();
     kvmeld::host_executor::run(phase, extent, items, source);
     if (!is_proposal<Phase>::value) return;
     proposing_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
-  std::size_t most_scratch() const { return most_scratch_; }
+  std::size_t max_scratch() const { return max_scratch_; }
   double proposing() const { return proposing_; }
   std::size_t launches() const { return launches_; }
   void restart_meter() {
-    most_scratch_ = 0;
+    max_scratch_ = 0;
     launches_ = 0;
     proposing_ = 0.0;
   }
 
 private:
   double proposing_ = 0.0;
-  std::size_t most_scratch_ = 0;
+  std::size_t max_scratch_ = 0;
   std::size_t launches_ = 0;
 };
 
 template <class T, class Policy>
 using cache_of = kvmeld::merged_cache<metering_executor, Policy, kvmeld::strided<T>, kvmeld::strided<T>>;
 
-template <class Policy> kvmeld::limits sizes_for(kvmeld::shape const& extent) {
-  kvmeld::limits sizes{extent};
+template <class Policy> kvmeld::cache_options sizes_for(kvmeld::shape const& extent) {
+  kvmeld::cache_options sizes{extent};
   if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = 3 * extent.capacity;
   return sizes;
 }
@@ -87,7 +87,7 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
   s.measure(
       name, x.of(), [] {},
       [&] {
-        kvmeld::attention::extend(cache.executor(), {}, {0, sequences, queries},
+        kvmeld::attention::attend(cache.executor(), {0, sequences, queries},
                                   kvmeld::rows_by_token<float const>(query.data(), 1, heads, head_dim),
                                   cache.ref(), kvmeld::rows_by_token(out.data(), 1, heads, head_dim));
       },
@@ -134,8 +134,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
     throw std::runtime_error(name + " left " + std::to_string(cache.longest(0)) + " of " +
                              std::to_string(x.of().n) + " entries, which is not its budget.");
   }
-  s.remember(
-      {"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().most_scratch())});
+  s.remember({"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().max_scratch())});
   // The default wave is two tracks per worker; the one launch behind all waves counts with each.
   std::uint32_t const waves = kvmeld::ceil_div(heads_of(x.of().n), cache.sizes().wave_tracks);
   s.remember({"launches per wave, " + preset + ", " + std::to_string(x.of().n) + " entries", "",
@@ -146,8 +145,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   if (!attends) return;
   cache.executor().restart_meter();
   measure_attention(s, x, "attend/merged", cache);
-  s.remember({"scratch per worker, attention::extend", "bytes",
-              static_cast<double>(cache.executor().most_scratch())});
+  s.remember({"scratch per worker, attention::attend", "bytes",
+              static_cast<double>(cache.executor().max_scratch())});
 }
 
 /// While generating, compressed every `interval` tokens: the time of one compression, against the attention of as many
@@ -190,11 +189,11 @@ void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Polic
 
 template <class T> void run_presets(session& s, tensors<T>& x) {
   run_preset(s, x, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks());
-  run_preset(s, x, "h2o", kvmeld::preset::h2o::halves());
+  run_preset(s, x, "h2o", kvmeld::preset::h2o::defaults());
   run_preset(s, x, "snapkv", kvmeld::preset::snapkv::with_window());
   run_preset(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
   constexpr std::uint32_t fixed = 768;  // at every length
-  run_preset(s, x, "d2o", kvmeld::preset::d2o::halves(), false, fixed);
+  run_preset(s, x, "d2o", kvmeld::preset::d2o::defaults(), false, fixed);
   run_preset(s, x, "cam", kvmeld::preset::cam::over_streaming_llm());
   run_preset(s, x, "keepkv", kvmeld::preset::keepkv::for_budget());
   run_preset(s, x, "ems", kvmeld::preset::ems::shared(), false, fixed);

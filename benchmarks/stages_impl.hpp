@@ -368,7 +368,7 @@ void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const
 template <class T> void run_stages(session& s, tensors<T>& x) {
   run_observation(s, x);
   run_observing(s, x);
-  run_policy_stages(s, x, "h2o", kvmeld::preset::h2o::halves());
+  run_policy_stages(s, x, "h2o", kvmeld::preset::h2o::defaults());
   run_policy_stages(s, x, "chelsea", kvmeld::preset::chelsea::llama3());
   run_policy_stages(s, x, "kvmerger", kvmeld::preset::kvmerger::for_budget());
 }

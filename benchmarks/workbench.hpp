@@ -83,14 +83,14 @@ public:
     for (std::uint32_t item = 0; item < wave_.tracks; ++item) {
       kvmeld::track_state const& s = wave_.state[item];
       c.entries += s.length;
-      c.candidates += s.field;
+      c.candidates += s.live_count;
       c.removed += s.merged;
       for (std::uint32_t slot = 0; slot < s.length; ++slot) {
         std::uint32_t const members = kvmeld::members_of(wave_, item, slot).count;
         c.sets += members > 1 ? 1 : 0;
         c.members += members > 1 ? members : 0;
         std::size_t const i = wave_.plan.at(item, slot);
-        bool const kept = wave_.plan.what[i] == kvmeld::fate::keep;
+        bool const kept = wave_.plan.fates[i] == kvmeld::fate::keep;
         c.moved += kept && wave_.plan.new_slot[i] != slot ? 1 : 0;
         c.emptied += kept ? 0 : 1;
       }

@@ -3,7 +3,7 @@
 #   cmake -DNVCC=nvcc -DARCHITECTURES=90,121 -DSTANDARD=17 -DINCLUDE=include -DSOURCE=tests/cuda/kernels.cu -DOBJECT=kernels.o \
 #         -P cmake/check_kernels.cmake
 # PTX is that of the first architecture; host code is not what this looks at.
-set(most_spilled 512) # bytes per thread of a generic kernel
+set(max_spilled 512) # bytes per thread of a generic kernel
 string(REPLACE "," ";" architectures "${ARCHITECTURES}")
 list(GET architectures 0 oldest)
 list(TRANSFORM architectures REPLACE "(.+)" "-gencode=arch=compute_${oldest},code=sm_\\1")
@@ -37,7 +37,7 @@ foreach(report IN LISTS reports)
   if(bytes GREATER worst)
     set(worst ${bytes})
   endif()
-  if(report MATCHES "tuned" OR bytes GREATER most_spilled)
+  if(report MATCHES "tuned" OR bytes GREATER max_spilled)
     message(FATAL_ERROR "sm_${ARCHITECTURES}: ${report}")
   endif()
 endforeach()

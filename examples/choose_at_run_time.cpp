@@ -27,8 +27,8 @@ int main(int argc, char** argv) {
   }
   examples::engine_tensors engine;
   try {
-    any_cache cache(
-        merged_cache{host_executor{}, policy, kv{engine.keys(), engine.values()}, limits{engine.extent}});
+    any_cache cache(merged_cache{host_executor{}, policy, kv{engine.keys(), engine.values()},
+                                 cache_options{engine.extent}});
     std::cout << cache.name() << "\n";
     cache.open(0, 1000);
     if (cache.needs_attention()) {  // an engine would pass its queries; here every entry is looked at alike

@@ -8,9 +8,9 @@
 
 int main() {
   using namespace kvmeld;
-  examples::engine_tensors engine({1, 3, 2, 2, 64, 64, 600});  // three sequence slots
+  examples::engine_tensors engine({1, 3, 2, 2, 64, 64, 600});  // three sequences
   merged_cache cache{host_executor{}, preset::chelsea::llama3(), kv{engine.keys(), engine.values()},
-                     limits{engine.extent}};
+                     cache_options{engine.extent}};
   auto const tell = [&](char const* what, std::uint32_t slot) {
     std::cout << what << ": " << cache.tokens(slot) << " tokens, " << cache.longest(slot)
               << " entries per head\n";

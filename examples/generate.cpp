@@ -36,7 +36,7 @@ int main() {
   examples::engine_tensors engine({1, 1, 2, 2, 64, 64, 600});
   shape const& extent = engine.extent;
   merged_cache cache{host_executor{1}, preset::chelsea::llama3(), kv{engine.keys(), engine.values()},
-                     limits{extent}};
+                     cache_options{extent}};
   cache.open(0, 500);
   std::uint32_t const heads = extent.query_heads(), d = extent.key_dim;
   std::vector<float> q(heads * d), out(heads * d), bias(extent.kv_heads * extent.capacity);
@@ -56,13 +56,13 @@ int main() {
     cache.commit({0}, {1});
 
     for (std::uint32_t i = 0; i < q.size(); ++i) q[i] = 2 * uniform01({3, 0, 0, token, i}) - 1;
-    attention::extend(cache.executor(), {}, {0, 0, 1}, rows_by_token(q.data(), 1, heads, d), cache.ref(),
+    attention::attend(cache.executor(), {0, 0, 1}, rows_by_token(q.data(), 1, heads, d), cache.ref(),
                       rows_by_token(out.data(), 1, heads, d));
 
     attention::write_log_degree(cache.executor(), cache.ref(), 0, {0},
                                 rows_by_head(bias.data(), 1, extent.kv_heads, extent.capacity));
     for (std::uint32_t head = 0; head < heads; ++head) {
-      track const t = cache.ref().where(0, 0, head / extent.group);
+      track const t = cache.ref().where(0, 0, head / extent.queries_per_kv_head);
       std::vector<float> const own = own_attention(engine, t, cache.ref().length(t), q.data() + head * d,
                                                    bias.data() + t.kv_head * extent.capacity);
       for (std::uint32_t c = 0; c < d; ++c)

@@ -135,7 +135,8 @@ private:
 // Compresses 1,000 tokens on an executor and returns the entries left per head; K and V are the engine's.
 template <class Executor> std::uint32_t shrink(Executor executor, examples::engine_tensors& engine) {
   kvmeld::merged_cache cache{executor, kvmeld::preset::chelsea::llama3(),
-                             kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{engine.extent}};
+                             kvmeld::kv{engine.keys(), engine.values()},
+                             kvmeld::cache_options{engine.extent}};
   cache.open(0, 1000);
   cache.compress({0}, kvmeld::budget::ratio(0.2));
   return cache.longest(0);

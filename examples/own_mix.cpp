@@ -12,7 +12,7 @@ int main() {
   policy mix{score::local{32},
              select::top{quantity::entries(4), quantity::entries(32), quantity::of_budget(0.5)},
              identify::chunked_bipartite<admit::exact_budget>{64}, merge::score_weighted{}};
-  limits sizes{engine.extent};
+  cache_options sizes{engine.extent};
   sizes.whole_plan = true;  // memory for a plan that can be looked at
   merged_cache cache{host_executor{}, mix, kv{engine.keys(), engine.values()}, sizes};
   cache.open(0, 1000);
@@ -22,7 +22,7 @@ int main() {
   std::vector<float> q(n * heads * d), out(q.size()), lse(n * heads);
   for (std::uint32_t i = 0; i < q.size(); ++i) q[i] = 2 * uniform01({3, 0, 0, 0, i}) - 1;
   for (std::uint32_t layer = 0; layer < engine.extent.layers; ++layer) {
-    attention::extend(cache.executor(), {}, {layer, 0, n}, rows_by_token(q.data(), n, heads, d), cache.ref(),
+    attention::attend(cache.executor(), {layer, 0, n}, rows_by_token(q.data(), n, heads, d), cache.ref(),
                       rows_by_token(out.data(), n, heads, d), rows_by_token(lse.data(), n, heads, 1));
     float const* const seen = lse.data();
     cache.observe({layer, 0, n}, rows_by_token(q.data(), n, heads, d), rows_by_token(seen, n, heads, 1));

@@ -11,10 +11,10 @@ struct pair_neighbours {
   template <class Team>
   void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
     kvmeld::track_state& track = wave.state[item];
-    std::uint32_t const pairs = track.field / 2;  // entries of the live-slot list, two by two
+    std::uint32_t const pairs = track.live_count / 2;  // entries of the live-slot list, two by two
     team.for_each(pairs, [&](std::uint32_t i) {
-      kvmeld::slot_t const* const pair = wave.field + wave.at(item, 2 * i);
-      wave.step.what[wave.step.at(item, pair[1])] = kvmeld::fate::merge;
+      kvmeld::slot_t const* const pair = wave.live + wave.at(item, 2 * i);
+      wave.step.fates[wave.step.at(item, pair[1])] = kvmeld::fate::merge;
       wave.step.target[wave.step.at(item, pair[1])] = pair[0];
     });
     if (team.lane() == 0) track.merged += pairs;
@@ -26,7 +26,7 @@ int main() {
   kvmeld::policy mine{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, pair_neighbours{},
                       kvmeld::merge::degree_weighted{}};
   kvmeld::merged_cache cache{kvmeld::host_executor{}, mine, kvmeld::kv{engine.keys(), engine.values()},
-                             kvmeld::limits{engine.extent}};
+                             kvmeld::cache_options{engine.extent}};
   cache.open(0, 1000);
   cache.compress({0}, kvmeld::budget::ratio(0.6));
   std::cout << "entries left: " << cache.length(0, 0, 0) << " (80 kept whole, 920 paired)\n";

@@ -8,8 +8,8 @@ int main() {
 
   auto policy = kvmeld::preset::chelsea::llama3();
   kvmeld::merged_cache cache{kvmeld::host_executor{}, policy, kvmeld::kv{engine.keys(), engine.values()},
-                             kvmeld::limits{engine.extent}};
-  cache.open(0, 1000);                              // sequence slot 0 has 1,000 tokens in K and V
+                             kvmeld::cache_options{engine.extent}};
+  cache.open(0, 1000);                              // sequence 0 has 1,000 tokens in K and V
   cache.compress({0}, kvmeld::budget::ratio(0.2));  // every layer and head, in place
 
   auto ref = cache.ref();  // what your attention kernel reads: lengths and degrees

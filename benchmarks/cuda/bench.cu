@@ -45,7 +45,7 @@ template <class T, class Policy>
 void run_preset(char const* name, tensors<T>& x, Policy const& policy, double bandwidth,
                 std::uint32_t few = 0) {
   kvmeld::shape const s = x.extent;
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   sizes.zero_emptied = few == 0;
   std::uint32_t const share = few != 0 ? few : kvmeld::floor_share(kept_share, s.capacity);
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
@@ -70,7 +70,7 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
       },
       [&] { cache.compress({0}, kvmeld::budget::entries(budget)); });
   launches = cache.executor().launches() - launches;
-  cache.report_lengths(0);
+  cache.sync_lengths(0);
   if (cache.executor().error() != cudaSuccess || cache.longest(0) != budget) {
     return print_row(name, s, message_of(cache.executor().error(), cache.longest(0), budget));
   }
@@ -92,7 +92,7 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
             9, [] {},
             [&] {
               for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
-                kvmeld::attention::extend(cache.executor(), {}, {layer, 0, 1}, queries, cache.ref(), outputs,
+                kvmeld::attention::attend(cache.executor(), {layer, 0, 1}, queries, cache.ref(), outputs, {},
                                           {}, {parts, {memory.data(), floats}});
               }
             }) /
@@ -108,8 +108,8 @@ template <class T> void run_all(std::uint32_t n, std::uint32_t d, double bandwid
   tensors<T> x(s);
   if (!x.there()) return print_row("-", s, "too little memory");
   run_preset("streaming_llm", x, kvmeld::preset::streaming_llm::with_sinks(), bandwidth);
-  run_preset("h2o", x, kvmeld::preset::h2o::halves(), bandwidth);
-  run_preset("h2o to 4,096", x, kvmeld::preset::h2o::halves(), bandwidth, 4096);
+  run_preset("h2o", x, kvmeld::preset::h2o::defaults(), bandwidth);
+  run_preset("h2o to 4,096", x, kvmeld::preset::h2o::defaults(), bandwidth, 4096);
   run_preset("kvmerger", x, kvmeld::preset::kvmerger::for_budget(), bandwidth);
   run_preset("chelsea", x, kvmeld::preset::chelsea::llama3(), bandwidth);
   run_preset("ems", x, kvmeld::preset::ems::shared(), bandwidth);

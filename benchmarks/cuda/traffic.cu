@@ -56,7 +56,7 @@ template <class Policy>
 void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
   if (wanted != nullptr && std::strcmp(wanted, name) != 0) return;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   sizes.zero_emptied = kept != 0;
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   std::uint32_t const share = kept == 0 ? kvmeld::min_of(few, n / 4) : kvmeld::floor_share(kept, n),
@@ -82,7 +82,7 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   print_all(std::string(name) + ", " + std::to_string(n) + " to " + std::to_string(budget), least, all);
   if (kept == 0)
     std::printf("| %.1f bytes moved an entry of the budget |\n", all.moved / (1.0 * heads * budget));
-  cache.report_lengths(0);
+  cache.sync_lengths(0);
   if (cache.longest(0) != budget) std::printf("| %u entries are left |\n", cache.longest(0));
 
   if constexpr (!decltype(cache)::shares) {
@@ -92,10 +92,10 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
     device_array<element> q(s.query_heads() * channels), out(s.query_heads() * channels);
     fill(q.data(), s.query_heads() * channels, 4u);
     emulator::take_figures();
-    kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
+    kvmeld::attention::attend(cache.executor(), {0, 0, 1},
                               kvmeld::rows_by_token<element const>(q.data(), 1, s.query_heads(), channels),
                               cache.ref(), kvmeld::rows_by_token(out.data(), 1, s.query_heads(), channels),
-                              {}, {parts, {memory.data(), floats}});
+                              {}, {}, {parts, {memory.data(), floats}});
     double const read = double{heads} * budget * (2 * channels * sizeof(element) + 4);
     sums const step = print_kernels(read);
     print_all(std::string("attend after ") + name, read, step);
@@ -113,11 +113,11 @@ int main(int count, char** arguments) {
               heads, channels);
   std::printf("| kernel | launches | moved | asked | instructions |\n|---|---|---|---|---|\n");
   run("streaming_llm", wanted, kvmeld::preset::streaming_llm::with_sinks(), n, kept_share);
-  run("h2o", wanted, kvmeld::preset::h2o::halves(), n, kept_share);
+  run("h2o", wanted, kvmeld::preset::h2o::defaults(), n, kept_share);
   run("kvmerger", wanted, kvmeld::preset::kvmerger::for_budget(), n, kept_share);
   run("chelsea", wanted, kvmeld::preset::chelsea::llama3(), n, kept_share);
   run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
-  run("h2o_to_few", wanted, kvmeld::preset::h2o::halves(), n, 0);
+  run("h2o_to_few", wanted, kvmeld::preset::h2o::defaults(), n, 0);
   run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
   return 0;
 }

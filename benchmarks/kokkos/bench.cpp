@@ -25,7 +25,7 @@ struct measured {
 template <class Executor, class T, class Policy>
 measured compress(Executor const& executor, tensors<T>& x, Policy const& policy) {
   x.restore();
-  kvmeld::merged_cache original{executor, policy, x.rows(), kvmeld::limits{x.extent()}};
+  kvmeld::merged_cache original{executor, policy, x.rows(), kvmeld::cache_options{x.extent()}};
   original.open(0, x.of().n);
   fill_scores(original.ledger());
   auto cache = original.clone(x.rows());
@@ -41,7 +41,7 @@ measured compress(Executor const& executor, tensors<T>& x, Policy const& policy)
 
 template <class Executor, class T> measured attend(Executor const& executor, tensors<T>& x) {
   kvmeld::merged_cache cache{executor, kvmeld::preset::streaming_llm::with_sinks(), x.rows(),
-                             kvmeld::limits{x.extent()}};
+                             kvmeld::cache_options{x.extent()}};
   cache.open(0, x.of().n);
   std::uint32_t const heads = x.extent().query_heads();
   std::vector<float> q(std::size_t{heads} * head_dim), out(q.size()), lse(heads);
@@ -50,7 +50,7 @@ template <class Executor, class T> measured attend(Executor const& executor, ten
   double const seconds = median_seconds(
       0.5, [] {},
       [&] {
-        kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
+        kvmeld::attention::attend(cache.executor(), {0, 0, 1},
                                   kvmeld::rows_by_token<float const>(q.data(), 1, heads, head_dim),
                                   cache.ref(), kvmeld::rows_by_token(out.data(), 1, heads, head_dim),
                                   kvmeld::rows_by_token(lse.data(), 1, heads, 1));

@@ -43,14 +43,14 @@ struct options {
 };
 
 constexpr int text_tokens = 65;
-constexpr int least_entries = 40;  // what the presets pin at most, and some
+constexpr int min_entries = 40;  // what the presets pin at most, and some
 
 void check(options const& o) {
   auto const refuse = [](std::string const& text) { throw tiny_llama::option_error(text + "."); };
   for (double s : o.shares) {
-    if (!(s < 1) || s * o.context < least_entries) {
+    if (!(s < 1) || s * o.context < min_entries) {
       refuse(kvmeld::message("a number of --shares is ", s, "; it must be below 1 and keep at least ",
-                             least_entries, " of the ", o.context, " entries of --context"));
+                             min_entries, " of the ", o.context, " entries of --context"));
     }
   }
   for (double r : o.ratios) {

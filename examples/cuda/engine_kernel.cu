@@ -47,7 +47,7 @@ int main() {
   kvmeld::shape const extent{1, 1, 8, 1, 128, 128, 2048};
   examples::engine_tensors<__nv_bfloat16> engine(extent);
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), kvmeld::preset::chelsea::llama3(),
-                             kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{extent}};
+                             kvmeld::kv{engine.keys(), engine.values()}, kvmeld::cache_options{extent}};
   std::size_t const floats = extent.query_heads() * extent.key_dim;
   std::vector<float> host(floats, 0.1f), first(floats), merged(floats), ours(floats);
   float *query = nullptr, *out = nullptr;
@@ -64,8 +64,8 @@ int main() {
   run(first);
   cache.compress({0}, kvmeld::budget::ratio(0.5));
   run(merged);
-  kvmeld::attention::extend(
-      cache.executor(), {}, {0, 0, 1},
+  kvmeld::attention::attend(
+      cache.executor(), {0, 0, 1},
       kvmeld::rows_by_token<float const>(query, 1, extent.query_heads(), extent.key_dim), cache.ref(),
       kvmeld::rows_by_token(out, 1, extent.query_heads(), extent.value_dim));
   cudaMemcpy(ours.data(), out, floats * sizeof(float), cudaMemcpyDeviceToHost);

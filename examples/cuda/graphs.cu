@@ -16,7 +16,7 @@ int main(int count, char** arguments) {
   int status = 0;
   {
     kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::streaming_llm::with_sinks(),
-                               kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{extent}};
+                               kvmeld::kv{engine.keys(), engine.values()}, kvmeld::cache_options{extent}};
     kvmeld::call_graph<kvmeld::cuda_executor<>> decode(cache.executor()), shrink(cache.executor());
     std::vector<std::uint32_t> running{0, 1, 2, 3}, one(4, 1);
     for (std::uint32_t slot : running) cache.open(slot, 200 + 50 * slot);
@@ -47,7 +47,7 @@ int main(int count, char** arguments) {
       shrink.replay(compress);
       ++compressions;
     }
-    cache.report_lengths(0);
+    cache.sync_lengths(0);
     std::cout << tokens << " tokens by one graph, " << compressions
               << " compressions by another: sequence 0 has seen " << cache.tokens(0) << " tokens and holds "
               << cache.longest(0) << " entries\n";

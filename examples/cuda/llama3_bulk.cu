@@ -56,7 +56,7 @@ int main(int count, char** arguments) {
   float all = 0.0f;
   // Groups of layers one after another in the same memory: 8.6 GB of K and V pass through 1.1.
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy, kvmeld::kv{engine.keys(), engine.values()},
-                             kvmeld::limits{extent}};
+                             kvmeld::cache_options{extent}};
   cudaStream_t const stream = cache.executor().stream();
   std::cout << std::fixed << std::setprecision(2);
   for (std::uint32_t first = 0; first < layers; first += group) {
@@ -68,7 +68,7 @@ int main(int count, char** arguments) {
     all += ms;
     std::cout << "\rlayers " << first << "-" << first + group - 1 << " of " << layers << ": " << ms << " ms, "
               << cache.executor().launches() - launched << " launches " << std::flush;
-    cache.report_lengths(0);
+    cache.sync_lengths(0);
     if (cache.executor().error() != cudaSuccess || cache.longest(0) != tokens / 5) {
       std::cout << "\n"
                 << cudaGetErrorString(cache.executor().error()) << ", " << cache.longest(0) << " entries\n";

@@ -13,11 +13,12 @@ int main(int count, char** arguments) {
 
   auto policy = kvmeld::preset::chelsea::llama3();
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), policy,
-                             kvmeld::kv{engine.keys(), engine.values()}, kvmeld::limits{engine.extent}};
-  cache.open(0, tokens);                            // sequence slot 0 has that many tokens in K and V
+                             kvmeld::kv{engine.keys(), engine.values()},
+                             kvmeld::cache_options{engine.extent}};
+  cache.open(0, tokens);                            // sequence 0 has that many tokens in K and V
   cache.compress({0}, kvmeld::budget::ratio(0.2));  // every layer and head: enqueued on the stream
 
-  cache.report_lengths(0);  // waits, for this line's sake; request_report and poll_report do not
+  cache.sync_lengths(0);  // waits, for this line's sake; request_lengths and poll_lengths do not
   std::cout << "entries left: " << cache.longest(0) << ", after " << cache.rounds(0) << " rounds and "
             << cache.executor().launches() << " launches\n";
   return cache.executor().error() == cudaSuccess && cache.longest(0) == tokens / 5 ? 0 : 1;

@@ -22,8 +22,8 @@ struct tally {
   recall_result after, inside;
   std::uint64_t bytes = 0;
   int contexts = 0;
-  kvmeld::figures_sum live;  ///< of every context's tracks, after compression
-  bool scored = false;       ///< the policy ranks by attention
+  kvmeld::stats_sum live;  ///< of every context's tracks, after compression
+  bool scored = false;     ///< the policy ranks by attention
 };
 
 /// Asks an engine whose cache has its final form everything that is asked after compression.

@@ -65,10 +65,10 @@ inline composed composition(tiny_llama::options const& o) {
 /// The policy of every method but "ems", which shares entries, and "chelsea_probed", which is guarded: they have types of their own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
-  if (method == "h2o") return composed_of(preset::h2o::halves());
-  if (method == "scissorhands") return composed_of(preset::scissorhands::halves());
+  if (method == "h2o") return composed_of(preset::h2o::defaults());
+  if (method == "scissorhands") return composed_of(preset::scissorhands::defaults());
   if (method == "snapkv") return composed_of(preset::snapkv::with_window());
-  if (method == "d2o") return composed_of(preset::d2o::halves());
+  if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());
   if (method == "recommended") return composed_of(preset::recommended::for_budget());
@@ -100,9 +100,9 @@ inline tiny_llama::reading reading_of(std::string const& method, tiny_llama::opt
   r.ignore_degree = method == "chelsea_flat";
   with_policy(method, o, [&](auto const& policy) {
     if (!kvmeld::stays_by_score(policy)) return;
-    r.budgets = o.split == "layer"   ? kvmeld::split::layer
-                : o.split == "group" ? kvmeld::split::group
-                                     : kvmeld::split::head;
+    r.budgets = o.split == "layer"   ? kvmeld::budget_scope::layer
+                : o.split == "group" ? kvmeld::budget_scope::all_layers
+                                     : kvmeld::budget_scope::head;
   });
   return r;
 }

@@ -32,7 +32,7 @@ struct conversation_options {
 };
 
 /// One byte of the answer.
-inline int most_likely(std::vector<float> const& logits) {
+inline int max_likely(std::vector<float> const& logits) {
   return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
@@ -72,7 +72,7 @@ std::string converse(Reader& r, conversation_options const& o, std::string const
     for (char const c : n.question) logits = r.read(static_cast<unsigned char>(c));
     std::string answer;
     for (std::size_t i = 0; i < n.answer.size(); ++i) {
-      int const next = most_likely(logits);
+      int const next = max_likely(logits);
       answer += static_cast<char>(next);
       right += next == static_cast<unsigned char>(n.answer[i]) ? 1 : 0;
       ++digits;

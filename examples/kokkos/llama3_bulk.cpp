@@ -62,7 +62,7 @@ int main(int count, char** arguments) {
   // Groups of layers one after another in the same memory.
   kvmeld::merged_cache cache{kvmeld::kokkos_executor<>{}, kvmeld::preset::chelsea::llama3(),
                              kvmeld::kv{kvmeld::from_view(keys), kvmeld::from_view(values)},
-                             kvmeld::limits{extent}};
+                             kvmeld::cache_options{extent}};
   Kokkos::Timer watch;
   double all = 0;
   for (std::uint32_t first = 0; first < layers; first += group) {
@@ -76,7 +76,7 @@ int main(int count, char** arguments) {
     all += ms;
     std::cout << "\rlayers " << first << "-" << first + group - 1 << " of " << layers << ": " << ms << " ms "
               << std::flush;
-    cache.report_lengths(0);
+    cache.sync_lengths(0);
     if (cache.longest(0) != tokens / 5) {
       std::cout << "\n" << cache.longest(0) << " entries are left, " << tokens / 5 << " were to be\n";
       return 1;

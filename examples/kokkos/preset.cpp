@@ -13,11 +13,11 @@ int main(int count, char** arguments) {
   auto policy = kvmeld::preset::chelsea::llama3();
   kvmeld::merged_cache cache{kvmeld::kokkos_executor<>{}, policy,
                              kvmeld::kv{kvmeld::from_view(keys), kvmeld::from_view(values)},
-                             kvmeld::limits{extent}};
-  cache.open(0, 1000);                              // sequence slot 0 has 1,000 tokens in K and V
+                             kvmeld::cache_options{extent}};
+  cache.open(0, 1000);                              // sequence 0 has 1,000 tokens in K and V
   cache.compress({0}, kvmeld::budget::ratio(0.2));  // every layer and head, in place
 
-  cache.report_lengths(0);  // waits where the space is a device
+  cache.sync_lengths(0);  // waits where the space is a device
   std::cout << "entries left: " << cache.longest(0) << ", on " << Kokkos::DefaultExecutionSpace::name()
             << "\n";
   return cache.longest(0) == 200 ? 0 : 1;

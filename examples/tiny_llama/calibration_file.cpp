@@ -17,7 +17,7 @@ using ordered = nlohmann::ordered_json;
 
 constexpr int version = 1;
 constexpr char const* version_name = "kvmeld_calibration";
-constexpr std::uint64_t most_bytes = 16u << 20;
+constexpr std::uint64_t max_bytes = 16u << 20;
 
 /// Fields of one object of the file; every refusal names the field.
 class reader {
@@ -84,7 +84,7 @@ std::string to_json(calibration const& c) {
   out["model"] = c.model;
   out["layers"] = c.of.layers;
   out["kv_heads"] = c.of.kv_heads;
-  out["group"] = c.of.group;
+  out["group"] = c.of.queries_per_kv_head;
   out["key_dim"] = c.of.key_dim;
   out["value_dim"] = c.of.value_dim;
   out["tokens"] = c.tokens;
@@ -137,14 +137,15 @@ calibration parse_calibration(std::string const& path, std::string const& text) 
       curves.push_back({head.numbers("share"), head.numbers("cost")});
     }
   }
-  kvmeld::shape const own{c.of.layers, 1, c.of.kv_heads, c.of.group, c.of.key_dim, c.of.value_dim, 1};
+  kvmeld::shape const own{c.of.layers,    1, c.of.kv_heads, c.of.queries_per_kv_head, c.of.key_dim,
+                          c.of.value_dim, 1};
   if (std::string const problem = calibration_problem(c, own); !problem.empty())
     throw model_error(path, problem);
   return c;
 }
 
 calibration load_calibration(std::string const& path) {
-  return parse_calibration(path, read_file(path, most_bytes));
+  return parse_calibration(path, read_file(path, max_bytes));
 }
 
 void save_calibration(calibration const& c, std::string const& path) { write_file(path, to_json(c)); }

@@ -25,8 +25,8 @@ struct prompt_state {
 
 /// What an engine's attention can do with a cache.
 struct reading {
-  bool ignore_degree = false;                   ///< it has no bias to add: merged entries count as one token
-  kvmeld::split budgets = kvmeld::split::head;  ///< whose entries a budget counts together
+  bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
+  kvmeld::budget_scope budgets = kvmeld::budget_scope::head;  ///< whose entries a budget counts together
 };
 
 /// The cache of one sequence.
@@ -111,9 +111,9 @@ public:
   }
 
   /// What the cache holds and what its compressions did, over all layers and heads.
-  kvmeld::figures_sum figures() {
-    cache_.request_figures({0});  // the host's are there at once
-    return cache_.figures(0);
+  kvmeld::stats_sum figures() {
+    cache_.request_stats({0});  // the host's are there at once
+    return cache_.stats(0);
   }
 
   auto const& cache() const { return cache_; }
@@ -127,9 +127,9 @@ private:
   using layout = kvmeld::strided<kvmeld::half>;
 
   /// Policies that share entries keep members: at most every token of the capacity.
-  static kvmeld::limits limits_of(kvmeld::shape const& extent, reading how) {
-    kvmeld::limits sizes{extent};
-    sizes.figures = true;
+  static kvmeld::cache_options limits_of(kvmeld::shape const& extent, reading how) {
+    kvmeld::cache_options sizes{extent};
+    sizes.stats = true;
     sizes.budgets_over = how.budgets;
     if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
     sizes.ignore_degree = how.ignore_degree;
@@ -198,9 +198,9 @@ private:
               float* out) {
     std::uint32_t const heads = extent_.query_heads(), d = extent_.value_dim;
     lse_.resize(std::size_t{n} * heads);
-    kvmeld::attention::extend(cache_.executor(), p, {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
+    kvmeld::attention::attend(cache_.executor(), {layer, 0, n}, kvmeld::rows_by_token(q, n, heads, d),
                               cache_.ref(), kvmeld::rows_by_token(out, n, heads, d),
-                              kvmeld::rows_by_token(lse_.data(), n, heads, 1));
+                              kvmeld::rows_by_token(lse_.data(), n, heads, 1), p);
   }
 
   void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {

@@ -9,7 +9,7 @@
 namespace tiny_llama {
 namespace {
 
-constexpr int least_gap = 16;  // text between two needles, so that recall is not copying of a list
+constexpr int min_gap = 16;  // text between two needles, so that recall is not copying of a list
 
 std::string sentence(needle const& fact) { return fact.question + fact.answer + ".\n"; }
 
@@ -21,9 +21,9 @@ void check(std::string_view held_out, needle_request const& request) {
     refuse("needles is " + std::to_string(request.needles) + "; 0 to " + std::to_string(most) +
            " are allowed");
   }
-  if (request.context < least_context(request.needles)) {
+  if (request.context < min_context(request.needles)) {
     refuse("context is " + std::to_string(request.context) + "; " + std::to_string(request.needles) +
-           " needles need at least " + std::to_string(least_context(request.needles)) + " bytes");
+           " needles need at least " + std::to_string(min_context(request.needles)) + " bytes");
   }
   if (request.continuation < 0) {
     refuse("continuation is " + std::to_string(request.continuation) + "; 0 or more bytes are allowed");
@@ -57,13 +57,13 @@ std::string needle_question(std::string_view name) {
   return "\nThe secret number of " + std::string(name) + " is ";
 }
 
-int least_context(int needles) {
+int min_context(int needles) {
   std::size_t longest = 0;
   for (auto const name : needle_names) {
     longest = std::max(longest, name.size());
   }
   auto const fact = static_cast<int>(needle_question("").size() + longest + 5 + 2);
-  return needle_free_end + least_gap + needles * (fact + least_gap);
+  return needle_free_end + min_gap + needles * (fact + min_gap);
 }
 
 needle_task make_needle_task(std::string_view held_out, needle_request const& request) {
@@ -89,8 +89,8 @@ needle_task make_needle_task(std::string_view held_out, needle_request const& re
   std::size_t const count = task.needles.size();
   std::size_t at = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    std::size_t const first = std::max(room * i / count, i == 0 ? 0 : at + least_gap);
-    std::size_t const last = room * (i + 1) / count - (i + 1 < count ? least_gap / 2 : 0);
+    std::size_t const first = std::max(room * i / count, i == 0 ? 0 : at + min_gap);
+    std::size_t const last = room * (i + 1) / count - (i + 1 < count ? min_gap / 2 : 0);
     std::size_t const place =
         first >= last ? first : first + static_cast<std::size_t>(random.below(last - first));
     std::size_t const line_end = body.find('\n', place);

@@ -42,7 +42,7 @@ struct needle_request {
 inline constexpr int needle_free_end = 48;  ///< so that no needle is merely the most recent text
 
 /// The shortest context that can hold so many needles.
-int least_context(int needles);
+int min_context(int needles);
 
 /// Equal requests on equal text give equal tasks, on every machine.
 /// Throws std::invalid_argument if the request does not fit itself or the text.

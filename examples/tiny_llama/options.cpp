@@ -46,7 +46,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
   o.methods = parse_methods("all");
   bool composes = false;
   bool lists = false;
-  auto const most_needles = static_cast<int>(needle_names.size());
+  auto const max_needles = static_cast<int>(needle_names.size());
 
   command_line line("Runs a small language model with its KV cache compressed by several methods and "
                     "compares what is left.");
@@ -75,9 +75,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, none [global]");
-  part("--select", &options::select, "its selector: top, sinks_and_recents, bands [top]");
+  part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
-       "its identifier, with :admission where there are several: zero_class, local_span, "
+       "its identifier, with :admission where there are several: evict_rest, local_span, "
        "consecutive_threshold, "
        "chunked_bipartite, nearest_center, ... [chunked_bipartite]");
   part("--merge", &options::merge,
@@ -93,7 +93,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--contexts", "N", "contexts to average over [12]",
       [&](auto const& v) { o.contexts = small_number("--contexts", v, 1, 10000); });
   add("--needles", "N", "planted numbers per context [4]",
-      [&](auto const& v) { o.needles = small_number("--needles", v, 0, most_needles); });
+      [&](auto const& v) { o.needles = small_number("--needles", v, 0, max_needles); });
   add("--seed", "N", "seed of the contexts [1]", [&](auto const& v) { o.seed = seed_number("--seed", v); });
   add("--json", "FILE", "write the figures as JSON", [&](auto const& v) { o.json = some_path("--json", v); });
   add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) { o.chart = some_path("--chart", v); });
@@ -120,9 +120,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   if (composes && std::find(o.methods.begin(), o.methods.end(), "composed") == o.methods.end()) {
     o.methods.emplace_back("composed");
   }
-  if (o.context < least_context(o.needles)) {
+  if (o.context < min_context(o.needles)) {
     refuse_option("--context", std::to_string(o.context),
-                  "at least " + std::to_string(least_context(o.needles)) + " with --needles " +
+                  "at least " + std::to_string(min_context(o.needles)) + " with --needles " +
                       std::to_string(o.needles));
   }
   return result;

@@ -1,13 +1,13 @@
 // kvmeld: merge KV-cache entries in place, on an engine's own tensors. Host-safe umbrella; no CUDA header behind it.
 #pragma once
 
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_shared.hpp>
+#include <kvmeld/attention/attend.hpp>
+#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/attention/log_degree_by_page.hpp>
 #include <kvmeld/attention/output_error.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
-#include <kvmeld/cache/extend_and_observe.hpp>
+#include <kvmeld/cache/attend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/random.hpp>

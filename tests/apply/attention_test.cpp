@@ -30,11 +30,11 @@ template <class Cache> attended attend(Cache& cache, std::vector<float> const& q
   std::uint32_t const listed[] = {0}, counts[] = {count};
   kvmeld::attention_params all;
   all.causal = false;
-  kvmeld::attention::extend(cache.executor(), all, kvmeld::query_batch{0, {listed, 1}, {counts, 1}},
+  kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{0, {listed, 1}, {counts, 1}},
                             kvmeld::rows_by_token(queries.data(), count, s.query_heads(), s.key_dim),
                             cache.ref(),
                             kvmeld::rows_by_token(a.out.data(), count, s.query_heads(), s.value_dim),
-                            kvmeld::rows_by_head(a.lse.data(), count, s.query_heads(), 1));
+                            kvmeld::rows_by_head(a.lse.data(), count, s.query_heads(), 1), all);
   return a;
 }
 

@@ -40,12 +40,12 @@ inline auto policy() {
 
 // A plan's arrays as they could be stored and read back; old_length comes with planning.
 struct dump {
-  std::vector<kvmeld::fate> what;
+  std::vector<kvmeld::fate> fates;
   std::vector<std::uint32_t> target, span;
   std::vector<float> key_weight, value_weight, degree_weight;
 
   dump(kvmeld::plan_ref const& p, std::uint32_t item, std::uint32_t n)
-      : what(at(p.what, p, item, n)),
+      : fates(at(p.fates, p, item, n)),
         target(at(p.target, p, item, n)),
         span(at(p.span, p, item, n)),
         key_weight(at(p.key_weight, p, item, n)),
@@ -53,9 +53,9 @@ struct dump {
         degree_weight(at(p.degree_weight, p, item, n)) {}
 
   void restore(kvmeld::plan_ref const& p, std::uint32_t item) const {
-    for (std::uint32_t s = 0; s < what.size(); ++s) {
+    for (std::uint32_t s = 0; s < fates.size(); ++s) {
       std::size_t const i = p.at(item, s);
-      p.what[i] = what[s];
+      p.fates[i] = fates[s];
       p.target[i] = target[s];
       p.span[i] = span[s];
       p.key_weight[i] = key_weight[s];
@@ -69,14 +69,15 @@ struct dump {
   static void renumber(kvmeld::plan_ref const& p, std::uint32_t item) {
     std::uint32_t kept = 0;
     for (std::uint32_t s = 0; s < p.old_length[item]; ++s) {
-      if (p.what[p.at(item, s)] == kvmeld::fate::keep) p.new_slot[p.at(item, s)] = kept++;
+      if (p.fates[p.at(item, s)] == kvmeld::fate::keep) p.new_slot[p.at(item, s)] = kept++;
     }
     p.new_length[item] = kept;
   }
 
   reference::linear_plan in_reference() const {
     reference::linear_plan out;
-    for (std::uint32_t s = 0; s < what.size(); ++s) out.what.push_back(static_cast<reference::fate>(what[s]));
+    for (std::uint32_t s = 0; s < fates.size(); ++s)
+      out.fates.push_back(static_cast<reference::fate>(fates[s]));
     out.target.assign(target.begin(), target.end());
     out.span.assign(span.begin(), span.end());
     out.key_weight.assign(key_weight.begin(), key_weight.end());
@@ -96,7 +97,7 @@ private:
 inline void send(kvmeld::plan_ref const& p, std::uint32_t item, std::uint32_t s, kvmeld::fate how,
                  std::uint32_t target, float key, float value, float degree, std::uint32_t span = 0) {
   std::size_t const i = p.at(item, s);
-  p.what[i] = how;
+  p.fates[i] = how;
   p.target[i] = target;
   p.span[i] = span;
   p.key_weight[i] = key;

@@ -66,12 +66,12 @@ void check_channels(kvmeld::ledger_ref const& l, kvmeld::track t, dump const& pl
                     std::vector<std::vector<float>> const& before) {
   auto const linear = plan.in_reference();
   std::uint32_t place = 0;
-  for (std::size_t p = 0; p < plan.what.size(); ++p) {
-    if (plan.what[p] != fate::keep) continue;
+  for (std::size_t p = 0; p < plan.fates.size(); ++p) {
+    if (plan.fates[p] != fate::keep) continue;
     std::size_t const at = l.at(t, place++);
     auto set = reference::set_of(linear, p);
     bool const shared = std::any_of(set.begin(), set.end(),
-                                    [&](std::size_t i) { return linear.what[i] == reference::fate::share; });
+                                    [&](std::size_t i) { return linear.fates[i] == reference::fate::share; });
     if (shared) set = {p};  // its members keep their own
     double sum = 0, weighted = 0;
     float largest = before[1][set.front()];
@@ -148,15 +148,15 @@ template <class T> void compare_random(dice& d) {
     expected.after = applied.after;
     expected.near_rounding = applied.near_rounding;
     for (std::size_t i = 0; i < n; ++i) {
-      bool const stays = plans[item].what[i] == fate::keep;
+      bool const stays = plans[item].fates[i] == fate::keep;
       expected.target.push_back(stays ? static_cast<int>(i) : -1);
     }
     // `difference` takes entries of one member as untouched: owners and receivers are counted twice.
     auto const linear = plans[item].in_reference();
     for (std::size_t i = 0; i < n; ++i) {
-      std::size_t const reach = linear.what[i] == reference::fate::spread ? linear.span[i] : 1;
+      std::size_t const reach = linear.fates[i] == reference::fate::spread ? linear.span[i] : 1;
       for (std::size_t k = 0; k < reach; ++k) {
-        if (linear.what[i] != reference::fate::keep && linear.what[i] != reference::fate::drop)
+        if (linear.fates[i] != reference::fate::keep && linear.fates[i] != reference::fate::drop)
           expected.target.push_back(static_cast<int>(linear.target[i] + k));
       }
     }
@@ -235,7 +235,7 @@ TEST_CASE("printing runs of drops, several tracks and nothing to do") {
   cache.open(0, 6);
   cache.plan({0}, kvmeld::budget::entries(6));
   for (std::uint32_t s : {0u, 2u, 3u, 5u})
-    cache.current_plan().what[cache.current_plan().at(1, s)] = fate::drop;
+    cache.current_plan().fates[cache.current_plan().at(1, s)] = fate::drop;
   dump::renumber(cache.current_plan(), 1);
   std::ostringstream text;
   cache.print_plan(text);
@@ -263,7 +263,7 @@ TEST_CASE("both loop orders give the same bits: rows first for strided, tokens f
     kvmeld::kv const turned{
         kvmeld::transposed<kvmeld::half>(columnwise.keys.data(), "LSHCT", s, s.key_dim),
         kvmeld::transposed<kvmeld::half>(columnwise.values.data(), "LSHCT", s, s.value_dim)};
-    kvmeld::limits sizes = support::with_plan(2 * s.capacity);
+    kvmeld::cache_options sizes = support::with_plan(2 * s.capacity);
     sizes.extent = s;
     auto one = make_cache(rowwise, hand_made::policy(), sizes);
     kvmeld::merged_cache two{kvmeld::host_executor(1), hand_made::policy(), turned, sizes};

@@ -48,7 +48,7 @@ std::string slot(char const* what, int n, char const* rest) {
 TEST_CASE("apply refuses plans that are not sound") {
   CHECK(refused([](auto&, auto const&, auto) {}).empty());
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
-          p.what[p.at(item, 3)] = static_cast<fate>(7);
+          p.fates[p.at(item, 3)] = static_cast<fate>(7);
         }) == slot("fate", 3, "7; it must be 0 to 4"));
   for (int which = 0; which < 3; ++which) {
     CHECK(refused([&](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
@@ -113,7 +113,7 @@ TEST_CASE("apply refuses plans that are not sound") {
           for (std::uint32_t s : {3u, 4u, 5u, 7u}) send(p, item, s, fate::share, 2, 1, 1, 1);
         }) ==
         "apply: plan: number of members of track (layer 1, sequence 0, head 0) is 4; it must be at most 3, "
-        "the limits.members");
+        "the options.members");
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 2, fate::share, 3, 1, 1, 1);
           send(p, item, 4, fate::merge, 3, 1, 1, 1);
@@ -125,7 +125,7 @@ TEST_CASE("apply refuses plans that are not sound") {
         }) == "apply: plan: old_length of track (layer 0, sequence 0, head 0) is 8; it must be 9, the "
               "entries that the track holds (plan again)");
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) { cache.append({0}, {1}); }) ==
-        "apply: number of pending entries of sequence slot 0 is 1; it must be 0 (call commit first)");
+        "apply: number of pending entries of sequence 0 is 1; it must be 0 (call commit first)");
   CHECK(refused([](auto& cache, kvmeld::plan_ref const&, std::uint32_t) {
           cache.compress({0}, kvmeld::budget::entries(10));
         }) == "apply: plan is missing; it must be made first (call plan)");
@@ -163,7 +163,7 @@ TEST_CASE("a plan is applied once, and members fill up") {
   CHECK(cache.ledger().members.position[2] == 0);
   CHECK(cache.ref().degree({0, 0, 0, 0}, 0) == 4);
   CHECK_THROWS_WITH(go(2, fate::share, 1), "apply: plan: number of members of track (layer 0, sequence 0, "
-                                           "head 0) is 4; it must be at most 3, the limits.members");
+                                           "head 0) is 4; it must be at most 3, the options.members");
   CHECK(cache.longest(0) == 5);
 
   // Members that the plan gives up go, and their owner stands for one token less.

@@ -79,7 +79,7 @@ template <class T> void check_single_tokens(merged& x) {
 
 template <class T> void check_written(merged& x, double relative) {
   std::vector<std::uint32_t> const sequences{2, 0, 1};  // 1 was never opened: all floor
-  for (std::uint32_t heads_per_track : {1u, extent.group}) {
+  for (std::uint32_t heads_per_track : {1u, extent.queries_per_kv_head}) {
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       auto const out = written<T>(x, layer, sequences, heads_per_track);
       std::size_t merged_entries = 0, i = 0;
@@ -119,7 +119,7 @@ TEST_CASE("write_log_degree writes logarithms of degrees and a finite floor") {
   check_written<kvmeld::bfloat16>(x, 0x1p-8 * 1.001);
 }
 
-TEST_CASE("attention over the full capacity with the written bias equals extend") {
+TEST_CASE("attention over the full capacity with the written bias equals attend") {
   merged x;
   support::dice d(23);
   std::vector<std::uint32_t> const sequences{0, 2}, counts{1, 1};
@@ -127,16 +127,16 @@ TEST_CASE("attention over the full capacity with the written bias equals extend"
   for (float& v : q) v = static_cast<float>(d.normal());
   std::vector<float> out(2 * extent.query_heads() * extent.value_dim);
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-    kvmeld::attention::extend(
-        x.cache.executor(), {}, {layer, sequences, counts},
+    kvmeld::attention::attend(
+        x.cache.executor(), {layer, sequences, counts},
         kvmeld::rows_by_token<float const>(q.data(), 1, extent.query_heads(), extent.key_dim), x.cache.ref(),
         kvmeld::rows_by_token(out.data(), 1, extent.query_heads(), extent.value_dim));
-    auto const bias = written<float>(x, layer, sequences, extent.group);
+    auto const bias = written<float>(x, layer, sequences, extent.queries_per_kv_head);
     double worst = 0;
     for (std::size_t row = 0; row < sequences.size() * extent.query_heads(); ++row) {
-      kvmeld::track const t =
-          kvmeld::make_track(extent, layer, sequences[row / extent.query_heads()],
-                             static_cast<std::uint32_t>(row % extent.query_heads()) / extent.group);
+      kvmeld::track const t = kvmeld::make_track(extent, layer, sequences[row / extent.query_heads()],
+                                                 static_cast<std::uint32_t>(row % extent.query_heads()) /
+                                                     extent.queries_per_kv_head);
       // What an engine does that adds a mask to all of its slots: no lengths, no degrees.
       std::vector<double> logit(extent.capacity);
       double largest = -1e300, total = 0;

@@ -106,13 +106,13 @@ std::size_t all_options(std::uint64_t seed, double tolerance, std::uint32_t extr
 // One track of given keys and values with positions of one's own.
 struct by_hand {
   support::engine_memory<float> memory;
-  decltype(support::make_cache(memory, kvmeld::preset::h2o::halves())) cache;
+  decltype(support::make_cache(memory, kvmeld::preset::h2o::defaults())) cache;
   std::vector<float> out, lse;
 
   by_hand(support::rows const& keys, support::rows const& values, std::vector<kvmeld::position_t> const& at,
           std::uint32_t seen, std::uint32_t group = 1)
       : memory(extent(keys, values, group)),
-        cache(support::make_cache(memory, kvmeld::preset::h2o::halves())) {
+        cache(support::make_cache(memory, kvmeld::preset::h2o::defaults())) {
     auto const n = static_cast<std::uint32_t>(keys.size());
     memory.fill({0, 0, 0, 0}, 0, keys, values);
     cache.open(0, n);
@@ -131,19 +131,19 @@ struct by_hand {
   // Queries [query][head][channel].
   void attend(attention_params const& p, std::vector<float> const& q) {
     kvmeld::shape const& s = memory.extent;
-    std::uint32_t const m = static_cast<std::uint32_t>(q.size()) / s.key_dim / s.group;
-    out.assign(std::size_t{m} * s.group * s.value_dim, -77.0f);
-    lse.assign(std::size_t{m} * s.group, -77.0f);
-    kvmeld::attention::extend(cache.executor(), p, {0, 0, m},
-                              kvmeld::rows_by_token(q.data(), m, s.group, s.key_dim), cache.ref(),
-                              kvmeld::rows_by_token(out.data(), m, s.group, s.value_dim),
-                              kvmeld::rows_by_token(lse.data(), m, s.group, 1));
+    std::uint32_t const m = static_cast<std::uint32_t>(q.size()) / s.key_dim / s.queries_per_kv_head;
+    out.assign(std::size_t{m} * s.queries_per_kv_head * s.value_dim, -77.0f);
+    lse.assign(std::size_t{m} * s.queries_per_kv_head, -77.0f);
+    kvmeld::attention::attend(
+        cache.executor(), {0, 0, m}, kvmeld::rows_by_token(q.data(), m, s.queries_per_kv_head, s.key_dim),
+        cache.ref(), kvmeld::rows_by_token(out.data(), m, s.queries_per_kv_head, s.value_dim),
+        kvmeld::rows_by_token(lse.data(), m, s.queries_per_kv_head, 1), p);
   }
 };
 
 }  // namespace
 
-TEST_CASE("extend with every option at once is the reference's attention") {
+TEST_CASE("attend with every option at once is the reference's attention") {
   using kvmeld::bfloat16;
   using kvmeld::half;
   std::size_t blind = 0;
@@ -325,8 +325,8 @@ TEST_CASE("every option gives the same bits for any number of threads and lanes"
     p.rope.pairing = rope_pairing::interleaved;
     auto const run = [&](auto executor) {
       call<float, float> c = start;
-      kvmeld::attention::extend(executor, p, c.batch(0), c.queries(), text.x.cache.ref(), c.outputs(),
-                                c.sums());
+      kvmeld::attention::attend(executor, c.batch(0), c.queries(), text.x.cache.ref(), c.outputs(), c.sums(),
+                                p);
       return c;
     };
     auto const one = run(kvmeld::host_executor(1));
@@ -363,7 +363,7 @@ TEST_CASE("parameters that make no sense are refused by name") {
     std::string const fed = text([&] { x.cache.observe_rows({0, 0, 1}, rows, p); });
     CHECK(observed == fed);
     if (out.empty()) CHECK(observed.empty());
-    if (!out.empty()) CHECK(out == "attention::extend" + observed.substr(std::string("observe").size()));
+    if (!out.empty()) CHECK(out == "attention::attend" + observed.substr(std::string("observe").size()));
     return out;
   };
   auto const with = [](auto change) {
@@ -372,7 +372,7 @@ TEST_CASE("parameters that make no sense are refused by name") {
     change(p);
     return p;
   };
-  std::string const call = "attention::extend: ";
+  std::string const call = "attention::attend: ";
   CHECK(refused(with([](auto& p) { p.scale = -1; })) ==
         call + "scale is -1; it must be 0, which means 1 / sqrt(key_dim), or a finite number above 0");
   CHECK(refused(with([](auto& p) { p.scale = kvmeld::bits_float(0x7fc00000u); })) ==

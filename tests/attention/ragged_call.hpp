@@ -48,10 +48,10 @@ template <class Q, class Out> struct call {
   std::vector<Out> out;
   std::vector<float> lse;
 
-  call(kvmeld::shape const& s, support::dice& d, std::uint32_t most_queries) : extent(s) {
+  call(kvmeld::shape const& s, support::dice& d, std::uint32_t max_queries) : extent(s) {
     for (std::uint32_t i = s.sequences; i-- > 0;) {
       sequences.push_back(i);
-      counts.push_back(d.below(most_queries + 1));
+      counts.push_back(d.below(max_queries + 1));
       most = kvmeld::max_of(most, counts.back());
     }
     most += 1;  // a spare row
@@ -122,14 +122,14 @@ std::size_t compare(Cache& cache, kvmeld::attention_params const& params, std::u
   kvmeld::shape const s = cache.ref().extent();
   std::vector<float> memory(
       kvmeld::attention::split_floats(s, parts, static_cast<std::uint32_t>(c.sequences.size()), c.most));
-  kvmeld::attention::extend(cache.executor(), params, c.batch(layer), c.queries(), cache.ref(), c.outputs(),
-                            wants_lse ? c.sums() : kvmeld::head_rows<float>{}, {parts, memory});
+  kvmeld::attention::attend(cache.executor(), c.batch(layer), c.queries(), cache.ref(), c.outputs(),
+                            wants_lse ? c.sums() : kvmeld::head_rows<float>{}, params, {parts, memory});
   reference::attention_options options = options_for(params, s);
   double worst = 0, worst_lse = 0;
   std::size_t touched = 0, blind = 0;
   for (std::uint32_t i = 0; i < c.sequences.size(); ++i) {
     for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
-      kvmeld::track const t = kvmeld::make_track(s, layer, c.sequences[i], head / s.group);
+      kvmeld::track const t = kvmeld::make_track(s, layer, c.sequences[i], head / s.queries_per_kv_head);
       auto const track = track_for(cache.ref(), t, params, head, options);
       reference::matrix queries;
       for (std::uint32_t m = 0; m < c.counts[i]; ++m) {

@@ -13,8 +13,8 @@
 
 namespace attention_test {
 
-inline kvmeld::limits with_members(std::uint32_t members) {
-  kvmeld::limits sizes{};
+inline kvmeld::cache_options with_members(std::uint32_t members) {
+  kvmeld::cache_options sizes{};
   sizes.members = members;
   return sizes;
 }
@@ -125,13 +125,13 @@ template <class Cache, class Q, class Out>
 std::size_t compare_shared(Cache& cache, kvmeld::attention_params const& params, std::uint32_t layer,
                            call<Q, Out>& c, double tolerance) {
   kvmeld::shape const s = cache.ref().extent();
-  kvmeld::attention::extend(cache.executor(), params, c.batch(layer), c.queries(), cache.ref(), c.outputs(),
-                            c.sums());
+  kvmeld::attention::attend(cache.executor(), c.batch(layer), c.queries(), cache.ref(), c.outputs(), c.sums(),
+                            params);
   double worst = 0, worst_lse = 0;
   std::size_t touched = 0, blind = 0;
   for (std::uint32_t i = 0; i < c.sequences.size(); ++i) {
     for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
-      kvmeld::track const t = kvmeld::make_track(s, layer, c.sequences[i], head / s.group);
+      kvmeld::track const t = kvmeld::make_track(s, layer, c.sequences[i], head / s.queries_per_kv_head);
       auto const expected = expected_for(cache.ref(), t, params, head, i, c.counts[i], c.queries());
       for (std::uint32_t m = 0; m < c.most; ++m) {
         bool const asked = m < c.counts[i];

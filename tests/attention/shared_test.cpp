@@ -96,8 +96,8 @@ TEST_CASE("what is observed of shared entries is what attention gave each token"
         c.counts[k] = std::min(c.counts[k], x.cache.ref().length(t));
       });
     }
-    kvmeld::attention::extend(x.cache.executor(), f.params, c.batch(layer), c.queries(), x.cache.ref(),
-                              c.outputs(), c.sums());
+    kvmeld::attention::attend(x.cache.executor(), c.batch(layer), c.queries(), x.cache.ref(), c.outputs(),
+                              c.sums(), f.params);
     std::vector<float> const lse = c.lse;
     auto const sums = kvmeld::rows_by_head<float const>(lse.data(), c.most, s.query_heads(), 1);
     x.cache.observe(c.batch(layer), c.queries(), sums, f.params);
@@ -108,16 +108,17 @@ TEST_CASE("what is observed of shared entries is what attention gave each token"
         std::size_t const n = l.length[t.index], held = l.members.count[t.index];
         std::vector<double> expected(n + held, 0.0);
         double mass = 0;  // each row's, less the sink's part
-        for (std::uint32_t g = 0; g < s.group; ++g) {
-          std::uint32_t const head = kv * s.group + g;
+        for (std::uint32_t g = 0; g < s.queries_per_kv_head; ++g) {
+          std::uint32_t const head = kv * s.queries_per_kv_head + g;
           auto const seen = expected_for(x.cache.ref(), t, f.params, head, k, c.counts[k], c.queries());
           for (std::size_t q = 0; q < seen.lse.size(); ++q) {
-            for (std::size_t j = 0; j < n + held; ++j) expected[j] += seen.probability[q][j] / s.group;
+            for (std::size_t j = 0; j < n + held; ++j)
+              expected[j] += seen.probability[q][j] / s.queries_per_kv_head;
             if (seen.lse[q] == reference::empty_lse) continue;
             double const sink = f.params.sink == nullptr
                                     ? 0.0
                                     : std::exp(static_cast<double>(f.params.sink[head]) - seen.lse[q]);
-            mass += (1 - sink) / s.group;
+            mass += (1 - sink) / s.queries_per_kv_head;
           }
         }
         double total = 0, worst = 0;
@@ -146,8 +147,8 @@ TEST_CASE("shared entries: the same bits for any number of threads") {
       form const f = some_form(d, s);
       call<float, float> c(s, d, 30);
       for (auto& n : c.counts) n = std::min(n, 1u);
-      kvmeld::attention::extend(x.cache.executor(), f.params, c.batch(0), c.queries(), x.cache.ref(),
-                                c.outputs(), c.sums());
+      kvmeld::attention::attend(x.cache.executor(), c.batch(0), c.queries(), x.cache.ref(), c.outputs(),
+                                c.sums(), f.params);
       std::vector<float> const lse = c.lse;
       c.counts[1] = 0;  // sequence 2 is empty
       x.cache.observe(c.batch(0), c.queries(),
@@ -187,8 +188,8 @@ TEST_CASE("a window looks at the positions of members, and blind queries see not
     p.window = window;
     p.window_sinks = sinks;
     float out = -1, sum = -1;
-    kvmeld::attention::extend(cache.executor(), p, {0, 0, 1}, kvmeld::rows_by_token(&q, 1, 1, 1), cache.ref(),
-                              kvmeld::rows_by_token(&out, 1, 1, 1), kvmeld::rows_by_head(&sum, 1, 1, 1));
+    kvmeld::attention::attend(cache.executor(), {0, 0, 1}, kvmeld::rows_by_token(&q, 1, 1, 1), cache.ref(),
+                              kvmeld::rows_by_token(&out, 1, 1, 1), kvmeld::rows_by_head(&sum, 1, 1, 1), p);
     CHECK(out == 1.0f);
     return static_cast<double>(sum);
   };

@@ -38,9 +38,9 @@ void merge_at_random(dice& d, kvmeld::plan_ref const& p, std::uint32_t n, std::u
   }
   // Who was sent to somebody who left stays.
   for (std::uint32_t s = 0; s < n; ++s) {
-    if (p.what[p.at(0, s)] != kvmeld::fate::merge) continue;
-    if (p.what[p.at(0, p.target[p.at(0, s)])] == kvmeld::fate::keep) continue;
-    p.what[p.at(0, s)] = kvmeld::fate::drop;
+    if (p.fates[p.at(0, s)] != kvmeld::fate::merge) continue;
+    if (p.fates[p.at(0, p.target[p.at(0, s)])] == kvmeld::fate::keep) continue;
+    p.fates[p.at(0, s)] = kvmeld::fate::drop;
     p.target[p.at(0, s)] = s;
   }
   hand_made::dump::renumber(p, 0);
@@ -61,7 +61,7 @@ std::vector<float> merged(kvmeld::host_executor const& executor, Layout const& r
     support::put_row(rows, t, slot, row);
   }
   std::vector<T> values(capacity);
-  kvmeld::limits sizes = support::with_plan();
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.extent = s;
   kvmeld::merged_cache cache{executor, hand_made::policy(),
                              kvmeld::kv{rows, kvmeld::strided<T>(values.data(), "LSHTC", s, 1)}, sizes};

@@ -128,7 +128,7 @@ TEST_CASE("what a cache says about its memory") {
   filled x;
   auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
   using local = kvmeld::score::local;
-  CHECK(kvmeld::cache_bytes(kvmeld::limits{extent}, cache.policy().score.channels(),
+  CHECK(kvmeld::cache_bytes(kvmeld::cache_options{extent}, cache.policy().score.channels(),
                             cache.executor().workers()) == cache.ledger_bytes() + cache.workspace_bytes());
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::none::channels()) == 9);
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::global::channels()) == 13);
@@ -139,7 +139,7 @@ TEST_CASE("what a cache says about its memory") {
   CHECK(cache.workspace_bytes() > 0);
   CHECK(cache.sizes().wave_tracks == 2);  // two per worker
   CHECK(support::make_cache(x.memory, chelsea(), {}, 64).sizes().wave_tracks == extent.tracks());
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.wave_tracks = 3;
   auto const larger = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
   CHECK(larger.sizes().wave_tracks == 3);
@@ -158,7 +158,7 @@ TEST_CASE("a wave of any size gives the same result") {
   support::byte_list first;
   for (std::uint32_t wave : {1u, 2u, 3u, 4u}) {
     auto memory = x.memory;
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     sizes.wave_tracks = wave;
     auto cache = support::make_cache(memory, chelsea(), sizes);
     cache.open(0, 60);

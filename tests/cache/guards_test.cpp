@@ -45,7 +45,7 @@ struct tensors {
 };
 
 template <class Policy, class Tensors> auto cache_of(Policy policy, Tensors x, bool whole_plan = true) {
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.whole_plan = whole_plan;
   return kvmeld::merged_cache{kvmeld::host_executor{1}, policy, x, sizes};
 }
@@ -88,7 +88,7 @@ TEST_CASE("shared pages that fill the budget are refused like a frozen beginning
   auto hand = cache_of(kvmeld::preset::streaming_llm::with_sinks(), shared);
   hand.open(0, 300);
   hand.plan({0}, budget::entries(300));
-  hand.current_plan().what[149] = kvmeld::fate::drop;
+  hand.current_plan().fates[149] = kvmeld::fate::drop;
   check_text(refusal_of([&] { hand.apply(); }), {"slot 149", "frozen beginning of 150"});
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("a chunk longer than the track is one chunk") {
     cache.open(0, 500);
     cache.compress({0}, budget::entries(400));
     CHECK(cache.longest(0) == 400);
-    CHECK(cache.findings(0) == kvmeld::finding::none);
+    CHECK(cache.warnings(0) == kvmeld::warning::none);
   }
 }
 
@@ -176,12 +176,12 @@ TEST_CASE("a named batch holds its numbers") {
 
 TEST_CASE("draws are keyed by global numbers and positions") {
   tensors x;
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.first_layer = 12;
   sizes.first_kv_head = 4;
   kvmeld::merged_cache cache{kvmeld::host_executor{1}, kvmeld::preset::streaming_llm::with_sinks(2),
                              x.plain(), sizes};
-  cache.open(1, 300, 0, 99);
+  cache.open(1, 300, 0, kvmeld::sequence_id{99});
   cache.compress({1}, budget::entries(10));
   kvmeld::track const t = cache.ref().where(0, 1, 0);
   kvmeld::random_key const key = kvmeld::draw_key(cache.ledger(), t, 9, 5);
@@ -197,12 +197,12 @@ TEST_CASE("draws are keyed by global numbers and positions") {
 TEST_CASE("NaN in a visible key shows in the output, and counts for no score") {
   tensors x;
   x.k[50 * 8] = kvmeld::bits_float(0x7fc00000u);
-  auto cache = cache_of(kvmeld::preset::h2o::halves(), x.plain());
+  auto cache = cache_of(kvmeld::preset::h2o::defaults(), x.plain());
   cache.open(0, 100);
   std::vector<float> q(8, 1.0f), out(8), lse(1);
   kvmeld::query_batch const batch{0, 0, 1};
-  kvmeld::attention::extend(cache.executor(), {}, batch, kvmeld::rows_by_token(q.data(), 1, 1, 8),
-                            cache.ref(), kvmeld::rows_by_token(out.data(), 1, 1, 8),
+  kvmeld::attention::attend(cache.executor(), batch, kvmeld::rows_by_token(q.data(), 1, 1, 8), cache.ref(),
+                            kvmeld::rows_by_token(out.data(), 1, 1, 8),
                             kvmeld::rows_by_token(lse.data(), 1, 1, 1));
   CHECK_FALSE(kvmeld::is_finite(out[0]));
   CHECK_FALSE(kvmeld::is_finite(lse[0]));
@@ -211,5 +211,17 @@ TEST_CASE("NaN in a visible key shows in the output, and counts for no score") {
   for (std::uint32_t s = 0; s < 100; ++s) CHECK(cache.ledger().channel_data[0][s] == 0.0f);
 }
 #endif
+
+TEST_CASE("warnings end with the sequence that they are about") {
+  tensors x;
+  auto cache = cache_of(kvmeld::preset::chelsea::llama3(), x.plain());
+  cache.open(0, 300);
+  for (std::size_t c = 150 * 8; c < 151 * 8; ++c) x.k[c] = kvmeld::bits_float(0x7fc00000u);
+  cache.compress({0}, budget::entries(200));
+  CHECK(cache.warnings(0) != kvmeld::warning::none);
+  cache.close(0);
+  cache.open(0, 10);
+  CHECK(cache.warnings(0) == kvmeld::warning::none);
+}
 
 }  // namespace guards_cases

@@ -37,9 +37,9 @@ auto chelsea() {
 
 TEST_CASE("an opened sequence holds its cached tokens, once each") {
   support::engine_memory<float> memory(extent);
-  auto cache = support::make_cache(memory, kvmeld::preset::h2o::halves());
+  auto cache = support::make_cache(memory, kvmeld::preset::h2o::defaults());
   CHECK(cache.longest(1) == 0);
-  cache.open(1, 20, 6, 99);
+  cache.open(1, 20, 6, kvmeld::sequence_id{99});
   auto const& l = cache.ledger();
   CHECK(l.is_open[1] == 1);
   CHECK(l.is_open[0] == 0);
@@ -50,7 +50,7 @@ TEST_CASE("an opened sequence holds its cached tokens, once each") {
   CHECK(cache.longest(1) == 20);
   CHECK(cache.entries(1) == 80);
   CHECK(cache.entries(0) == 0);
-  CHECK(cache.findings(1) == kvmeld::finding::none);
+  CHECK(cache.warnings(1) == kvmeld::warning::none);
   support::for_tracks(extent, 1, [&](kvmeld::track t) {
     CHECK(cache.length(t.layer, 1, t.kv_head) == 20);
     for (kvmeld::slot_t s = 0; s < extent.capacity; ++s) {
@@ -136,7 +136,7 @@ TEST_CASE("a closed slot can be opened again and starts afresh") {
   support::dice d(2);
   memory.fill_sequence(d, 1, 0, 50, support::texture::walk);
   auto cache = support::make_cache(memory, chelsea());
-  cache.open(1, 50, 3, 5);
+  cache.open(1, 50, 3, kvmeld::sequence_id{5});
   cache.compress({1}, budget::entries(20));
   CHECK(cache.rounds(1) > 0);
   cache.close(1);
@@ -183,7 +183,7 @@ TEST_CASE("a trigger is due by the longest track") {
   CHECK(cache.due(0, {10, 11}));
 }
 
-TEST_CASE("findings tell about rows that are not numbers and budgets out of reach") {
+TEST_CASE("warnings tell about rows that are not numbers and budgets out of reach") {
   support::engine_memory<float> memory(extent);
   support::dice d(4);
   for (std::uint32_t s : {0u, 1u}) memory.fill_sequence(d, s, 0, 40, support::texture::walk);
@@ -197,8 +197,8 @@ TEST_CASE("findings tell about rows that are not numbers and budgets out of reac
   cache.open(0, 40);
   cache.open(1, 40);
   cache.compress({0, 1}, budget::entries(20));
-  CHECK(cache.findings(0) == kvmeld::finding::nonfinite_rows);
-  CHECK(cache.findings(1) == kvmeld::finding::none);
+  CHECK(cache.warnings(0) == kvmeld::warning::nonfinite_rows);
+  CHECK(cache.warnings(1) == kvmeld::warning::none);
   // Every key of the middle is broken: nothing merges, the budget is out of reach, or evicted for.
   for (std::uint32_t i = 0; i < 2; ++i) {
     support::engine_memory<float> broken(extent);
@@ -211,9 +211,9 @@ TEST_CASE("findings tell about rows that are not numbers and budgets out of reac
     auto other = support::make_cache(broken, chelsea());
     other.open(0, 40);
     other.compress({0}, budget::entries(20),
-                   i == 0 ? kvmeld::shortfall::report : kvmeld::shortfall::evict_lowest);
-    std::uint32_t const kind = i == 0 ? kvmeld::finding::budget_unreached : kvmeld::finding::evicted_fallback;
-    CHECK(other.findings(0) == (kvmeld::finding::nonfinite_rows | kind));
+                   i == 0 ? kvmeld::shortfall::keep : kvmeld::shortfall::evict_lowest);
+    std::uint32_t const kind = i == 0 ? kvmeld::warning::budget_unreached : kvmeld::warning::evicted_fallback;
+    CHECK(other.warnings(0) == (kvmeld::warning::nonfinite_rows | kind));
     CHECK(other.longest(0) == (i == 0 ? 40 : 20));
   }
 }
@@ -224,7 +224,7 @@ TEST_CASE("emptied values are zeroed, or left to an engine that never reads them
     support::engine_memory<kvmeld::bfloat16> at_first(extent);
     at_first.fill_sequence(d, 0, 0, 40, support::texture::walk);
     auto zeroed = at_first, left = at_first;
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     auto cache = support::make_cache(zeroed, policy, sizes);
     sizes.zero_emptied = false;
     auto other = support::make_cache(left, policy, sizes);

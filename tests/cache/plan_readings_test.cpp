@@ -16,8 +16,8 @@ using doctest::Approx;
 using kvmeld::quantity;
 using kvmeld::role;
 
-kvmeld::limits one_wave(kvmeld::shape const& s) {
-  kvmeld::limits sizes = support::with_plan();
+kvmeld::cache_options one_wave(kvmeld::shape const& s) {
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.wave_tracks = s.tracks();
   return sizes;
 }
@@ -72,7 +72,7 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
         best = std::max(best, cosine(keys[t.index][i], keys[t.index][j]));
       CHECK(static_cast<double>(kvmeld::order_value(c.key)) == Approx(best).epsilon(1e-5));
       CHECK(cosine(keys[t.index][i], keys[t.index][c.target]) == Approx(best).epsilon(1e-6));
-      admitted += cache.current_plan().what[cache.current_plan().at(item, i)] == kvmeld::fate::merge ? 1 : 0;
+      admitted += cache.current_plan().fates[cache.current_plan().at(item, i)] == kvmeld::fate::merge ? 1 : 0;
     }
   }
   CHECK(admitted == 16);  // two of six edges in each track, but similarities of all
@@ -90,13 +90,13 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
         "planned_candidate: the plan is none; it must be one that plan made");
 
   // In waves of two tracks nothing of the first is left.
-  kvmeld::limits small = support::with_plan();
+  kvmeld::cache_options small = support::with_plan();
   small.wave_tracks = 2;
   auto waves = make_cache(memory, p, small);
   waves.open(0, 17);
   waves.plan({0}, kvmeld::budget::entries(15));
   check_text(text([&] { waves.planned_candidate(0, 2); }),
-             {"planned_candidate: limits.wave_tracks is 2; it must be at least 4, the planned tracks"});
+             {"planned_candidate: options.wave_tracks is 2; it must be at least 4, the planned tracks"});
 }
 
 TEST_CASE("similarities of centres, and identifiers that give none") {
@@ -128,7 +128,7 @@ TEST_CASE("similarities of centres, and identifiers that give none") {
   CHECK(evicting.planned_role(0, 1) == role::mergeable);
   check_text(
       refusal_of([&] { evicting.planned_candidate(0, 1); }),
-      {"planned_candidate: the policy's identifier is zero_class", "must be one that gives similarities"});
+      {"planned_candidate: the policy's identifier is evict_rest", "must be one that gives similarities"});
 }
 
 TEST_CASE("sigma of a set by each of its three rules") {

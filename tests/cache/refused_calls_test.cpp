@@ -20,7 +20,7 @@ template <class Policy> struct world {
   support::engine_memory<float> memory{extent};
   decltype(support::make_cache(memory, std::declval<Policy>())) cache;
 
-  explicit world(Policy const& policy, kvmeld::limits sizes = {})
+  explicit world(Policy const& policy, kvmeld::cache_options sizes = {})
       : cache(support::make_cache(memory, policy, sizes)) {
     support::dice d(1);
     memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
@@ -40,19 +40,18 @@ auto streaming() { return kvmeld::preset::streaming_llm::with_sinks(2); }
 
 TEST_CASE("open refuses") {
   world w(streaming());
-  w.refuses([](auto& c) { c.open(3); }, {"open", "sequence slot is 3", "0 to 2"});
+  w.refuses([](auto& c) { c.open(3); }, {"open", "sequence is 3", "0 to 2"});
   w.refuses([](auto& c) { c.open(0); },
-            {"open", ": sequence slot is 0", "it must be closed (call close first)", "close"});
+            {"open", ": sequence is 0", "it must be closed (call close first)", "close"});
   w.refuses([](auto& c) { c.open(2, 65); }, {"open", "tokens_cached is 65", "; it must be at most", "64"});
   w.refuses([](auto& c) { c.open(2, 10, 11); }, {"open", "frozen is 11", "; it must be at most", "10"});
 }
 
 TEST_CASE("close refuses") {
   world w(streaming());
-  w.refuses([](auto& c) { c.close(4); }, {"close", "sequence slot is 4", "0 to 2"});
-  w.refuses([](auto& c) { c.close(2); },
-            {"close", ": sequence slot is 2", "it must be open (call open first)",
-             "it must be open (call open first)"});
+  w.refuses([](auto& c) { c.close(4); }, {"close", "sequence is 4", "0 to 2"});
+  w.refuses([](auto& c) { c.close(2); }, {"close", ": sequence is 2", "it must be open (call open first)",
+                                          "it must be open (call open first)"});
 }
 
 TEST_CASE("append refuses") {
@@ -61,16 +60,16 @@ TEST_CASE("append refuses") {
       [](auto& c) {
         c.append({0, 1}, {1});
       },
-      {"append", "append: number of counts is 1", "it must be 2, one for each sequence slot",
+      {"append", "append: number of counts is 1", "it must be 2, one for each sequence",
        ", one for each sequence"});
-  w.refuses([](auto& c) { c.append({0, 7}, {1, 1}); }, {"append", "sequence slot is 7", "0 to 2"});
+  w.refuses([](auto& c) { c.append({0, 7}, {1, 1}); }, {"append", "sequence is 7", "0 to 2"});
   w.refuses([](auto& c) { c.append({2}, {1}); },
-            {"append", ": sequence slot is 2", "it must be open (call open first)"});
+            {"append", ": sequence is 2", "it must be open (call open first)"});
   w.refuses(
       [](auto& c) {
         c.append({1, 0, 1}, {1, 1, 1});
       },
-      {"append", ": sequence slot is 1", "it must be listed only once"});
+      {"append", ": sequence is 1", "it must be listed only once"});
   w.refuses(
       [](auto& c) {
         c.append({1, 0}, {1, 25});
@@ -89,27 +88,27 @@ TEST_CASE("commit refuses") {
       [](auto& c) {
         c.commit({1}, {1, 2});
       },
-      {"commit", "commit: number of counts is 2", "it must be 1, one for each sequence slot",
+      {"commit", "commit: number of counts is 2", "it must be 1, one for each sequence",
        ", one for each sequence"});
   w.refuses([](auto& c) { c.commit({1}, {4}); },
-            {"commit: accepted[0] is 4; it must be at most 3, the pending entries of sequence slot 1"});
+            {"commit: accepted[0] is 4; it must be at most 3, the pending entries of sequence 1"});
   w.refuses(
       [](auto& c) {
         c.commit({1, 0}, {1, 1});
       },
-      {"commit: accepted[1] is 1; it must be at most 0, the pending entries of sequence slot 0"});
-  w.refuses([](auto& c) { c.commit({5}, {1}); }, {"commit", "sequence slot is 5", "0 to 2"});
+      {"commit: accepted[1] is 1; it must be at most 0, the pending entries of sequence 0"});
+  w.refuses([](auto& c) { c.commit({5}, {1}); }, {"commit", "sequence is 5", "0 to 2"});
   w.refuses([](auto& c) { c.commit({2}, {0}); },
-            {"commit", ": sequence slot is 2", "it must be open (call open first)"});
+            {"commit", ": sequence is 2", "it must be open (call open first)"});
   w.refuses(
       [](auto& c) {
         c.commit({1, 1}, {0, 0});
       },
-      {"commit", ": sequence slot is 1", "it must be listed only once"});
+      {"commit", ": sequence is 1", "it must be listed only once"});
 }
 
 TEST_CASE("observe refuses") {
-  world w(kvmeld::preset::h2o::halves());
+  world w(kvmeld::preset::h2o::defaults());
   std::vector<std::uint32_t> const zero{0}, one{1}, two{2}, twice{0, 0}, nine{9}, many{41}, both{1, 1};
   auto const rows = [&](std::uint32_t layer, auto const& sequences, auto const& counts) {
     return [&, layer](auto& c) {
@@ -120,9 +119,9 @@ TEST_CASE("observe refuses") {
   w.refuses(rows(0, twice, one), {"observe", "observe: number of query counts is 1",
                                   "it must be 2, one for each sequence", ", one for each sequence"});
   w.refuses(rows(0, nine, one), {"observe", "sequence is 9", "0 to 2"});
-  w.refuses(rows(0, two, one), {"observe", ": sequence slot is 2", "it must be open (call open first)"});
-  w.refuses(rows(0, twice, both), {"observe", ": sequence slot is 0", "it must be listed only once"});
-  w.refuses(rows(0, one, one), {"observe", ": number of pending entries of sequence slot 1 is 3", "commit"});
+  w.refuses(rows(0, two, one), {"observe", ": sequence is 2", "it must be open (call open first)"});
+  w.refuses(rows(0, twice, both), {"observe", ": sequence is 0", "it must be listed only once"});
+  w.refuses(rows(0, one, one), {"observe", ": number of pending entries of sequence 1 is 3", "commit"});
   w.refuses(rows(1, zero, many), {"observe", "observe: queries[0] is 41", "layer 1, sequence 0, head 0",
                                   "it must be at most 40, the entries of track (layer 1, sequence 0, head 0) "
                                   "(the queries are those of its last tokens)",
@@ -150,14 +149,14 @@ TEST_CASE("compress and plan refuse") {
     CHECK(w.cache.planned_work().sequence_count == 0);
   };
   using list = std::vector<std::uint32_t>;
-  both(list{3}, budget::entries(10), {"sequence slot is 3", "0 to 2"});
-  both(list{2}, budget::entries(10), {": sequence slot is 2", "it must be open (call open first)"});
-  both(list{0, 0}, budget::entries(10), {": sequence slot is 0", "it must be listed only once"});
+  both(list{3}, budget::entries(10), {"sequence is 3", "0 to 2"});
+  both(list{2}, budget::entries(10), {": sequence is 2", "it must be open (call open first)"});
+  both(list{0, 0}, budget::entries(10), {": sequence is 0", "it must be listed only once"});
   for (double ratio : {0.0, -0.5, 1.25})
     both(list{0}, budget::ratio(ratio), {"budget ratio is", ": budget ratio is"});
   both(list{0}, budget::ratio(1.25), {"1.25"});
   both(list{0}, budget::per_track(nullptr), {"per-track", "null", "one number per track"});
-  both(list{0, 1}, budget::entries(10), {": number of pending entries of sequence slot 1 is 3", "commit"});
+  both(list{0, 1}, budget::entries(10), {": number of pending entries of sequence 1 is 3", "commit"});
   both(list{0}, budget::entries(0),
        {"layer 0, sequence 0, head 0", "is 0", ": budget of track (layer 0, sequence 0, head 0) is 0"});
   both(list{0}, budget::ratio(0.01),
@@ -186,7 +185,7 @@ TEST_CASE("compress refuses budgets that pins overfill, and keeps one slot for s
 }
 
 TEST_CASE("compress refuses scores that were never fed") {
-  world w(kvmeld::preset::h2o::halves());
+  world w(kvmeld::preset::h2o::defaults());
   w.refuses([](auto& c) { c.compress({0}, budget::entries(20)); },
             {"attention", "layer 0, sequence 0, head 0", "call observe"});
   std::vector<float> const rows(std::size_t{1} * extent.query_heads() * extent.capacity, 0.5f);

@@ -19,7 +19,7 @@ constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 64};
 
 template <class Keys, class Values>
 std::string refusal_of_tensors(Keys keys, Values values, kvmeld::shape s = extent) {
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = s;
   return refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
@@ -50,8 +50,9 @@ TEST_CASE("extents of nothing and of too much") {
   };
   using kvmeld::shape;
   std::pair<char const*, std::uint32_t shape::*> const fields[] = {
-      {"layers", &shape::layers},    {"sequences", &shape::sequences}, {"kv_heads", &shape::kv_heads},
-      {"group", &shape::group},      {"key_dim", &shape::key_dim},     {"value_dim", &shape::value_dim},
+      {"layers", &shape::layers},     {"sequences", &shape::sequences},
+      {"kv_heads", &shape::kv_heads}, {"queries_per_kv_head", &shape::queries_per_kv_head},
+      {"key_dim", &shape::key_dim},   {"value_dim", &shape::value_dim},
       {"capacity", &shape::capacity}};
   for (auto const& [name, field] : fields)
     check_text(with(field, 0), {"shape: ", name, " is 0", "must be 1 to"});
@@ -101,7 +102,7 @@ TEST_CASE("scores configured wrongly") {
 TEST_CASE("selectors configured wrongly") {
   auto const bad = quantity::of_budget(1.5), negative = quantity::of_length(-0.25),
              fine = quantity::entries(1);
-  auto h2o = kvmeld::preset::h2o::halves();
+  auto h2o = kvmeld::preset::h2o::defaults();
   h2o.select = {bad, fine, fine};
   refuses_policy(h2o, {"select::top.sinks", "1.5", "0 to 1"});
   h2o.select = {fine, negative, fine};

@@ -16,7 +16,7 @@ constexpr kvmeld::shape extent{1, 2, 2, 1, 6, 5, 40};
 
 template <class Policy> std::string refusal_of_policy(Policy const& policy, std::uint32_t members = 9) {
   support::engine_memory<float> memory(extent);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.members = members;
   return refusal_of([&] { support::make_cache(memory, policy, sizes); });
 }
@@ -25,7 +25,7 @@ template <class Policy> std::string refusal_of_policy(Policy const& policy, std:
 
 TEST_CASE("a policy that shares entries wants room for members") {
   check_text(refusal_of_policy(kvmeld::preset::ems::shared(), 0),
-             {"merged_cache: limits: members is 0", "shares entries", "preset::ems::members_for(budget)"});
+             {"merged_cache: options: members is 0", "shares entries", "preset::ems::members_for(budget)"});
   CHECK(refusal_of_policy(kvmeld::preset::ems::shared(), 1).empty());
   CHECK(refusal_of_policy(kvmeld::preset::ems::collapsed(), 0).empty());
   CHECK(kvmeld::preset::ems::members_for(256) == 768);  // (gamma - 1) of the budget
@@ -45,17 +45,17 @@ TEST_CASE("EMS configured wrongly") {
 #endif
     p = kvmeld::preset::ems::shared();
     p.select.magnification = gamma;
-    check_text(refusal_of_policy(p), {"select::bands.magnification is", "merged_cache: policy: s"});
+    check_text(refusal_of_policy(p), {"select::tiers.magnification is", "merged_cache: policy: s"});
   }
   auto const wrong = quantity::of_budget(1.5);
   p = kvmeld::preset::ems::shared();
   p.select.sinks = wrong;
-  check_text(refusal_of_policy(p), {"select::bands.sinks", "1.5", "0 to 1"});
+  check_text(refusal_of_policy(p), {"select::tiers.sinks", "1.5", "0 to 1"});
   p = kvmeld::preset::ems::shared(wrong);
-  check_text(refusal_of_policy(p), {"select::bands.window", "1.5", "0 to 1"});
+  check_text(refusal_of_policy(p), {"select::tiers.window", "1.5", "0 to 1"});
   p = kvmeld::preset::ems::shared();
   p.select.protect = wrong;
-  check_text(refusal_of_policy(p), {"select::bands.protect", "1.5", "0 to 1"});
+  check_text(refusal_of_policy(p), {"select::tiers.protect", "1.5", "0 to 1"});
   check_text(refusal_of_policy(
                  kvmeld::preset::ems::shared(quantity::entries(32), 32, kvmeld::bits_float(0x7fc00000u))),
              {"threshold.theta is nan", "a finite number"});
@@ -64,7 +64,7 @@ TEST_CASE("EMS configured wrongly") {
 TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never fed") {
   support::dice d(61);
   support::engine_memory<float> memory(extent);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.members = 9;
   auto cache = support::make_cache(memory, kvmeld::preset::ems::shared(quantity::entries(6), 6), sizes);
   cache.open(0, 30);

@@ -16,7 +16,7 @@ using cache_test::refusal_of;
 using kvmeld::budget;
 
 constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 64};
-constexpr std::uint32_t most_tokens = 0x7fffffffu;
+constexpr std::uint32_t max_tokens = 0x7fffffffu;
 
 float infinity() { return kvmeld::bits_float(0x7f800000u); }
 float not_a_number() { return kvmeld::bits_float(0x7fc00000u); }
@@ -39,10 +39,11 @@ TEST_CASE("length_after refuses what compress refuses") {
           "budget ratio is inf; it must be above 0 and at most 1");
   refuses(budget::ratio(static_cast<double>(not_a_number())),
           "budget ratio is nan; it must be above 0 and at most 1");
-  refuses(budget::entries(10).over(kvmeld::split::layer), "split of the budget is split::layer");
+  refuses(budget::entries(10).over(kvmeld::budget_scope::layer),
+          "scope of the budget is budget_scope::layer");
   refuses(budget::entries(0), "budget of track (layer 0, sequence 0, head 0) is 0; it must be at least 1");
   check_text(refusal_of([&] { (void)cache.length_after(1, budget::entries(10)); }),
-             {"length_after: sequence slot is 1; it must be open"});
+             {"length_after: sequence is 1; it must be open"});
   CHECK(cache.length_after(0, budget::entries(10)) == 10);
 }
 
@@ -50,8 +51,8 @@ TEST_CASE("a sequence has at most 2^31 - 1 tokens, so that positions do not wrap
   support::engine_memory<float> memory(extent);
   auto cache = support::make_cache(memory, streaming());
   cache.open(0, 10);
-  cache.shift(0, static_cast<kvmeld::position_t>(most_tokens - 10 - 3));
-  CHECK(cache.tokens(0) == most_tokens - 3);
+  cache.shift(0, static_cast<kvmeld::position_t>(max_tokens - 10 - 3));
+  CHECK(cache.tokens(0) == max_tokens - 3);
   check_text(refusal_of([&] { cache.append({0}, {4}); }),
              {"append: counts[0] is 4; it must be at most 3, so that the tokens of a sequence are at most "
               "2147483647"});
@@ -62,10 +63,10 @@ TEST_CASE("a sequence has at most 2^31 - 1 tokens, so that positions do not wrap
 
   std::vector<float> degree(64, 1.0f);
   std::vector<std::int32_t> position(64, 0), table{0};
-  kvmeld::page_notes<> const notes{
+  kvmeld::page_metadata<> const notes{
       kvmeld::dense_places(kvmeld::table_rows(table.data(), 1), 16, {1, 1, 2, 1, 8, 8, 16}), degree.data(),
       position.data()};
-  check_text(refusal_of([&] { cache.adopt(1, 4, most_tokens + 1, notes); }),
+  check_text(refusal_of([&] { cache.adopt(1, 4, max_tokens + 1, notes); }),
              {"adopt: tokens is 2147483648; it must be at most 2147483647"});
 }
 
@@ -78,7 +79,7 @@ TEST_CASE("triggers whose sum leaves 32 bits are due when it is reached, which i
 
 TEST_CASE("frequencies that are no numbers, where the host can look at them") {
   support::engine_memory<float> memory(extent);
-  auto cache = support::make_cache(memory, kvmeld::preset::h2o::halves());
+  auto cache = support::make_cache(memory, kvmeld::preset::h2o::defaults());
   cache.open(0, 10);
   for (float bad : {not_a_number(), infinity()}) {
     std::vector<float> frequencies(6, 0.5f);
@@ -91,10 +92,10 @@ TEST_CASE("frequencies that are no numbers, where the host can look at them") {
     char const* const text =
         bad == bad ? "rope.frequencies[4] is " : "rope.frequencies[4] is nan; it must be a finite number";
     check_text(refusal_of([&] {
-                 kvmeld::attention::extend(cache.executor(), params, {0, 0, 1}, query, cache.ref(),
-                                           kvmeld::rows_by_head(out.data(), 1, 4, 8));
+                 kvmeld::attention::attend(cache.executor(), {0, 0, 1}, query, cache.ref(),
+                                           kvmeld::rows_by_head(out.data(), 1, 4, 8), {}, params);
                }),
-               {"attention::extend: ", text});
+               {"attention::attend: ", text});
     check_text(
         refusal_of([&] {
           cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(rows.data(), 1, 4, 64), params);
@@ -108,7 +109,7 @@ TEST_CASE("frequencies that are no numbers, where the host can look at them") {
 
 TEST_CASE("which rows are null is said") {
   support::engine_memory<float> memory(extent);
-  auto cache = support::make_cache(memory, kvmeld::preset::h2o::halves());
+  auto cache = support::make_cache(memory, kvmeld::preset::h2o::defaults());
   cache.open(0, 10);
   std::vector<float> rows(std::size_t{4} * 64);
   auto const there = kvmeld::rows_by_head<float const>(rows.data(), 1, 4, 12);
@@ -170,7 +171,7 @@ TEST_CASE("the most specific problem of a tensor comes first") {
   auto const text = [&](auto const& keys) {
     return refusal_of([&] {
       kvmeld::merged_cache{kvmeld::host_executor(1), streaming(), kvmeld::kv{keys, memory.tensors().values},
-                           kvmeld::limits{extent}};
+                           kvmeld::cache_options{extent}};
     });
   };
   kvmeld::strided<float> const rows(memory.keys.data(), "LSHTC", extent, 12);

@@ -33,7 +33,7 @@ struct world {
   std::size_t at(std::uint32_t head, kvmeld::slot_t s) const { return cache.current_plan().at(head, s); }
   void send(std::uint32_t head, kvmeld::slot_t from, kvmeld::slot_t to, fate how, std::uint32_t span = 0) {
     kvmeld::plan_ref const& p = cache.current_plan();
-    p.what[at(head, from)] = how;
+    p.fates[at(head, from)] = how;
     p.target[at(head, from)] = to;
     p.span[at(head, from)] = span;
   }
@@ -48,8 +48,7 @@ struct world {
 TEST_CASE("apply refuses where there is no plan, or one the cache has outgrown") {
   world w;
   w.cache.append({0}, {1});
-  w.refuses(
-      {"apply", "sequence slot 0", "apply: number of pending entries of sequence slot 0 is 1", "commit"});
+  w.refuses({"apply", "sequence 0", "apply: number of pending entries of sequence 0 is 1", "commit"});
   w.cache.commit({0}, {1});
   w.refuses({"apply", "layer 0, sequence 0, head 0",
              "apply: plan: old_length of track (layer 0, sequence 0, head 0) is 20",
@@ -75,7 +74,7 @@ TEST_CASE("apply refuses plans that are not sound") {
   world w;
   kvmeld::plan_ref const& p = w.cache.current_plan();
   SUBCASE("a fate that is none") {
-    p.what[w.at(1, 7)] = static_cast<fate>(9);
+    p.fates[w.at(1, 7)] = static_cast<fate>(9);
     w.refuses({"apply: plan: fate of slot 7 of track (layer 0, sequence 0, head 1) is 9", "it must be 0 to 4",
                "0 to 4"});
   }
@@ -149,7 +148,7 @@ TEST_CASE("apply refuses plans that are not sound") {
   SUBCASE("more members than there is room for") {
     for (kvmeld::slot_t s : {8u, 9u, 10u, 11u, 12u}) w.send(1, s, 6, fate::share);
     w.refuses({"head 1", "apply: plan: number of members of track (layer 0, sequence 0, head 1) is 5",
-               "it must be at most 4, the limits.members"});
+               "it must be at most 4, the options.members"});
     w.send(1, 12, 12, fate::keep);
     w.cache.apply();
     CHECK(w.cache.ledger().members.count[1] == 4);

@@ -13,7 +13,7 @@ using kvmeld::shape;
 constexpr shape extent{2, 3, 2, 2, 12, 8, 64};
 
 // A cache of this extent over tensors that are never read.
-std::string refusal_of_sizes(kvmeld::limits const& sizes) {
+std::string refusal_of_sizes(kvmeld::cache_options const& sizes) {
   static float memory[1] = {};
   shape const& s = sizes.extent;
   return cache_test::refusal_of([&] {
@@ -25,7 +25,7 @@ std::string refusal_of_sizes(kvmeld::limits const& sizes) {
 }
 
 std::string refusal_of_extent(shape const& s) {
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   sizes.members = 4;
   return refusal_of_sizes(sizes);
 }
@@ -38,26 +38,27 @@ void refuses(shape const& s, char const* argument, char const* value, char const
 }  // namespace
 
 TEST_CASE("extents beyond the limits") {
-  refuses({1, 1, 1, (1u << 29) + 1, 8, 8, 64}, "group", "536870913", "1 to 1024");
+  refuses({1, 1, 1, (1u << 29) + 1, 8, 8, 64}, "queries_per_kv_head", "536870913", "1 to 1024");
   refuses({1, 1, 1, 1, 0x80000000u, 8, 64}, "key_dim", "2147483648", "1 to 65536");
   refuses({1, 1, 1, 1, 8, 65537, 64}, "value_dim", "65537", "1 to 65536");
   refuses({1, 1, 1, 1, 8, 8, (1u << 30) + 1}, "capacity", "1073741825", "1 to 1073741824");
   refuses({1u << 16, 1u << 16, 1, 1, 8, 8, 64}, "layers * sequences * kv_heads", "4294967296",
           "at most 2147483647");
-  refuses({1, 1, 1u << 22, 1u << 10, 8, 8, 1}, "kv_heads * group", "4294967296", "at most 2147483647");
+  refuses({1, 1, 1u << 22, 1u << 10, 8, 8, 1}, "kv_heads * queries_per_kv_head", "4294967296",
+          "at most 2147483647");
   refuses({1u << 10, 1, 1u << 10, 1, 8, 8, 1u << 30}, "layers * sequences * kv_heads * capacity",
           "1125899906842624", "at most 1099511627776");
 }
 
 TEST_CASE("more members than memory can hold") {
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.members = 0xffffffffu;
   cache_test::check_text(refusal_of_sizes(sizes),
-                         {"limits: members is 4294967295; it must be at most 1073741824"});
+                         {"options: members is 4294967295; it must be at most 1073741824"});
   sizes.extent.layers = 1u << 12;
   sizes.members = 1u << 30;
   cache_test::check_text(refusal_of_sizes(sizes),
-                         {"limits: members of all tracks is 26388279066624; it must be at most"});
+                         {"options: members of all tracks is 26388279066624; it must be at most"});
 }
 
 }  // namespace refused_sizes_cases

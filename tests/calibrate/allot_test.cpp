@@ -48,7 +48,7 @@ double cost_at(cost_curve const& c, double share) {
 }
 
 // The least sum of costs over all ways to give tenths: one head after the other, all totals.
-double least_cost(std::vector<cost_curve> const& heads, int tenths) {
+double min_cost(std::vector<cost_curve> const& heads, int tenths) {
   std::vector<double> best(static_cast<std::size_t>(tenths) + 1, 1e9);
   best[0] = 0;
   for (cost_curve const& c : heads) {
@@ -83,7 +83,7 @@ TEST_CASE("convex curves are allotted at the least cost that any allotment has")
       CHECK(share[h] <= 1.0 + 1e-9);
       cost += cost_at(heads[h], share[h]);
     }
-    CHECK(cost == doctest::Approx(least_cost(heads, tenths)).epsilon(1e-6));
+    CHECK(cost == doctest::Approx(min_cost(heads, tenths)).epsilon(1e-6));
   }
 }
 

@@ -100,7 +100,7 @@ TEST_CASE("a layer's threshold keeps the ratio that was asked for, and the sets 
       std::vector<float> const table(theta.begin(), theta.end());
       auto calibrated = policy;
       calibrated.identify.admission.per_layer = table.data();
-      kvmeld::limits sizes{m.s};
+      kvmeld::cache_options sizes{m.s};
       kvmeld::merged_cache cache{kvmeld::host_executor(2), calibrated, kvmeld::kv{m.keys(), m.values()},
                                  sizes};
       m.fill()(cache);

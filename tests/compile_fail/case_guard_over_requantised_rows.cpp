@@ -11,6 +11,6 @@ using keys = kvmeld::int8_rows<kvmeld::strided<std::int8_t>, kvmeld::strided<flo
 void use(kvmeld::kv<keys, kvmeld::strided<float>> x) {
   kvmeld::merged_cache cache{kvmeld::host_executor(1),
                              kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<float>{1.0f}), x,
-                             kvmeld::limits{}};
+                             kvmeld::cache_options{}};
   cache.compress({0}, kvmeld::budget::entries(8));
 }

@@ -10,5 +10,5 @@ using values_type = float*;
 
 auto use(kvmeld::kv<kvmeld::strided<float>, values_type> x) {
   return kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(), x,
-                              kvmeld::limits{}};
+                              kvmeld::cache_options{}};
 }

@@ -4,12 +4,12 @@
 
 #if defined(KVMELD_CONTROL)
 using composition = kvmeld::policy<kvmeld::score::none, kvmeld::select::sinks_and_recents,
-                                   kvmeld::identify::zero_class, kvmeld::merge::drop>;
+                                   kvmeld::identify::evict_rest, kvmeld::merge::drop>;
 #else
 using composition = kvmeld::policy<kvmeld::score::none, kvmeld::select::sinks_and_recents,
-                                   kvmeld::identify::zero_class, kvmeld::merge::average>;
+                                   kvmeld::identify::evict_rest, kvmeld::merge::average>;
 #endif
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
 }

@@ -1,6 +1,6 @@
 // expect SCORE_NEEDS_ATTENTION: kvmeld: the score has no `static constexpr bool needs_attention`
 // expect SCORE_CHANNELS: kvmeld: the score has no `channel_list channels\(\)`
-// expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `most_channels`
+// expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `max_channels`
 // expect SCORE_UPDATE: kvmeld: the score has no `channel_update update\(channel, window_rows, rows\)`
 // expect SCORE_NEXT_WINDOW: kvmeld: the score has no `std::uint32_t next_window\(window_rows, rows\)`
 // expect SCORE_EVALUATE: kvmeld: the score has no `evaluate\(team, ledger, track, length, out\)`
@@ -231,7 +231,7 @@ template class kvmeld::policy<my_score, my_selector, kvmeld::identify::chunked_b
 #endif
 
 std::uint32_t use(kvmeld::kv<my_layout, kvmeld::strided<float>> x) {
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
   cache.open(0, 10);
   cache.observe_rows(kvmeld::query_batch(0, 0, 1), kvmeld::head_rows<float const>{});
   cache.compress({0}, kvmeld::budget::ratio(0.5));

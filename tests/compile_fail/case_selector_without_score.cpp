@@ -3,13 +3,13 @@
 #include <kvmeld/kvmeld.hpp>
 
 #if defined(KVMELD_CONTROL)
-using composition = kvmeld::policy<kvmeld::score::global, kvmeld::select::top, kvmeld::identify::zero_class,
+using composition = kvmeld::policy<kvmeld::score::global, kvmeld::select::top, kvmeld::identify::evict_rest,
                                    kvmeld::merge::drop>;
 #else
-using composition = kvmeld::policy<kvmeld::score::none, kvmeld::select::top, kvmeld::identify::zero_class,
+using composition = kvmeld::policy<kvmeld::score::none, kvmeld::select::top, kvmeld::identify::evict_rest,
                                    kvmeld::merge::drop>;
 #endif
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
 }

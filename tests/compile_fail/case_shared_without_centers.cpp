@@ -3,7 +3,7 @@
 #include <kvmeld/kvmeld.hpp>
 
 #if defined(KVMELD_CONTROL)
-using composition = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::bands,
+using composition = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::tiers,
                                    kvmeld::identify::nearest_center<>, kvmeld::merge::shared>;
 #else
 using composition = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::top,
@@ -11,5 +11,5 @@ using composition = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::
 #endif
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
 }

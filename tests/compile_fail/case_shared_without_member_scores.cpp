@@ -7,9 +7,9 @@ struct entries_only : kvmeld::score::global {
   void evaluate_members() const = delete;
 #endif
 };
-using composition = kvmeld::policy<entries_only, kvmeld::select::bands, kvmeld::identify::nearest_center<>,
+using composition = kvmeld::policy<entries_only, kvmeld::select::tiers, kvmeld::identify::nearest_center<>,
                                    kvmeld::merge::shared>;
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
 }

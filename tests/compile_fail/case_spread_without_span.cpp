@@ -7,9 +7,9 @@ using composition = kvmeld::policy<kvmeld::score::global, kvmeld::select::sinks_
                                    kvmeld::identify::local_span, kvmeld::merge::additive>;
 #else
 using composition = kvmeld::policy<kvmeld::score::global, kvmeld::select::sinks_and_recents,
-                                   kvmeld::identify::zero_class, kvmeld::merge::additive>;
+                                   kvmeld::identify::evict_rest, kvmeld::merge::additive>;
 #endif
 
 auto use(kvmeld::kv<kvmeld::strided<float>, kvmeld::strided<float>> x) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::limits{}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), composition{}, x, kvmeld::cache_options{}};
 }

@@ -24,7 +24,7 @@ template <class Policy> void same_when_composed(std::string const& name, Policy 
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     std::string broken;
     auto const first = budget::entries(30 + static_cast<std::uint32_t>(seed)), second = budget::entries(26);
-    limits sizes;
+    cache_options sizes;
     sizes.wave_tracks = 3;
     subject<Policy> fixed(extent, p, sizes, 1);
     fixed.live(seed, first, second, broken);
@@ -41,7 +41,7 @@ select::top const heavy{quantity::entries(1), quantity::of_budget(0.25), quantit
 select::top const full{quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()};
 select::sinks_and_recents const ends{quantity::entries(2), quantity::entries(6)};
 select::sinks_and_recents const whole{quantity::entries(4), quantity::rest_of_budget()};
-select::bands const banded{quantity::entries(1), quantity::entries(5), quantity::entries(1), 3.0};
+select::tiers const tiered{quantity::entries(1), quantity::entries(5), quantity::entries(1), 3.0};
 score::local const recent{6, {3, pooling_mode::mean}};
 score::global_local const both{6, {5, pooling_mode::mean}};
 score::above_mean const hits{9};
@@ -56,9 +56,9 @@ using by_key_ema = identify::nearest_center<admit::ema_threshold, identify::rese
 }  // namespace
 
 TEST_CASE("pipelines that evict, and spans") {
-  same_when_composed("1", policy{score::none{}, whole, identify::zero_class{}, merge::drop{}});
-  same_when_composed("2", policy{score::global{}, full, identify::zero_class{}, merge::drop{}});
-  same_when_composed("3", policy{recent, banded, identify::zero_class{}, merge::drop{}});
+  same_when_composed("1", policy{score::none{}, whole, identify::evict_rest{}, merge::drop{}});
+  same_when_composed("2", policy{score::global{}, full, identify::evict_rest{}, merge::drop{}});
+  same_when_composed("3", policy{recent, tiered, identify::evict_rest{}, merge::drop{}});
   same_when_composed("4", policy{hits, full, identify::local_span{}, merge::additive{}});
   same_when_composed("5", policy{both, whole, identify::local_span{}, merge::additive{}});
   same_when_composed("6", policy{recent, full, identify::local_span{}, merge::drop{}});
@@ -83,12 +83,12 @@ TEST_CASE("pipelines of runs") {
 }
 
 TEST_CASE("pipelines of centres") {
-  same_when_composed("17", policy{both, banded, identify::nearest_center<admit::threshold>{{0.3f, true}},
+  same_when_composed("17", policy{both, tiered, identify::nearest_center<admit::threshold>{{0.3f, true}},
                                   merge::collapsed{}});
-  same_when_composed("18", policy{score::global{}, banded, by_key_ema{}, merge::similarity_weighted{}});
+  same_when_composed("18", policy{score::global{}, tiered, by_key_ema{}, merge::similarity_weighted{}});
   same_when_composed(
-      "19", policy{hits, banded, identify::nearest_center<admit::ema_threshold>{}, merge::average{}});
-  same_when_composed("20", policy{recent, banded, by_key{{0.2f}}, merge::score_weighted{}});
+      "19", policy{hits, tiered, identify::nearest_center<admit::ema_threshold>{}, merge::average{}});
+  same_when_composed("20", policy{recent, tiered, by_key{{0.2f}}, merge::score_weighted{}});
 }
 
 }  // namespace pipelines_cases

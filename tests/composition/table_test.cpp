@@ -27,11 +27,11 @@ bool meaningful(std::string const& score, std::string const& select, std::string
   bool const nearest = starts(identify, "nearest"), bipartite = starts(identify, "chunked"),
              scan = starts(identify, "consecutive"), span = identify == "local_span";
   if (score == "none") {
-    bool const ranks = select == "top" || select == "bands" || scan || span;
+    bool const ranks = select == "top" || select == "tiers" || scan || span;
     bool const weighs = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed";
     if (ranks || weighs) return false;
   }
-  if (nearest != (select == "bands") && (nearest || bipartite || scan || span)) return false;
+  if (nearest != (select == "tiers") && (nearest || bipartite || scan || span)) return false;
   if (merge == "drop") return true;
   if (merge == "additive") return span;
   if (merge == "similarity_weighted") return nearest || bipartite;
@@ -43,8 +43,8 @@ kvmeld::compose::any_selector small(std::string const& name, bool fills) {
   using kvmeld::quantity;
   quantity const rest = fills ? quantity::rest_of_budget() : quantity::of_budget(0.25);
   if (name == "top") return kvmeld::select::top{quantity::entries(1), quantity::of_budget(0.3), rest};
-  if (name == "bands")
-    return kvmeld::select::bands{quantity::entries(1), quantity::entries(6), quantity::entries(1), 3.0};
+  if (name == "tiers")
+    return kvmeld::select::tiers{quantity::entries(1), quantity::entries(6), quantity::entries(1), 3.0};
   return kvmeld::select::sinks_and_recents{quantity::entries(2), fills ? rest : quantity::of_budget(0.3)};
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
           dice d(++seed);
           auto const first = kvmeld::budget::entries(d.between(24, 50)),
                      second = kvmeld::budget::entries(d.between(20, 40));
-          kvmeld::limits whole;
+          kvmeld::cache_options whole;
           whole.wave_tracks = d.between(0, 4);
           std::string broken;
           subject<composed> a(s, p, whole, 1);
@@ -82,10 +82,10 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
           CHECK(broken == "");
           if (identify.traits().meets_budget) {
             CHECK(a.cache.longest(0) <= second.resolve({}, 0));
-            CHECK((a.cache.findings(0) & kvmeld::finding::budget_unreached) == 0);
+            CHECK((a.cache.warnings(0) & kvmeld::warning::budget_unreached) == 0);
           }
           // The same bits on more threads in other waves.
-          kvmeld::limits other;
+          kvmeld::cache_options other;
           other.wave_tracks = 1;
           subject<composed> b(s, p, other, 2);
           b.live(seed, first, second, broken);

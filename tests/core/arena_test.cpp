@@ -130,7 +130,7 @@ TEST_CASE("an arena hands out aligned pieces, and counts alike with and without 
 
 TEST_CASE("a compression stays within exactly the memory that was sized") {
   exact_memory(kvmeld::preset::streaming_llm::with_sinks(4), true);
-  exact_memory(kvmeld::preset::h2o::halves(), true);
+  exact_memory(kvmeld::preset::h2o::defaults(), true);
   exact_memory(kvmeld::preset::kvmerger::for_budget(), true);
   exact_memory(kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(4),
                                                       kvmeld::quantity::entries(8)),

@@ -13,7 +13,7 @@ TEST_CASE("texts that follow the rule") {
   for (char const* good : {
            "append: counts[1] is 9; it must be at most 4, the free entries of sequence 0",
            "merged_cache: keys: tiled: width is 0; it must be at least 1",
-           "observe: sequence slot is 7; it must be 0 to 2",
+           "observe: sequence is 7; it must be 0 to 2",
            "policy: admit::threshold.theta is nan; it must be -1 to 1, a cosine",
            "shift: offset is -9; it must be at least -4, because track (layer 0, sequence 0, head 0) holds "
            "position 4",
@@ -26,8 +26,8 @@ TEST_CASE("texts that follow the rule") {
 
 TEST_CASE("texts that break it") {
   for (char const* bad : {
-           "append: sequence slot is 7; allowed are 0 to 2",
-           "append: sequence slot 7 is not open; open it first",
+           "append: sequence is 7; allowed are 0 to 2",
+           "append: sequence 7 is not open; open it first",
            "append: count is 7; it must be 0 to -1",
            "append: count is 7; it must be 0 to 4294967295",
            "append: count is 7; it must be 5 to 3",
@@ -50,8 +50,7 @@ TEST_CASE("texts that break it") {
 
 TEST_CASE("every refusal that a test meets is held against the rule") {
   auto const before = support::refusals_met();
-  CHECK_THROWS_AS((void)kvmeld::report(kvmeld::refusal("call", "argument", 1, "2")),
-                  kvmeld::invalid_argument);
+  CHECK_THROWS_AS((void)kvmeld::raise(kvmeld::refusal("call", "argument", 1, "2")), kvmeld::invalid_argument);
   CHECK(support::refusals_met() == before + 1);
 }
 

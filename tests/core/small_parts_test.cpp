@@ -16,30 +16,30 @@
 #include <doctest/doctest.h>
 
 TEST_CASE("a refusal throws its text, success is a quiet status") {
-  CHECK(kvmeld::report({}).ok());
+  CHECK(kvmeld::raise({}).ok());
   CHECK(kvmeld::status{}.ok());
   CHECK(static_cast<bool>(kvmeld::status{}));
   kvmeld::status const bad("call: x is 3; it must be 1 to 2");
   CHECK_FALSE(bad.ok());
   CHECK_FALSE(static_cast<bool>(bad));
   CHECK(bad.text() == "call: x is 3; it must be 1 to 2");
-  CHECK_THROWS_WITH_AS(kvmeld::report("call: x is 3; it must be 1 to 2"), "call: x is 3; it must be 1 to 2",
+  CHECK_THROWS_WITH_AS(kvmeld::raise("call: x is 3; it must be 1 to 2"), "call: x is 3; it must be 1 to 2",
                        kvmeld::invalid_argument);
   CHECK(std::is_base_of_v<std::invalid_argument, kvmeld::invalid_argument>);
   CHECK(kvmeld::message("a ", 1, "b ", 2u, 'c') == "a 1b 2c");
   CHECK(kvmeld::message().empty());
 }
 
-TEST_CASE("findings are distinct bits") {
-  std::uint32_t const all[] = {kvmeld::finding::nonfinite_rows, kvmeld::finding::budget_unreached,
-                               kvmeld::finding::evicted_fallback, kvmeld::finding::overfull};
+TEST_CASE("warnings are distinct bits") {
+  std::uint32_t const all[] = {kvmeld::warning::nonfinite_rows, kvmeld::warning::budget_unreached,
+                               kvmeld::warning::evicted_fallback, kvmeld::warning::overfull};
   std::uint32_t seen = 0;
   for (std::uint32_t bit : all) {
     CHECK((bit & (bit - 1)) == 0);
     CHECK((seen & bit) == 0);
     seen |= bit;
   }
-  CHECK(kvmeld::finding::none == 0);
+  CHECK(kvmeld::warning::none == 0);
 }
 
 namespace {

@@ -14,7 +14,7 @@ template <class Policy> void replays(Policy const& policy) {
     auto& host = pair.host();
     auto& device = pair.device();
     pair.both([](auto& c) {
-      for (std::uint32_t slot : {0u, 1u, 2u}) c.open(slot, 100 + 20 * slot, 0, slot);
+      for (std::uint32_t slot : {0u, 1u, 2u}) c.open(slot, 100 + 20 * slot, 0, kvmeld::sequence_id{slot});
     });
     kvmeld::call_graph<kvmeld::cuda_executor<>> step(device.executor()), shrink(device.executor());
     device_test::noise n(5);
@@ -52,8 +52,8 @@ template <class Policy> void replays(Policy const& policy) {
           shrink.replay([&] { compress(device); });
         }
       }
-      if (i % 50 == 20) device.request_report();
-      device.poll_report();
+      if (i % 50 == 20) device.request_lengths();
+      device.poll_lengths();
       CHECK(cudaPeekAtLastError() == cudaSuccess);  // not ready is no error
       for (std::uint32_t slot : {0u, 1u, 2u}) REQUIRE(device.length_bound(slot) >= host.longest(slot));
       if (i % 100 == 99) {

@@ -5,8 +5,8 @@ namespace {
 
 template <class T, class Policy> void instantiate(Policy const& policy, T* rows) {
   kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
-  kvmeld::limits sizes{extent};
-  sizes.whole_plan = sizes.figures = true;
+  kvmeld::cache_options sizes{extent};
+  sizes.whole_plan = sizes.stats = true;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 512 : 0;
   kvmeld::strided<T> const layout(rows, "LSTHC", extent, 128);
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy, kvmeld::kv{layout, layout}, sizes};
@@ -25,15 +25,15 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
   cache.freeze(0, 2);
   cache.reset_rounds(0);
   cache.close(1);
-  cache.request_report();
-  cache.poll_report();
-  cache.request_figures({0});
-  cache.figures_ready();
-  kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, q, cache.ref(), out);
+  cache.request_lengths();
+  cache.poll_lengths();
+  cache.request_stats({0});
+  cache.stats_ready();
+  kvmeld::attention::attend(cache.executor(), {0, 0, 1}, q, cache.ref(), out);
   if constexpr (!decltype(cache)::shares) {
     kvmeld::attention::split_keys const split{4, {reinterpret_cast<float*>(rows), 1u << 20}};
-    kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, q, cache.ref(), out, {}, split);
-    kvmeld::attention::extend_and_observe(cache, {}, {0, 0, 1}, q, out,
+    kvmeld::attention::attend(cache.executor(), {0, 0, 1}, q, cache.ref(), out, {}, {}, split);
+    kvmeld::attention::attend_and_observe(cache, {0, 0, 1}, q, out,
                                           {reinterpret_cast<float*>(rows), 1u << 20});
   }
 }
@@ -44,7 +44,7 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
 void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cudaStream_t stream) {
   kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
   kvmeld::relocatable<kvmeld::strided<__nv_bfloat16>> const there(at, 128);
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.scope = kvmeld::plan_scope::layer;
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
                              kvmeld::kv{there, there}, sizes};
@@ -60,10 +60,10 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
   cache.shift(0, 100, rope);
-  kvmeld::page_notes<> const notes{
+  kvmeld::page_metadata<> const notes{
       kvmeld::dense_places(kvmeld::table_rows<std::int32_t>(nullptr, 4), 64, extent), nullptr, nullptr};
-  cache.write_pages({0}, notes);
-  kvmeld::attention::output_error(cache.executor(), {}, {0, 0, 1},
+  cache.export_page_metadata({0}, notes);
+  kvmeld::attention::output_error(cache.executor(), {0, 0, 1},
                                   kvmeld::rows_by_token<__nv_bfloat16 const>(a, 1, 4, 128), cache.ref(),
                                   kvmeld::rows_by_token<float const>(nullptr, 1, 4, 128), {}, {});
   cache.adopt(1, 10, 10, notes);

@@ -41,7 +41,7 @@ public:
         cache(kvmeld::cuda_executor<>(stream), in_few_rounds(),
               kvmeld::kv{kvmeld::relocatable<plain>(layouts_.data(), extent.key_dim),
                          kvmeld::relocatable<plain>(layouts_.data() + 1, extent.value_dim)},
-              kvmeld::limits{extent}) {}
+              kvmeld::cache_options{extent}) {}
 
   void step(kvmeld::index_list slots, kvmeld::index_list counts, kvmeld::index_list accepted) {
     std::uint32_t const heads = extent.query_heads();
@@ -49,19 +49,16 @@ public:
     cache.commit(slots, accepted);
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       kvmeld::query_batch const batch{layer, slots, accepted};
-      std::size_t const rows = std::size_t{3} * most_queries * heads;
-      auto const q =
-          kvmeld::rows_by_token<element const>(queries.data(), most_queries, heads, extent.key_dim);
-      auto const o = kvmeld::rows_by_token(out.data() + layer * rows * extent.value_dim, most_queries, heads,
+      std::size_t const rows = std::size_t{3} * max_queries * heads;
+      auto const q = kvmeld::rows_by_token<element const>(queries.data(), max_queries, heads, extent.key_dim);
+      auto const o = kvmeld::rows_by_token(out.data() + layer * rows * extent.value_dim, max_queries, heads,
                                            extent.value_dim);
-      auto const sums = kvmeld::rows_by_head(lse.data() + layer * rows, most_queries, heads, 1);
+      auto const sums = kvmeld::rows_by_head(lse.data() + layer * rows, max_queries, heads, 1);
       if (layer == 0) {
-        kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, batch, q, cache.ref(), o,
-                                  sums);
-        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), most_queries, heads, 1));
+        kvmeld::attention::attend(cache.executor(), batch, q, cache.ref(), o, sums);
+        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), max_queries, heads, 1));
       } else {
-        kvmeld::attention::extend_and_observe(cache, kvmeld::attention_params{}, batch, q, o,
-                                              {kept.data(), kept_floats}, sums);
+        kvmeld::attention::attend_and_observe(cache, batch, q, o, {kept.data(), kept_floats}, sums);
       }
     }
   }
@@ -79,8 +76,8 @@ public:
     return both;
   }
 
-  static constexpr std::uint32_t most_queries = 3;
-  static constexpr std::size_t heads_of_all = std::size_t{3} * most_queries * extent.query_heads();
+  static constexpr std::uint32_t max_queries = 3;
+  static constexpr std::size_t heads_of_all = std::size_t{3} * max_queries * extent.query_heads();
 
 private:
   static plain layout(array<element> const& at, std::uint32_t channels) {
@@ -91,7 +88,7 @@ private:
   std::size_t at_ = 0;
 
 public:
-  std::size_t kept_floats = kvmeld::attention::observed_floats(extent, 3, most_queries);
+  std::size_t kept_floats = kvmeld::attention::observed_floats(extent, 3, max_queries);
   array<float> out{std::vector<float>(extent.layers * heads_of_all * extent.value_dim)},
       lse{std::vector<float>(extent.layers * heads_of_all)}, kept{kept_floats};
   array<element> queries{heads_of_all * extent.key_dim};
@@ -282,8 +279,8 @@ TEST_CASE("what a graph refuses") {
     CHECK(refusal_of([&] { g.replay([&] { cache.shift(0, 1); }); }) ==
           "shift: recording is on; it must be off, because this call cannot be recorded");
     g.replay([&] { cache.append({1}, {1}); });
-    cache.report_lengths(0);
-    cache.report_lengths(1);
+    cache.sync_lengths(0);
+    cache.sync_lengths(1);
     CHECK(cache.longest(0) == 62);
     CHECK(cache.longest(1) == 61);
   }
@@ -361,7 +358,7 @@ TEST_CASE("a graph that the runtime has no memory for leaves everything as it wa
     CHECK(g.graph() == nullptr);
   }
   g.record(append);
-  e.cache.report_lengths(0);
+  e.cache.sync_lengths(0);
   CHECK(e.cache.longest(0) == 61);
 }
 
@@ -378,7 +375,7 @@ TEST_CASE("scratch beyond shared memory, eager and recorded") {
   own_stream stream;
   kvmeld::cuda_executor<> executor(stream.is);
   kvmeld::call_graph<kvmeld::cuda_executor<>> g(executor);
-  auto const numbers = static_cast<std::uint32_t>(executor.most_scratch() / 4 + 1000);
+  auto const numbers = static_cast<std::uint32_t>(executor.max_scratch() / 4 + 1000);
   array<std::uint32_t> sums(2 * extent.tracks());
   roomy_phase const phase{sums.data(), numbers};
   std::vector<std::uint32_t> const slots{0, 1, 2};
@@ -416,7 +413,7 @@ TEST_CASE("scratch that a device has no memory for is refused before anything is
   array<unsigned char> const room(lists);  // and no byte of scratch
   std::size_t used = 0;
   executor_type executor(nullptr, {room.data(), lists, &used});
-  auto const numbers = static_cast<std::uint32_t>(executor.most_scratch() / 4 + 1000);
+  auto const numbers = static_cast<std::uint32_t>(executor.max_scratch() / 4 + 1000);
   array<std::uint32_t> sums(2 * extent.tracks());
   roomy_phase const phase{sums.data(), numbers};
   std::vector<std::uint32_t> const slots{0, 1, 2};
@@ -438,11 +435,12 @@ TEST_CASE("scratch that a device has no memory for is refused before anything is
 
 TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and no byte less") {
   using executor = kvmeld::cuda_executor<kvmeld::workspace_resource>;
-  auto const policy = kvmeld::preset::h2o::halves();
+  auto const policy = kvmeld::preset::h2o::defaults();
   array<plain> const nowhere(2);  // no row is looked at
   std::size_t const lists = 4 * executor::staged_numbers;
   std::uint32_t const workers = kvmeld::cuda_executor<>().workers();
-  std::size_t const cache = kvmeld::cache_bytes(kvmeld::limits{extent}, policy.score.channels(), workers);
+  std::size_t const cache =
+      kvmeld::cache_bytes(kvmeld::cache_options{extent}, policy.score.channels(), workers);
   CHECK(lists % 256 == 0);
   for (std::size_t missing : {std::size_t{0}, std::size_t{1}}) {
     // A moved executor keeps its lists.
@@ -453,11 +451,11 @@ TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and 
       kvmeld::merged_cache made{executor(nullptr, {room.data(), bytes, &used}), policy,
                                 kvmeld::kv{kvmeld::relocatable<plain>(nowhere.data(), extent.key_dim),
                                            kvmeld::relocatable<plain>(nowhere.data() + 1, extent.value_dim)},
-                                kvmeld::limits{extent}};
+                                kvmeld::cache_options{extent}};
       made.open(0, 100);
       made.append({0}, {9});
       made.commit({0}, {4});
-      made.report_lengths(0);
+      made.sync_lengths(0);
       CHECK(made.longest(0) == 104);
       CHECK(used == bytes);
     };

@@ -15,10 +15,10 @@ template <class Device> void any_caches(Device const& device) {
   noise n(71);
   auto keys = random_rows<element>(n, s.key_dim, 0.9f), values = random_rows<element>(n, s.value_dim, 0.0f);
   typename Device::template array<element> const far_keys(keys), far_values(values);
-  auto const sizes = usual_limits<decltype(kvmeld::preset::h2o::halves())>();
+  auto const sizes = usual_limits<decltype(kvmeld::preset::h2o::defaults())>();
   auto const made = [&](auto executor, element* k, element* v) {
     return kvmeld::any_cache(
-        kvmeld::merged_cache{std::move(executor), kvmeld::preset::h2o::halves(),
+        kvmeld::merged_cache{std::move(executor), kvmeld::preset::h2o::defaults(),
                              kvmeld::kv{kvmeld::strided<element>(k, "LSTHC", s, s.key_dim),
                                         kvmeld::strided<element>(v, "LSTHC", s, s.value_dim)},
                              sizes});
@@ -30,7 +30,7 @@ template <class Device> void any_caches(Device const& device) {
     f(there);
   };
   auto const same = [&](std::uint32_t slot) {
-    there.report_lengths(slot);  // waits
+    there.sync_lengths(slot);  // waits
     CHECK(here.longest(slot) == there.longest(slot));
     CHECK(here.tokens(slot) == there.tokens(slot));
     CHECK(here.entries(slot) == there.entries(slot));
@@ -50,9 +50,9 @@ template <class Device> void any_caches(Device const& device) {
     auto const queries = kvmeld::rows_by_token(from, rows, heads, s.key_dim);
     auto const outputs = kvmeld::rows_by_token(to, rows, heads, s.value_dim);
     auto const norms = kvmeld::rows_by_head(sums, rows, heads, 1);
-    c.attend({}, {0, slot, rows}, queries, outputs, norms);
+    c.attend({0, slot, rows}, queries, outputs, norms);
     c.observe({0, slot, rows}, queries, kvmeld::rows_by_head<float const>(sums, rows, heads, 1));
-    c.attend_and_observe({}, {1, slot, rows}, queries, outputs, {kept, room}, norms);
+    c.attend_and_observe({1, slot, rows}, queries, outputs, {kept, room}, norms);
     c.write_log_degree(1, {slot}, kvmeld::rows_by_head(by_head, 1, s.kv_heads, s.capacity));
   };
   auto const attends = [&](std::uint32_t slot) {
@@ -76,12 +76,12 @@ template <class Device> void any_caches(Device const& device) {
     c.fork(1, 2);
     c.truncate(2, c.tokens(2) - 2);
     c.freeze(0, 4);
-    c.request_figures({0});
+    c.request_stats({0});
   });
   for (std::uint32_t slot : {0u, 1u, 2u}) same(slot);
-  CHECK(there.figures_ready());
-  CHECK(there.figures(0).dropped == 50 * s.layers * s.kv_heads);
-  CHECK(here.figures(0).dropped == there.figures(0).dropped);
+  CHECK(there.stats_ready());
+  CHECK(there.stats(0).dropped == 50 * s.layers * s.kv_heads);
+  CHECK(here.stats(0).dropped == there.stats(0).dropped);
   auto const saved = there.save(1);
   both([&](auto& c) {
     c.close(1);
@@ -89,10 +89,10 @@ template <class Device> void any_caches(Device const& device) {
     c.shift(2, 5);
     c.plan({0, 2}, kvmeld::budget::entries(30));
     c.apply();
-    c.request_report();
+    c.request_lengths();
   });
   for (std::uint32_t slot : {0u, 1u, 2u}) same(slot);
-  CHECK(there.poll_report());
+  CHECK(there.poll_lengths());
   CHECK(std::memcmp(far_values.get().data(), values.data(), values.size() * sizeof(element)) == 0);
   CHECK(std::memcmp(far_keys.get().data(), keys.data(), keys.size() * sizeof(element)) == 0);
   attends(2);

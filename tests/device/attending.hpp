@@ -47,10 +47,10 @@ template <class Device, class T, class Policy> void attend_every_way(twins<Devic
     auto const base = i % 2 == 0 ? kvmeld::lse_base::natural : kvmeld::lse_base::two;
     auto const attend = [&](auto& cache, kvmeld::attention_params const& params, T const* from, float* to,
                             float* sums) {
-      kvmeld::attention::extend(cache.executor(), params, batch,
+      kvmeld::attention::attend(cache.executor(), batch,
                                 kvmeld::rows_by_token(from, most, heads, extent.key_dim), cache.ref(),
                                 kvmeld::rows_by_token(to, most, heads, extent.value_dim),
-                                {kvmeld::rows_by_head(sums, most, heads, 1), base});
+                                {kvmeld::rows_by_head(sums, most, heads, 1), base}, params);
     };
     attend(pair.host(), near_ways[i], q.data(), out.data(), lse.data());
     attend(pair.device(), far_ways[i], far_q.data(), far_out.data(), far_lse.data());
@@ -63,11 +63,11 @@ template <class Device, class T, class Policy> void attend_every_way(twins<Devic
     for (float& x : doubled) x *= 2.0f;
     floats const far_expected(doubled);
     kvmeld::attention::output_error(
-        pair.device().executor(), far_ways[i], batch,
-        kvmeld::rows_by_token(far_q.data(), most, heads, extent.key_dim), pair.device().ref(),
+        pair.device().executor(), batch, kvmeld::rows_by_token(far_q.data(), most, heads, extent.key_dim),
+        pair.device().ref(),
         kvmeld::rows_by_token<float const>(far_expected.data(), most, heads, extent.value_dim),
         kvmeld::rows_by_token(far_scratch.data(), most, heads, extent.value_dim),
-        {far_errors.data(), std::size_t{2} * heads});
+        {far_errors.data(), std::size_t{2} * heads}, far_ways[i]);
     pair.settle();
     auto const off = far_errors.get();
     for (std::size_t s = 0; s < 2; ++s) {

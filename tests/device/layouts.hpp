@@ -64,8 +64,9 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   laid_out<K, V, Device> rows(s);
   noise n(41);
   kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), policy, rows.tensors(side::here),
-                            kvmeld::limits{s}};
-  kvmeld::merged_cache there{device.executor(tuning), policy, rows.tensors(side::there), kvmeld::limits{s}};
+                            kvmeld::cache_options{s}};
+  kvmeld::merged_cache there{device.executor(tuning), policy, rows.tensors(side::there),
+                             kvmeld::cache_options{s}};
   auto const both = [&](auto f) {
     f(here);
     f(there);
@@ -83,7 +84,7 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   CHECK(before == there.save(0));
   CHECK(here.longest(1) < 70);
   rows.write(n, 1, here.longest(1), 9);
-  there.report_lengths(1);
+  there.sync_lengths(1);
   both([](auto& c) {
     c.append({1}, {9});
     c.commit({1}, {7});
@@ -96,7 +97,7 @@ void same_rows(Device const& device, char const* name, Policy const& policy, kvm
   for (float& x : q) x = n.uniform();
   typename Device::template array<float> const far_q(q), far_out(out);
   auto const attend = [&](auto& cache, float const* from, float* to) {
-    kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, 2, 2},
+    kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{1, 2, 2},
                               kvmeld::rows_by_token(from, 2, s.query_heads(), s.key_dim), cache.ref(),
                               kvmeld::rows_by_token(to, 2, s.query_heads(), s.value_dim));
   };
@@ -132,9 +133,9 @@ template <class Device> void saturated_rows(Device const& device) {
   laid_out<fp8_rows<Device>, byte_rows<Device>, Device> rows(small_rows);
   noise n(43);
   kvmeld::merged_cache here{kvmeld::host_executor(1, kvmeld::tuning::off), steep_chelsea(),
-                            rows.tensors(side::here), kvmeld::limits{small_rows}};
+                            rows.tensors(side::here), kvmeld::cache_options{small_rows}};
   kvmeld::merged_cache there{device.executor(kvmeld::tuning::off), steep_chelsea(), rows.tensors(side::there),
-                             kvmeld::limits{small_rows}};
+                             kvmeld::cache_options{small_rows}};
   rows.write(n, 0, 0, 90);
   std::uint32_t const written = rows.keys.saturated.here[0];
   kvmeld::rope_params rope;

@@ -94,7 +94,7 @@ template <class Device> void merges_of_shapes(Device const& device) {
 /// Merges that follow observed thresholds.
 template <class Device> void observed_merges(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
-    same_life<typename Device::bfloat16>(device, "d2o", kvmeld::preset::d2o::halves(), 1, tuning);
+    same_life<typename Device::bfloat16>(device, "d2o", kvmeld::preset::d2o::defaults(), 1, tuning);
   }
 }
 

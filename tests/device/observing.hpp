@@ -23,11 +23,11 @@ void same_scores(Device const& device, char const* name, Policy const& policy) {
     typename Device::template array<element> const far_q(q);
     pair.both([&](auto& c) { c.open(slot, length); });
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-      kvmeld::attention::extend(
-          pair.host().executor(), kvmeld::attention_params{}, kvmeld::query_batch{layer, slot, rows},
-          kvmeld::rows_by_token<element const>(q.data(), rows, heads, extent.key_dim), pair.host().ref(),
-          kvmeld::rows_by_token(out.data(), rows, heads, extent.value_dim),
-          kvmeld::rows_by_head(lse.data(), rows, heads, 1));
+      kvmeld::attention::attend(pair.host().executor(), kvmeld::query_batch{layer, slot, rows},
+                                kvmeld::rows_by_token<element const>(q.data(), rows, heads, extent.key_dim),
+                                pair.host().ref(),
+                                kvmeld::rows_by_token(out.data(), rows, heads, extent.value_dim),
+                                kvmeld::rows_by_head(lse.data(), rows, heads, 1));
       floats const far_lse(lse);
       auto const observe = [&](auto& cache, element const* from, float const* sums) {
         cache.observe({layer, slot, rows},
@@ -43,11 +43,12 @@ void same_scores(Device const& device, char const* name, Policy const& policy) {
                           kvmeld::rows_by_head<float const>(lse.data(), rows, heads, 1), {}, fifth);
       floats const room(std::vector<float>(kvmeld::attention::observed_floats(extent, 1, rows, fifth)));
       floats const far_out(out);
-      kvmeld::attention::extend_and_observe(
-          pair.device(), kvmeld::attention_params{}, kvmeld::query_batch{layer, slot, rows},
+      kvmeld::attention::attend_and_observe(
+          pair.device(), kvmeld::query_batch{layer, slot, rows},
           kvmeld::rows_by_token<element const>(far_q.data(), rows, heads, extent.key_dim),
           kvmeld::rows_by_token(far_out.data(), rows, heads, extent.value_dim),
-          {room.data(), kvmeld::attention::observed_floats(extent, 1, rows, fifth)}, {}, fifth);
+          {room.data(), kvmeld::attention::observed_floats(extent, 1, rows, fifth)}, {},
+          kvmeld::attention_params{}, fifth);
       pair.settle();
     }
     auto const& here = pair.host().ledger();
@@ -69,11 +70,11 @@ void same_scores(Device const& device, char const* name, Policy const& policy) {
 }
 
 template <class Device> void observed_scores(Device const& device) {
-  same_scores(device, "h2o", kvmeld::preset::h2o::halves());
+  same_scores(device, "h2o", kvmeld::preset::h2o::defaults());
   same_scores(device, "snapkv", kvmeld::preset::snapkv::with_window(16));
   for (kvmeld::shape const& s : {crooked, wide}) {
     made_for const now(s);
-    same_scores(device, "h2o", kvmeld::preset::h2o::halves());
+    same_scores(device, "h2o", kvmeld::preset::h2o::defaults());
   }
 }
 

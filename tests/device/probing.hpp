@@ -44,8 +44,8 @@ template <class Device> void probed_merges(Device const& device, kvmeld::tuning 
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
     std::size_t const at = layer * (rows / extent.layers);
     std::vector<std::uint32_t> const two{0, 1}, counts(2, probes);
-    kvmeld::attention::extend(
-        pair.host().executor(), kvmeld::attention_params{}, kvmeld::query_batch{layer, two, counts},
+    kvmeld::attention::attend(
+        pair.host().executor(), kvmeld::query_batch{layer, two, counts},
         kvmeld::rows_by_token<element const>(q.data() + at * extent.key_dim, probes, heads, extent.key_dim),
         pair.host().ref(), kvmeld::rows_by_token(out.data(), probes, heads, extent.value_dim),
         kvmeld::rows_by_token(lse.data() + at, probes, heads, 1));

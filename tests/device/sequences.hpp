@@ -14,7 +14,7 @@ inline constexpr kvmeld::shape two_layers{2, 3, 2, 2, 16, 8, 112};
 template <class Device>
 using composed_twins = twins<Device, typename Device::bfloat16, kvmeld::compose::composed>;
 
-inline auto composed_h2o() { return kvmeld::compose::composed_of(kvmeld::preset::h2o::halves()); }
+inline auto composed_h2o() { return kvmeld::compose::composed_of(kvmeld::preset::h2o::defaults()); }
 inline auto composed_keepers() {
   return kvmeld::compose::composed_of(kvmeld::policy{
       kvmeld::score::global{},
@@ -30,13 +30,13 @@ template <class Device> void shared_beginnings(Device const& device) {
   sizes.wave_tracks = 3;
   composed_twins<Device> pair(device, composed_keepers(), 3, kvmeld::tuning::off, sizes);
   pair.both([](auto& c) {
-    c.open(0, 90, 0, 4);
+    c.open(0, 90, 0, kvmeld::sequence_id{4});
     c.freeze(0, 7);
   });
   pair.observe(0, 16);
   pair.both([](auto& c) {
-    c.fork(0, 1, 5, 11, kvmeld::fork_rows::shared);
-    c.fork(0, 2, 6, 7);
+    c.fork(0, 1, 11, kvmeld::sequence_id{5}, kvmeld::fork_rows::shared);
+    c.fork(0, 2, 7, kvmeld::sequence_id{6});
     c.compress({1}, kvmeld::budget::ratio(0.4));
   });
   for (std::uint32_t slot : {0u, 1u, 2u}) pair.check(slot);
@@ -128,7 +128,8 @@ template <class Device> void pages(Device const& device) {
   typename Device::template array<float> const far_degrees(degrees), far_bias(bias), far_rows(rows);
   typename Device::template array<kvmeld::position_t> const far_positions(positions);
   auto const notes_of = [&](std::int32_t const* entries, float* d, kvmeld::position_t* p) {
-    return kvmeld::page_notes<>{kvmeld::dense_places(kvmeld::table_rows(entries, most), page, extent), d, p};
+    return kvmeld::page_metadata<>{kvmeld::dense_places(kvmeld::table_rows(entries, most), page, extent), d,
+                                   p};
   };
   auto const near = notes_of(table.data(), degrees.data(), positions.data());
   auto const far = notes_of(far_table.data(), far_degrees.data(), far_positions.data());
@@ -140,16 +141,16 @@ template <class Device> void pages(Device const& device) {
   // Both know the length then, and with it how many pages to write.
   pair.both([](auto& c) { c.compress({0}, kvmeld::budget::entries(37), kvmeld::shortfall::evict_lowest); });
   auto const write = [](auto& cache, auto const& notes, float* by_page, float* by_head) {
-    cache.write_pages({0, 1}, notes);
+    cache.export_page_metadata({0, 1}, notes);
     kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {0, 1}, {37, 50}, notes.places,
                                                 by_page);
-    for (std::uint32_t heads : {1u, extent.group}) {
+    for (std::uint32_t heads : {1u, extent.queries_per_kv_head}) {
       std::size_t const first = heads == 1 ? 0 : extent.slots();
       kvmeld::attention::write_log_degree(
           cache.executor(), cache.ref(), 1, {0, 1},
           kvmeld::rows_by_head(by_head + first, 1, extent.kv_heads * heads, extent.capacity), heads);
     }
-    cache.adopt(2, 37, 100, notes, 8);
+    cache.adopt(2, 37, 100, notes, kvmeld::sequence_id{8});
   };
   write(pair.host(), near, bias.data(), rows.data());
   write(pair.device(), far, far_bias.data(), far_rows.data());
@@ -184,14 +185,14 @@ template <class Device> void extremes(Device const& device) {
     c.apply();
     c.compress({2}, kvmeld::budget::entries(8));
   });
-  pair.device().request_report();
+  pair.device().request_lengths();
   pair.settle();
-  pair.device().poll_report();
+  pair.device().poll_lengths();
   for (std::uint32_t slot : {0u, 1u, 2u}) {
     CHECK(pair.device().length_bound(slot) == pair.host().longest(slot));
     pair.check(slot);
   }
-  CHECK(pair.host().findings(2) != kvmeld::finding::none);
+  CHECK(pair.host().warnings(2) != kvmeld::warning::none);
   pair.check_attention(1);
 }
 
@@ -204,8 +205,8 @@ template <class Device> void overfull_tracks(Device const& device) {
   std::vector<std::uint32_t> longer(extent.tracks(), 110);
   cache.executor().upload(cache.ledger().length, longer.data(), longer.size() * sizeof(std::uint32_t));
   cache.append({0}, {5});
-  cache.report_lengths(0);
-  CHECK(cache.findings(0) == kvmeld::finding::overfull);
+  cache.sync_lengths(0);
+  CHECK(cache.warnings(0) == kvmeld::warning::overfull);
   CHECK(cache.longest(0) == extent.capacity);
 }
 

@@ -32,8 +32,7 @@ template <class Device> void scores_of_members(Device const& device) {
     typename Device::template array<float> const far_lse(lse), far_out(out);
     auto const observe = [&](auto& cache, element const* from, float* sums, float* to) {
       auto const queries = kvmeld::rows_by_token(from, rows, heads, extent.key_dim);
-      kvmeld::attention::extend(cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{0, 1, rows},
-                                queries, cache.ref(),
+      kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{0, 1, rows}, queries, cache.ref(),
                                 kvmeld::rows_by_token(to, rows, heads, extent.value_dim),
                                 kvmeld::rows_by_head(sums, rows, heads, 1));
       cache.observe({0, 1, rows}, queries, kvmeld::rows_by_head<float const>(sums, rows, heads, 1));

@@ -37,7 +37,7 @@ private:
 // What the twins are made for; tests set others for a while.
 inline kvmeld::shape extent{2, 3, 2, 2, 64, 48, 320};
 inline kvmeld::plan_scope scope = kvmeld::plan_scope::head;
-inline kvmeld::split over = kvmeld::split::head;
+inline kvmeld::budget_scope over = kvmeld::budget_scope::head;
 
 struct made_for {
   explicit made_for(kvmeld::shape const& s, kvmeld::plan_scope of = kvmeld::plan_scope::head) {
@@ -55,10 +55,10 @@ struct made_for {
 
 // Budgets shared for a while.
 struct shared_over {
-  explicit shared_over(kvmeld::split of) { over = of; }
+  explicit shared_over(kvmeld::budget_scope of) { over = of; }
   shared_over(shared_over const&) = delete;
   shared_over& operator=(shared_over const&) = delete;
-  ~shared_over() { over = kvmeld::split::head; }
+  ~shared_over() { over = kvmeld::budget_scope::head; }
 };
 
 // Rows that lie at no multiples of 16 bytes, wide groups; rows of 128 channels.
@@ -92,11 +92,11 @@ template <class T> std::vector<T> random_rows(noise& n, std::uint32_t channels, 
   return out;
 }
 
-template <class Policy> kvmeld::limits usual_limits() {
-  kvmeld::limits s{extent};
+template <class Policy> kvmeld::cache_options usual_limits() {
+  kvmeld::cache_options s{extent};
   s.scope = scope;
   s.budgets_over = over;
-  s.whole_plan = s.figures = true;
+  s.whole_plan = s.stats = true;
   s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
   return s;
 }
@@ -108,8 +108,8 @@ public:
 
   // `far`: the device's policy, where it reads memory.
   twins(Device const& device, Policy const& policy, std::uint32_t seed,
-        kvmeld::tuning tuning = kvmeld::tuning::off, kvmeld::limits const& sizes = usual_limits<Policy>(),
-        Policy const* far = nullptr)
+        kvmeld::tuning tuning = kvmeld::tuning::off,
+        kvmeld::cache_options const& sizes = usual_limits<Policy>(), Policy const* far = nullptr)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
         values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
@@ -142,9 +142,9 @@ public:
   // The ledgers' bytes, and rows within `units` of the last place that T has at the row's largest number.
   void check(std::uint32_t slot, int units = 0) {
     settle();
-    device_.report_lengths(slot);
+    device_.sync_lengths(slot);
     CHECK(device_.longest(slot) == host_.longest(slot));
-    CHECK(device_.findings(slot) == host_.findings(slot));
+    CHECK(device_.warnings(slot) == host_.warnings(slot));
     if (units == 0) {
       CHECK(device_.save(slot) == host_.save(slot));
       check_figures(slot);
@@ -170,13 +170,13 @@ public:
 
 private:
   void check_figures(std::uint32_t slot) {
-    both([&](auto& c) { c.request_figures({slot}); });
+    both([&](auto& c) { c.request_stats({slot}); });
     settle();
-    CHECK(device_.figures_ready());
+    CHECK(device_.stats_ready());
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
-        kvmeld::live_figures const here = host_.figures(layer, slot, head);
-        kvmeld::live_figures const there = device_.figures(layer, slot, head);
+        kvmeld::cache_stats const here = host_.stats(layer, slot, head);
+        kvmeld::cache_stats const there = device_.stats(layer, slot, head);
         CHECK(std::memcmp(&here, &there, sizeof here) == 0);
       }
     }
@@ -209,18 +209,18 @@ private:
     device_array<float> far_out(out), far_lse(lse);
     auto const attend = [&](auto& cache, Q const* from, float* to, float* sums,
                             kvmeld::span<float> memory = {}) {
-      kvmeld::attention::extend(
-          cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{extent.layers - 1, slot, 3},
-          kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
-          kvmeld::rows_by_token(to, 3, heads, extent.value_dim), kvmeld::rows_by_head(sums, 3, heads, 1),
-          {memory.size() == 0 ? 1u : 3u, memory});
+      kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{extent.layers - 1, slot, 3},
+                                kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+                                kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
+                                kvmeld::rows_by_head(sums, 3, heads, 1), kvmeld::attention_params{},
+                                {memory.size() == 0 ? 1u : 3u, memory});
     };
     if constexpr (decltype(host_)::shares) {
       auto const attend_shared = [&](auto& cache, Q const* from, float* to, float* sums) {
-        kvmeld::attention::extend(
-            cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{extent.layers - 1, slot, 3},
-            kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
-            kvmeld::rows_by_token(to, 3, heads, extent.value_dim), kvmeld::rows_by_head(sums, 3, heads, 1));
+        kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{extent.layers - 1, slot, 3},
+                                  kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
+                                  kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
+                                  kvmeld::rows_by_head(sums, 3, heads, 1));
       };
       attend_shared(host_, q.data(), out.data(), lse.data());
       attend_shared(device_, far_q.data(), far_out.data(), far_lse.data());
@@ -284,7 +284,7 @@ void same_life(Device const& device, char const* name, Policy const& policy, int
   twins<Device, T, Policy> pair(device, policy, 17, tuning, usual_limits<Policy>(), far);
   std::uint32_t const slots[] = {0, 1}, counts[] = {8, 5}, accepted[] = {8, 2};
   pair.both([&](auto& c) {
-    c.open(0, life.first, 2, 7);
+    c.open(0, life.first, 2, kvmeld::sequence_id{7});
     c.open(1, life.second);
   });
   for (std::uint32_t slot : slots) pair.observe(slot, 16);

@@ -34,7 +34,7 @@ engine_options roomy() {
 struct outcome {
   std::map<std::uint32_t, std::vector<int>> tokens;
   totals sums;
-  std::uint32_t most_pages = 0;
+  std::uint32_t max_pages = 0;
 };
 
 // Six prompts, four of which begin alike.
@@ -48,7 +48,7 @@ outcome run(engine_options const& o) {
     r.shared_tokens = static_cast<std::uint32_t>(r.prompt.size());
     std::vector<int> const text = engines_test::tokens(10000 + 777 * i, 60 + 20 * i);
     r.prompt.insert(r.prompt.end(), text.begin(), text.end());
-    r.most_new = 20 + i;
+    r.max_new = 20 + i;
     e.submit(r);
   }
   outcome out;
@@ -57,7 +57,7 @@ outcome run(engine_options const& o) {
     REQUIRE(e.page_problem() == "");
   }
   out.sums = e.sums();
-  out.most_pages = e.pool().most_used();
+  out.max_pages = e.pool().max_used();
   e.forget_prefixes();
   CHECK(e.pool().used() == 0);
   return out;
@@ -88,7 +88,7 @@ TEST_CASE("an answer depends on its request alone") {
   outcome const saved = run(few);
   CHECK(saved.tokens == first.tokens);
   CHECK(saved.sums.preemptions > 0);
-  CHECK(saved.most_pages <= 14);
+  CHECK(saved.max_pages <= 14);
   few.preempted = preemption::recompute;
   outcome const again = run(few);
   CHECK(again.tokens == first.tokens);
@@ -114,7 +114,7 @@ TEST_CASE("merging returns the pages behind its budget to the pool") {
   e.step();  // the prompt: 96 entries, the trigger, merged to 48
   REQUIRE(e.running().size() == 1);
   CHECK(e.entries(e.running()[0]) == 48);
-  CHECK(e.pool().most_used() == 12);
+  CHECK(e.pool().max_used() == 12);
   CHECK(e.pool().used() == 6);
   CHECK(e.sums().pages_returned == 6);
 
@@ -148,16 +148,16 @@ TEST_CASE("shared beginnings are read once, are never written, and outlive who r
   std::uint64_t const before = digest();
   submit(1, 40000, 40);
   submit(2, 70000, 40);
-  std::uint32_t most_users = 0;
+  std::uint32_t max_users = 0;
   while (!e.idle()) {
     e.step();
     REQUIRE(e.page_problem() == "");
-    for (std::uint32_t const page : shared) most_users = std::max(most_users, e.pool().users(page));
+    for (std::uint32_t const page : shared) max_users = std::max(max_users, e.pool().users(page));
     REQUIRE(digest() == before);
   }
   CHECK(e.sums().compressions >= 3);
   CHECK(e.sums().prefix_tokens == 2 * 24);
-  CHECK(most_users == 4);  // three sequences and the map
+  CHECK(max_users == 4);  // three sequences and the map
   CHECK(e.pool().used() == 3);
 }
 

@@ -29,7 +29,7 @@ TEST_CASE("needles lie whole, apart and spread in a context of the exact length"
   auto const text = text_of(20000);
   for (int const needles : {0, 1, 4, 7, 32}) {
     for (int const context :
-         {tiny_llama::least_context(needles), tiny_llama::least_context(needles) + 1, 2100, 4096}) {
+         {tiny_llama::min_context(needles), tiny_llama::min_context(needles) + 1, 2100, 4096}) {
       for (std::uint64_t index = 0; index < 25; ++index) {
         needle_request const request{context, needles, 100, 7, index};
         auto const task = make_needle_task(text, request);

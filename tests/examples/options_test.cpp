@@ -92,9 +92,9 @@ TEST_CASE("options: values") {
   auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
   CHECK(composed.methods == std::vector<std::string>{"full", "composed"});
   CHECK((composed.score == "local" && composed.select == "top" && composed.merge == "average"));
-  auto const beside = parse({"--method", "h2o", "--identify", "zero_class"}).chosen;
+  auto const beside = parse({"--method", "h2o", "--identify", "evict_rest"}).chosen;
   CHECK(beside.methods == std::vector<std::string>{"h2o", "composed"});
-  CHECK(beside.identify == "zero_class");
+  CHECK(beside.identify == "evict_rest");
   CHECK(test::has(parse({"--help"}).help, "--budget"));
   CHECK(parse({}).help.empty());
 }

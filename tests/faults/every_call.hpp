@@ -32,7 +32,7 @@ template <class Executor, class Policy> struct subject {
   using cache_type =
       kvmeld::merged_cache<Executor, Policy, decltype(tensors_type::keys), decltype(tensors_type::values)>;
 
-  subject(Executor const& executor, Policy const& policy, kvmeld::limits const& sizes)
+  subject(Executor const& executor, Policy const& policy, kvmeld::cache_options const& sizes)
       : memory(extent), cache(executor, policy, memory.tensors(), sizes) {}
   subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
@@ -58,7 +58,7 @@ struct state {
         saved.emplace_back();  // not open
       }
       told.insert(told.end(),
-                  {c.length_bound(slot), c.longest(slot), c.tokens(slot), c.findings(slot), c.rounds(slot),
+                  {c.length_bound(slot), c.longest(slot), c.tokens(slot), c.warnings(slot), c.rounds(slot),
                    c.compressed_at(slot), static_cast<std::uint32_t>(c.entries(slot))});
     }
     told.push_back(c.planned_work().sequence_count);
@@ -133,8 +133,8 @@ struct attention_given {
   auto outputs() { return kvmeld::rows_by_token(out.data(), rows, extent.query_heads(), extent.value_dim); }
 };
 
-inline kvmeld::limits usual_limits(bool shares) {
-  kvmeld::limits sizes{extent};
+inline kvmeld::cache_options usual_limits(bool shares) {
+  kvmeld::cache_options sizes{extent};
   sizes.whole_plan = true;
   sizes.members = shares ? members : 0;
   return sizes;
@@ -142,12 +142,13 @@ inline kvmeld::limits usual_limits(bool shares) {
 
 // Two sequences that have seen attention; the second has entries pending.
 template <class Executor, class Policy>
-subject<Executor, Policy> lived(Executor const& executor, Policy const& policy, kvmeld::limits const& sizes) {
+subject<Executor, Policy> lived(Executor const& executor, Policy const& policy,
+                                kvmeld::cache_options const& sizes) {
   subject<Executor, Policy> s(executor, policy, sizes);
   support::dice d(3);
   for (std::uint32_t q : {0u, 1u}) s.memory.fill_sequence(d, q, 0, 70, support::texture::walk);
   attention_given given;
-  s.cache.open(0, 60, 2, 5);
+  s.cache.open(0, 60, 2, kvmeld::sequence_id{5});
   s.cache.open(1, 50);
   std::uint32_t const slots[] = {0, 1}, rows[] = {3, 3};
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
@@ -157,7 +158,8 @@ subject<Executor, Policy> lived(Executor const& executor, Policy const& policy, 
 }
 
 template <class Executor, class Policy>
-void every_call(outcome& sum, Executor const& executor, Policy const& policy, kvmeld::limits const& sizes) {
+void every_call(outcome& sum, Executor const& executor, Policy const& policy,
+                kvmeld::cache_options const& sizes) {
   using kvmeld::shortfall;
   using subject_type = subject<Executor, Policy>;
   constexpr bool shares = subject_type::cache_type::shares;
@@ -185,24 +187,24 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
     each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28)); });
     each("compress with a plan made", planned, [](auto& c) { c.compress({0}, budget::entries(25)); });
   }
-  if (sizes.budgets_over != kvmeld::split::head) {
+  if (sizes.budgets_over != kvmeld::budget_scope::head) {
     each("compress, budgets shared", start,
          [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3)); });
   }
 
-  each("open", start, [](auto& c) { c.open(2, 20, 3, 1); });
+  each("open", start, [](auto& c) { c.open(2, 20, 3, kvmeld::sequence_id{1}); });
   each("append", start, [](auto& c) { c.append({0, 1}, {2, 3}); });
   each("commit", start, [](auto& c) { c.commit({1}, {2}); });
-  each("fork", start, [](auto& c) { c.fork(0, 2, 4, 3); });
+  each("fork", start, [](auto& c) { c.fork(0, 2, 3, kvmeld::sequence_id{4}); });
   each("truncate", start, [](auto& c) { c.truncate(0, 40); });
   each("freeze", start, [](auto& c) { c.freeze(0, 1); });
   each("close", start, [](auto& c) { c.close(0); });
   each("set_rounds", start, [](auto& c) { c.set_rounds(0, 2); });
   each("reset_rounds", start, [](auto& c) { c.reset_rounds(0); });
-  each("report_lengths", start, [](auto& c) { c.report_lengths(0); });
+  each("sync_lengths", start, [](auto& c) { c.sync_lengths(0); });
   each("reports", start, [](auto& c) {
-    c.request_report();
-    while (!c.poll_report()) {}
+    c.request_lengths();
+    while (!c.poll_lengths()) {}
   });
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
@@ -210,10 +212,10 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
   std::vector<std::byte> const bytes = start.cache.save(0);
   each("save", start, [](auto& c) { c.save(0); });
   each("resume", start, [&](auto& c) { c.resume(2, {bytes.data(), bytes.size()}); });
-  if (sizes.figures) {
+  if (sizes.stats) {
     each("figures", start, [](auto& c) {
-      c.request_figures({0, 1});
-      while (!c.figures_ready()) {}
+      c.request_stats({0, 1});
+      while (!c.stats_ready()) {}
     });
   }
   each("rebind", start, [&](auto& c) {
@@ -228,14 +230,14 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
   each("observe_rows", start, [&](auto& c) { c.observe_rows(first, given.probabilities()); });
   each("observe", start, [&](auto& c) { c.observe(first, given.queries(), given.sums()); });
   each("extend", start, [&](auto& c) {
-    kvmeld::attention::extend(c.executor(), {}, batch, given.queries(), c.ref(), given.outputs());
+    kvmeld::attention::attend(c.executor(), batch, given.queries(), c.ref(), given.outputs());
   });
   if constexpr (!shares) {
     std::vector<float> const degrees(20, 2.0f);
     std::vector<kvmeld::position_t> positions;
     for (kvmeld::position_t i = 0; i < 20; ++i) positions.push_back(3 * i);
     each("adopt", start, [&](auto& c) {
-      c.adopt(2, 20, 60, kvmeld::entry_notes{degrees.data(), positions.data(), {}});
+      c.adopt(2, 20, 60, kvmeld::entry_metadata{degrees.data(), positions.data(), {}});
     });
     std::vector<std::int32_t> pages;  // [sequences][pages of 16 tokens], each its own
     for (std::int32_t page = 0; page < 5 * std::int32_t{extent.sequences}; ++page) pages.push_back(page);
@@ -243,20 +245,20 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy, kv
     std::size_t const noted = pages.size() * 16 * extent.layers * extent.kv_heads;
     std::vector<float> degree_notes(noted);
     std::vector<kvmeld::position_t> position_notes(noted);
-    each("write_pages", start, [&](auto& c) {
-      c.write_pages({0}, kvmeld::page_notes<>{kvmeld::dense_places(table, 16, extent), degree_notes.data(),
-                                              position_notes.data()});
+    each("export_page_metadata", start, [&](auto& c) {
+      c.export_page_metadata({0}, kvmeld::page_metadata<>{kvmeld::dense_places(table, 16, extent),
+                                                          degree_notes.data(), position_notes.data()});
     });
     auto const split_memory =
         std::make_shared<std::vector<float>>(kvmeld::attention::split_floats(extent, 2, 2, 3));
     each("extend, keys split", start, [&](auto& c) {
-      kvmeld::attention::extend(c.executor(), {}, batch, given.queries(), c.ref(), given.outputs(), {},
+      kvmeld::attention::attend(c.executor(), batch, given.queries(), c.ref(), given.outputs(), {}, {},
                                 {2, {split_memory->data(), split_memory->size()}});
     });
     std::vector<float> kept(kvmeld::attention::observed_floats(extent, 2, 3));
-    each("extend_and_observe", start, [&](auto& c) {
-      kvmeld::attention::extend_and_observe(c, kvmeld::attention_params{}, first, given.queries(),
-                                            given.outputs(), {kept.data(), kept.size()});
+    each("attend_and_observe", start, [&](auto& c) {
+      kvmeld::attention::attend_and_observe(c, first, given.queries(), given.outputs(),
+                                            {kept.data(), kept.size()});
     });
     std::vector<float> bias(2 * extent.kv_heads * extent.capacity);
     each("write_log_degree", start, [&](auto& c) {

@@ -65,17 +65,17 @@ TEST_CASE("every allocation of every call fails once: a guard") {
 TEST_CASE("every allocation of every call fails once: options of caches") {
   faults::outcome sum;
   auto sizes = usual_limits(false);
-  sizes.figures = true;
+  sizes.stats = true;
   sizes.wave_tracks = 1;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
   sizes = usual_limits(false);
-  sizes.budgets_over = kvmeld::split::layer;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
+  sizes.budgets_over = kvmeld::budget_scope::layer;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
   sizes = usual_limits(false);
   sizes.whole_plan = false;
   sizes.padded = true;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::halves(), sizes);
-  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::halves(), sizes);
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
+  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::defaults(), sizes);
   check(sum, 1);
 }
 
@@ -154,8 +154,8 @@ TEST_CASE("construction without memory is refused by name, and leaks nothing") {
     {
       faults::failing_allocation const fault(n);
       try {
-        kvmeld::merged_cache const cache{kvmeld::host_executor(1), kvmeld::preset::h2o::halves(),
-                                         memory.tensors(), kvmeld::limits{extent}};
+        kvmeld::merged_cache const cache{kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(),
+                                         memory.tensors(), kvmeld::cache_options{extent}};
       } catch (std::bad_alloc const&) {
       } catch (kvmeld::invalid_argument const& refusal) {
         CHECK(std::string(refusal.what()).find("merged_cache: memory in bytes is ") == 0);

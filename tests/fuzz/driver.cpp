@@ -48,14 +48,14 @@ extern "C" void __sanitizer_set_death_callback(void (*)()) __attribute__((weak))
 int main(int argc, char** argv) {
   program = argv[0];
   crash_file = "crash-" + program.substr(program.find_last_of('/') + 1);
-  unsigned long long seed = 1, runs = 0, seconds = 0, most_bytes = 600;
+  unsigned long long seed = 1, runs = 0, seconds = 0, max_bytes = 600;
   std::vector<std::string> files;
   for (int i = 1; i < argc; ++i) {
     std::string const name = argv[i];
     unsigned long long* const number = name == "--seed"         ? &seed
                                        : name == "--runs"       ? &runs
                                        : name == "--seconds"    ? &seconds
-                                       : name == "--most-bytes" ? &most_bytes
+                                       : name == "--most-bytes" ? &max_bytes
                                                                 : nullptr;
     if (number == nullptr) {
       if (name.rfind("--", 0) == 0) usage(name == "--help" ? 0 : 2);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   };
   unsigned long long done = 0;
   while ((runs == 0 || done < runs) && (seconds == 0 || passed() < static_cast<double>(seconds))) {
-    input.resize(d.below(static_cast<std::uint32_t>(most_bytes) + 1));
+    input.resize(d.below(static_cast<std::uint32_t>(max_bytes) + 1));
     for (auto& x : input) x = static_cast<std::uint8_t>(d.next() >> 56);
     run();
     ++done;

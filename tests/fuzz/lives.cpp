@@ -31,7 +31,7 @@ composed policy_of(shadow known, choices& c) {
   switch (known) {
   case shadow::streaming:
     return compose::composed_of(preset::streaming_llm::with_sinks(support::shadowed_sinks));
-  case shadow::h2o: return compose::composed_of(preset::h2o::halves());
+  case shadow::h2o: return compose::composed_of(preset::h2o::defaults());
   case shadow::chelsea: {
     auto policy = preset::chelsea::with_schedule({0.4, 0.0, 0, 0.05}, sinks, quantity::entries(2));
     policy.identify.chunk = 6;

@@ -45,7 +45,7 @@ template <class Policy> struct world {
     if (d.chance(0.7)) cache.append({0}, {d.between(1, 3)});
     if (d.chance(0.5)) attempt([&] { cache.commit({0}, {1}); });
   }
-  static kvmeld::limits sizes() {
+  static kvmeld::cache_options sizes() {
     return support::with_plan(kvmeld::shares_entries<typename Policy::merge_type>::value ? 48 : 0);
   }
   void score(support::dice& d, std::uint32_t q) {

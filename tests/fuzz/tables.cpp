@@ -132,7 +132,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   if (!problem.empty()) return 0;
 
   // Where the table covers a sequence, it is filled and compressed. Nothing outside of its pages may change.
-  kvmeld::limits sizes;
+  kvmeld::cache_options sizes;
   sizes.extent = t.extent;
   kvmeld::merged_cache cache(kvmeld::host_executor(1),
                              kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05},

@@ -88,7 +88,7 @@ void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
             rows.emplace_back(row, row + s.key_dim);
           }
           out.push_back(reference::attend(
-              rows, support::read_track(cache.ref(), kvmeld::make_track(s, l, q, h / s.group)),
+              rows, support::read_track(cache.ref(), kvmeld::make_track(s, l, q, h / s.queries_per_kv_head)),
               options_of(h)));
         }
       }
@@ -119,7 +119,7 @@ void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
     for (std::uint32_t q = 0; q < 2; ++q) {
       for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
         double worst = 0;
-        for (std::uint32_t h = head * s.group; h < (head + 1) * s.group; ++h) {
+        for (std::uint32_t h = head * s.queries_per_kv_head; h < (head + 1) * s.queries_per_kv_head; ++h) {
           std::size_t const n = (l * 2 + q) * heads + h;
           for (std::uint32_t i = 0; i < probes; ++i) {
             double square = 0;
@@ -175,7 +175,7 @@ TEST_CASE("guards and calls that make no sense are refused") {
   using cache_test::check_text;
   using cache_test::refusal_of;
   support::engine_memory<float> memory({1, 1, 2, 1, 8, 8, 32});
-  auto const construction = [&](probed const& guard, kvmeld::limits sizes = {}) {
+  auto const construction = [&](probed const& guard, kvmeld::cache_options sizes = {}) {
     auto p = preset::chelsea::guarded(guard);
     return refusal_of([&] { make_cache(memory, p, sizes); });
   };
@@ -197,23 +197,24 @@ TEST_CASE("guards and calls that make no sense are refused") {
   g = probed{1.0f};
   g.rounds = 0;
   check_text(construction(g), {"guard::probed.rounds is 0", "it must be at least 1"});
-  kvmeld::limits sizes;
+  kvmeld::cache_options sizes;
   sizes.scope = kvmeld::plan_scope::layer;
   check_text(construction(probed{1.0f}, sizes),
-             {"merged_cache: limits: scope is plan_scope::layer", "guarded", "plan_scope::head"});
+             {"merged_cache: options: scope is plan_scope::layer", "guarded", "plan_scope::head"});
   sizes = {};
   sizes.ignore_degree = true;
   check_text(construction(probed{1.0f}, sizes),
-             {"merged_cache: limits: ignore_degree is true", "guarded",
+             {"merged_cache: options: ignore_degree is true", "guarded",
               "it must be false, because a guarded policy's bound counts with log degrees"});
 
   sizes = {};
-  sizes.budgets_over = kvmeld::split::layer;
+  sizes.budgets_over = kvmeld::budget_scope::layer;
   auto cache = make_cache(memory, clustered(0), sizes);
   cache.open(0, 32);
   auto const budget = kvmeld::budget::entries(10);
-  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget.over(kvmeld::split::layer)); },
-                      {"split::layer", "compress: split of the budget is split::layer", "split::head"});
+  cache_test::refused(
+      cache, memory, [&](auto& c) { c.compress({0}, budget.over(kvmeld::budget_scope::layer)); },
+      {"budget_scope::layer", "compress: scope of the budget is budget_scope::layer", "budget_scope::head"});
   cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
                       {"guard::probed.probes.count is 0", "set_guard"});
   g = probed{1.0f};
@@ -229,7 +230,7 @@ TEST_CASE("guards and calls that make no sense are refused") {
   cache.set_guard(g);
   cache_test::refused(cache, memory,
                       [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::evict_lowest); },
-                      {"shortfall::evict_lowest", "guarded", "shortfall::report"});
+                      {"shortfall::evict_lowest", "guarded", "shortfall::keep"});
   cache_test::refused(cache, memory, [&](auto& c) { c.set_guard(probed{0.0f}); },
                       {"guard::probed.epsilon is 0"});
   CHECK(refusal_of([&] { (void)cache.guarded_error(0, 0, 2); }).find("head is 2") != std::string::npos);

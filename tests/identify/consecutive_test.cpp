@@ -1,4 +1,4 @@
-// consecutive_threshold and zero_class alone: the sets of a plan against the reference's walk.
+// consecutive_threshold and evict_rest alone: the sets of a plan against the reference's walk.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -171,7 +171,7 @@ TEST_CASE("none and the zero class: nothing goes, or all that may") {
   kvmeld::select::sinks_and_recents const ends{quantity::entries(1), quantity::entries(2)};
   kvmeld::policy const nothing{kvmeld::score::global{}, ends, kvmeld::identify::none{},
                                kvmeld::merge::drop{}};
-  kvmeld::policy const zero{kvmeld::score::global{}, ends, kvmeld::identify::zero_class{},
+  kvmeld::policy const zero{kvmeld::score::global{}, ends, kvmeld::identify::evict_rest{},
                             kvmeld::merge::drop{}};
   auto const fates = [&](auto const& policy) {
     auto memory = at_angles({0, 10, 20, 30, 40});
@@ -180,9 +180,9 @@ TEST_CASE("none and the zero class: nothing goes, or all that may") {
     support::set_scores(cache.ledger(), {0, 0, 0, 0}, {1, 1, 1, 1, 1});
     cache.plan({0}, kvmeld::budget::entries(3));
     std::string out;
-    for (int i = 0; i < 5; ++i) out += cache.current_plan().what[i] == kvmeld::fate::drop ? 'd' : 'k';
-    return out + std::to_string(cache.findings(0));
+    for (int i = 0; i < 5; ++i) out += cache.current_plan().fates[i] == kvmeld::fate::drop ? 'd' : 'k';
+    return out + std::to_string(cache.warnings(0));
   };
-  CHECK(fates(nothing) == "kkkkk2");  // finding::budget_unreached
+  CHECK(fates(nothing) == "kkkkk2");  // warning::budget_unreached
   CHECK(fates(zero) == "kddkk0");
 }

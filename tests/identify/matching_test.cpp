@@ -33,8 +33,8 @@ std::vector<std::uint32_t> planned(support::engine_memory<float>& memory, Policy
   cache.plan({0}, kvmeld::budget::entries(limit));
   kvmeld::plan_ref const& p = cache.current_plan();
   for (std::uint32_t i = 0; i < n; ++i) {
-    CHECK((p.what[i] == kvmeld::fate::keep) == (p.target[i] == i));
-    CHECK((p.what[i] == kvmeld::fate::keep || p.what[i] == kvmeld::fate::merge));
+    CHECK((p.fates[i] == kvmeld::fate::keep) == (p.target[i] == i));
+    CHECK((p.fates[i] == kvmeld::fate::keep || p.fates[i] == kvmeld::fate::merge));
   }
   return {p.target, p.target + n};
 }

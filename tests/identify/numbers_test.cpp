@@ -40,7 +40,7 @@ support::engine_memory<float> rows_of(std::string const& letters) {
 template <class Policy, class Executor>
 auto cache_on(Executor const& executor, support::engine_memory<float>& memory, Policy const& policy,
               std::uint32_t n) {
-  kvmeld::limits sizes = support::with_plan();
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.extent = memory.extent;
   kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
   cache.open(0, n);
@@ -68,9 +68,9 @@ template <class Policy> list planned(std::string const& letters, Policy const& p
     CHECK(targets == found);
     std::vector<long> kept;
     for (std::uint32_t i = 0; i < n; ++i) {
-      if (p.what[i] == kvmeld::fate::keep) kept.push_back(i);
+      if (p.fates[i] == kvmeld::fate::keep) kept.push_back(i);
     }
-    CHECK((cache.findings(0) & kvmeld::finding::nonfinite_rows) != 0);
+    CHECK((cache.warnings(0) & kvmeld::warning::nonfinite_rows) != 0);
     auto whole = cache_on(executor, other, policy, n);
     if (!Policy::identify_type::repeats) {
       whole.compress({0}, kvmeld::budget::entries(limit));
@@ -139,7 +139,7 @@ TEST_CASE("a later round finds a row that is no number in its new place") {
   auto stuck = cache_on(kvmeld::host_executor(1), other, policy, 6);
   stuck.compress({0}, kvmeld::budget::entries(5));
   CHECK(stuck.longest(0) == 6);
-  CHECK(stuck.findings(0) == (kvmeld::finding::nonfinite_rows | kvmeld::finding::budget_unreached));
+  CHECK(stuck.warnings(0) == (kvmeld::warning::nonfinite_rows | kvmeld::warning::budget_unreached));
   stuck.compress({0}, kvmeld::budget::entries(5), kvmeld::shortfall::evict_lowest);
   CHECK(stuck.longest(0) == 5);
 }
@@ -177,8 +177,8 @@ struct evict_unlike {
   template <class Team, class Keys>
   void propose(Team const& team, kvmeld::wave_ref const& wave, Keys const& keys,
                kvmeld::tile const& t) const {
-    std::uint32_t const d = keys.channels(), n = wave.state[t.item].field;
-    kvmeld::slot_t const* const field = wave.field + wave.at(t.item, 0);
+    std::uint32_t const d = keys.channels(), n = wave.state[t.item].live_count;
+    kvmeld::slot_t const* const field = wave.live + wave.at(t.item, 0);
     float* const mean = team.template scratch<float>(d);
     float* const row = team.template scratch<float>(d);
     team.for_each(d, [&](std::uint32_t c) { mean[c] = 0.0f; });
@@ -199,8 +199,8 @@ struct evict_unlike {
     kvmeld::track_state& s = wave.state[item];
     kvmeld::candidate const* const found = wave.candidates + wave.at(item, 0);
     std::uint32_t const gone = kvmeld::select_k(
-        team, s.field, s.excess(), [&](std::uint32_t i) { return found[i].key; },
-        [&](std::uint32_t i) { wave.step.what[wave.step.at(item, found[i].source)] = kvmeld::fate::drop; });
+        team, s.live_count, s.excess(), [&](std::uint32_t i) { return found[i].key; },
+        [&](std::uint32_t i) { wave.step.fates[wave.step.at(item, found[i].source)] = kvmeld::fate::drop; });
     if (team.lane() == 0) s.merged += gone;
   }
 };
@@ -222,14 +222,14 @@ TEST_CASE("rows are looked at wherever a part reads them, whether it makes sets 
     auto cache = cache_on(kvmeld::host_executor(1), memory, policy, 60);
     cache.compress({0}, kvmeld::budget::entries(20));
     for (std::uint32_t head : {0u, 1u}) CHECK(cache.length(0, 0, head) == 20);
-    CHECK(cache.findings(0) == (poisoned ? kvmeld::finding::nonfinite_rows : kvmeld::finding::none));
+    CHECK(cache.warnings(0) == (poisoned ? kvmeld::warning::nonfinite_rows : kvmeld::warning::none));
     auto const left = support::read_track(cache.ref(), second).position;
     CHECK((std::count(left.begin(), left.end(), 20) == 1 || !poisoned));
     auto stepwise = cache_on(kvmeld::host_executor(1), other, policy, 60);
     stepwise.plan({0}, kvmeld::budget::entries(20));
     stepwise.apply();
     CHECK(support::read_track(stepwise.ref(), second).position == left);
-    CHECK(stepwise.findings(0) == cache.findings(0));
+    CHECK(stepwise.warnings(0) == cache.warnings(0));
   }
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("matching sees keys at the positions of a function object, whatever fo
     kvmeld::identify::turned<pairs, from_the_end> const turned{{n, {}}, rope, where};
     auto cache = make_cache(memory, policy_of(turned), support::with_plan());
     auto plain = make_cache(memory, policy_of(pairs{n, {}}), support::with_plan());
-    kvmeld::limits sizes = support::with_plan();
+    kvmeld::cache_options sizes = support::with_plan();
     sizes.extent = s;
     kvmeld::merged_cache lanes{support::lane_executor(3), policy_of(turned), memory.tensors(), sizes};
     cache.open(0, n);
@@ -135,8 +135,8 @@ TEST_CASE("similarity without positions over keys that lie rotated, of EMS too, 
   rope.frequencies = quarter;
   using nearest = kvmeld::identify::nearest_center<kvmeld::admit::threshold>;
   kvmeld::identify::turned<nearest, as_projected> const back{{{0.9f}}, rope};
-  kvmeld::select::bands const bands{quantity::entries(0), quantity::entries(0), quantity::entries(0), 3.0};
-  kvmeld::policy const p{kvmeld::score::global{}, bands, back, kvmeld::merge::average{}};
+  kvmeld::select::tiers const tiers{quantity::entries(0), quantity::entries(0), quantity::entries(0), 3.0};
+  kvmeld::policy const p{kvmeld::score::global{}, tiers, back, kvmeld::merge::average{}};
   auto cache = make_cache(memory, p, support::with_plan());
   cache.open(0, 6);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, {9, 8, 1, 2, 1, 2});  // 0 and 1 are centres
@@ -144,8 +144,8 @@ TEST_CASE("similarity without positions over keys that lie rotated, of EMS too, 
   kvmeld::plan_ref const& plan = cache.current_plan();
   CHECK(std::vector<std::uint32_t>(plan.target, plan.target + 6) ==
         std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1});
-  CHECK(plan.what[2] == kvmeld::fate::merge);
-  CHECK(kvmeld::name_of_policy(p) == "global x bands x turned(nearest_center:threshold) x average");
+  CHECK(plan.fates[2] == kvmeld::fate::merge);
+  CHECK(kvmeld::name_of_policy(p) == "global x tiers x turned(nearest_center:threshold) x average");
   cache.apply();
   CHECK(memory.keys[0] == doctest::Approx(1.0 / 3));  // (1, 0), (-1, 0) and (1, 0) merge as they lie
 }

@@ -55,7 +55,7 @@ template <class Space, bool Immediate = kvmeld::runs_on_host<Space>::value> stru
 template <class Space> std::vector<std::uint32_t> team_sizes() {
   std::vector<std::uint32_t> out;
   for (std::uint32_t n : {0u, 1u, 2u, 3u, 4u, 8u, 64u}) {
-    if (n <= kvmeld::kokkos_executor<Space>::most_lanes()) out.push_back(n);
+    if (n <= kvmeld::kokkos_executor<Space>::max_lanes()) out.push_back(n);
   }
   return out;
 }

@@ -104,7 +104,7 @@ TEST_CASE("collective calls of a Kokkos team are those of plain loops over its l
 }
 
 TEST_CASE("a team larger than the space has is refused") {
-  std::uint32_t const most = device::executor_type::most_lanes();
+  std::uint32_t const most = device::executor_type::max_lanes();
   std::string const text = cache_test::refusal_of([&] { device::executor_type({}, most + 1); });
   CHECK(text ==
         kvmeld::refusal("kokkos_executor", "team_size", most + 1, "at most ", most, " on ", space::name()));
@@ -113,7 +113,7 @@ TEST_CASE("a team larger than the space has is refused") {
 #if KOKKOS_VERSION >= 40000
 TEST_CASE("an instance with a part of the threads is asked for its own largest team") {
   auto const parts = Kokkos::Experimental::partition_space(space(), 1, 1);
-  std::uint32_t const most = device::executor_type::most_lanes(parts[0]);
+  std::uint32_t const most = device::executor_type::max_lanes(parts[0]);
   CHECK(most >= 1);
   CHECK(device::executor_type(parts[0], most).lanes() == static_cast<int>(most));
   CHECK_FALSE(cache_test::refusal_of([&] { device::executor_type(parts[0], most + 1); }).empty());
@@ -209,14 +209,14 @@ TEST_CASE("a report that was asked for arrives") {
       v(std::vector<float>(s.slots() * 4, 1.0f));
   kvmeld::merged_cache cache{waiting{}.executor(kvmeld::tuning::on), device_test::steep_chelsea(),
                              kvmeld::kv{layout(k.data(), "LSTHC", s, 4), layout(v.data(), "LSTHC", s, 4)},
-                             kvmeld::limits{s}};
+                             kvmeld::cache_options{s}};
   cache.open(0, 30);
   cache.compress({0}, kvmeld::budget::entries(20));
   CHECK(cache.length_bound(0) == 30);  // what is left depends on the rows
-  cache.request_report();
-  CHECK(cache.poll_report());
+  cache.request_lengths();
+  CHECK(cache.poll_lengths());
   CHECK(cache.length_bound(0) == 20);
-  CHECK_FALSE(cache.poll_report());
+  CHECK_FALSE(cache.poll_lengths());
 }
 
 }  // namespace executor_cases

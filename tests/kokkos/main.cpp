@@ -10,6 +10,6 @@ int main(int count, char** arguments) {
   Kokkos::ScopeGuard const kokkos(count, arguments);
   using space = Kokkos::DefaultExecutionSpace;
   std::printf("on Kokkos %d, %s: %d threads, teams of up to %u\n", KOKKOS_VERSION, space::name(),
-              space().concurrency(), kvmeld::kokkos_executor<>::most_lanes());
+              space().concurrency(), kvmeld::kokkos_executor<>::max_lanes());
   return doctest::Context(count, arguments).run();
 }

@@ -11,7 +11,7 @@
 namespace kokkos_test {
 
 template <class Storage> struct same_on_all_teams {
-  kvmeld::shortfall fallback = kvmeld::shortfall::report;
+  kvmeld::shortfall fallback = kvmeld::shortfall::keep;
   lanes_test::sizes_of_life life = lanes_test::short_life;
 
   template <class Policy> void operator()(char const* name, Policy const& policy) const {

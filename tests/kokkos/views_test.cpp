@@ -104,7 +104,7 @@ TEST_CASE("a cache over Views compresses as over plain tensors") {
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(6));
   auto const compress = [&](auto executor, auto x) {
-    kvmeld::merged_cache cache{executor, policy, x, kvmeld::limits{s}};
+    kvmeld::merged_cache cache{executor, policy, x, kvmeld::cache_options{s}};
     cache.open(0, 60);
     cache.open(1, 41);
     cache.compress({0, 1}, kvmeld::budget::ratio(0.4));

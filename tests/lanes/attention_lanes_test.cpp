@@ -1,4 +1,4 @@
-// Scores from rows, and the written bias, on any number of lanes. (`extend` and scores from queries are part of
+// Scores from rows, and the written bias, on any number of lanes. (`attend` and scores from queries are part of
 // every scenario.)
 #include "scenario.hpp"
 #include "support/compositions.hpp"
@@ -24,9 +24,9 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
   lanes_test::world<lanes_test::row_keys> w(extent);
   w.write(d, 0, 0, 140);
   w.write(d, 1, 0, 90);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
-  sizes.figures = true;
+  sizes.stats = true;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   cache.open(0, 140);
   cache.open(1, 90);
@@ -40,11 +40,11 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
     }
   }
   cache.compress({0}, kvmeld::budget::entries(60));
-  cache.request_figures(slots);
-  std::vector<kvmeld::live_figures> figures;
+  cache.request_stats(slots);
+  std::vector<kvmeld::cache_stats> figures;
   for (std::uint32_t slot : slots) {
     support::for_tracks(extent, slot, [&](kvmeld::track t) {
-      figures.push_back(cache.figures(t.layer, slot, t.kv_head));
+      figures.push_back(cache.stats(t.layer, slot, t.kv_head));
       CHECK(figures.back().mass_retained > (slot == 0 ? 0.1f : 0.99f));
       CHECK(figures.back().merged + figures.back().dropped == (slot == 0 ? 80u : 0u));
     });
@@ -53,7 +53,8 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
   std::vector<kvmeld::half> bias_half(2 * extent.kv_heads * extent.capacity);
   kvmeld::attention::write_log_degree(
       cache.executor(), cache.ref(), 1, slots,
-      kvmeld::rows_by_head(bias.data(), 1, extent.query_heads(), extent.capacity), extent.group);
+      kvmeld::rows_by_head(bias.data(), 1, extent.query_heads(), extent.capacity),
+      extent.queries_per_kv_head);
   kvmeld::attention::write_log_degree(
       cache.executor(), cache.ref(), 0, slots,
       kvmeld::rows_by_head(bias_half.data(), 1, extent.kv_heads, extent.capacity));
@@ -86,9 +87,9 @@ template <class Executor> support::byte_list every_option(Executor executor) {
   lanes_test::world<lanes_test::token_keys> w(extent);
   w.write(d, 0, 0, 150);
   w.write(d, 1, 0, 150);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
-  kvmeld::merged_cache cache{std::move(executor), kvmeld::preset::h2o::halves(), w.tensors(), sizes};
+  kvmeld::merged_cache cache{std::move(executor), kvmeld::preset::h2o::defaults(), w.tensors(), sizes};
   cache.open(0, 140);
   cache.open(1, 90);
   std::vector<float> sinks(extent.query_heads(), 0.5f);
@@ -110,27 +111,27 @@ template <class Executor> support::byte_list every_option(Executor executor) {
     kvmeld::query_batch const batch{1, slots, counts};
     auto const queries =
         kvmeld::rows_by_token<float const>(q.data(), 20, extent.query_heads(), extent.key_dim);
-    kvmeld::attention::extend(cache.executor(), params, batch, queries, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), batch, queries, cache.ref(),
                               kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
-                              kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1), {parts, memory});
+                              kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1), params,
+                              {parts, memory});
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
                   params);
     // Some of the queries again, to base 2, and at once with attention.
-    kvmeld::probe_rows const probes{9, 2};
-    kvmeld::attention::extend(
-        cache.executor(), params, batch, queries, cache.ref(),
+    kvmeld::query_sample const probes{9, 2};
+    kvmeld::attention::attend(
+        cache.executor(), batch, queries, cache.ref(),
         kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
-        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)));
+        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), params);
     cache.observe(
         batch, queries,
         {kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1), kvmeld::lse_base::two},
         params, probes);
     std::vector<float> room(kvmeld::attention::observed_floats(extent, 2, 20, probes));
-    kvmeld::attention::extend_and_observe(
-        cache, params, batch, queries,
-        kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim), room,
-        kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), probes,
-        {parts, memory});
+    kvmeld::attention::attend_and_observe(
+        cache, batch, queries, kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
+        room, kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), params,
+        probes, {parts, memory});
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})
       result.insert(result.end(), part.begin(), part.end());
   }

@@ -20,7 +20,7 @@ TEST_CASE("mixes with centres do not depend on the number of lanes") {
 
 TEST_CASE("EMS over several tiles does not depend on the number of lanes") {
   same_on_all_lanes<row_keys>("ems", kvmeld::preset::ems::shared(kvmeld::quantity::entries(20), 20, 0.05f),
-                              kvmeld::shortfall::report, lanes_test::long_life);
+                              kvmeld::shortfall::keep, lanes_test::long_life);
 }
 
 namespace {
@@ -33,7 +33,7 @@ template <class Executor>
 std::pair<support::byte_list, support::byte_list> observe_members(Executor executor) {
   support::dice d(41);
   lanes_test::world<row_keys> w(extent);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   sizes.members = members;
   auto const policy = kvmeld::preset::ems::shared(kvmeld::quantity::entries(5), 5, 0.01f);
@@ -57,9 +57,9 @@ std::pair<support::byte_list, support::byte_list> observe_members(Executor execu
     params.window = times == 1 ? 60 : 0;
     params.rope.pairing = times == 0 ? kvmeld::rope_pairing::none : kvmeld::rope_pairing::interleaved;
     auto const queries = kvmeld::rows_by_token<float const>(q.data(), 12, extent.query_heads(), 16);
-    kvmeld::attention::extend(cache.executor(), params, {0, slots, counts}, queries, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), {0, slots, counts}, queries, cache.ref(),
                               kvmeld::rows_by_token(out.data(), 12, extent.query_heads(), 16),
-                              kvmeld::rows_by_head(lse.data(), 12, extent.query_heads(), 1));
+                              kvmeld::rows_by_head(lse.data(), 12, extent.query_heads(), 1), params);
     cache.observe({0, slots, counts}, queries,
                   kvmeld::rows_by_head<float const>(lse.data(), 12, extent.query_heads(), 1), params);
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse)})

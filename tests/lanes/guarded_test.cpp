@@ -17,7 +17,7 @@ template <class Executor, class Policy> lanes_test::result measured(Executor exe
   kvmeld::shape const s{1, 1, 2, 2, 20, 19, 64};
   support::dice d(11);
   lanes_test::world<row_keys> w(s);
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), kvmeld::limits{s}};
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), kvmeld::cache_options{s}};
   w.write(d, 0, 0, 60);
   cache.open(0, 60);
   if constexpr (Policy::score_type::needs_attention) {
@@ -34,7 +34,7 @@ template <class Executor, class Policy> lanes_test::result measured(Executor exe
   guard.probes.lse = kvmeld::rows_by_token<float const>(lse.data(), probes, s.query_heads(), 1);
   guard.probes.count = probes;
   guard.probes.room = room.data();
-  kvmeld::attention::extend(cache.executor(), {}, {0, 0, probes}, guard.probes.query, cache.ref(),
+  kvmeld::attention::attend(cache.executor(), {0, 0, probes}, guard.probes.query, cache.ref(),
                             kvmeld::rows_by_token(out.data(), probes, s.query_heads(), s.value_dim),
                             kvmeld::rows_by_token(lse.data(), probes, s.query_heads(), 1));
   cache.set_guard(guard);

@@ -16,7 +16,7 @@ constexpr std::uint32_t length = 36;
 void send(kvmeld::plan_ref const& p, std::uint32_t item, kvmeld::slot_t from, kvmeld::slot_t to, fate how,
           float key, float value, float degree) {
   std::size_t const i = p.at(item, from);
-  p.what[i] = how;
+  p.fates[i] = how;
   p.target[i] = to;
   p.key_weight[i] = key;
   p.value_weight[i] = value;
@@ -50,7 +50,7 @@ template <class Storage, class Executor> lanes_test::result apply_by_hand(Execut
   support::dice d(3);
   lanes_test::world<Storage> w(extent);
   w.write(d, 0, 0, length);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   sizes.whole_plan = true;
   sizes.members = 8;
@@ -92,7 +92,7 @@ TEST_CASE("plan and apply on lanes equal those on the host") {
     support::dice d(5);
     lanes_test::world<lanes_test::row_keys> w(extent);
     w.write(d, 0, 0, length);
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     sizes.extent = extent;
     sizes.whole_plan = true;
     auto const policy = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(2),
@@ -124,7 +124,7 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
     support::dice d(8);
     lanes_test::world<lanes_test::token_keys> w(extent);
     w.write(d, 0, 0, length);
-    limits sizes{};
+    cache_options sizes{};
     sizes.extent = extent;
     sizes.whole_plan = true;
     merged_cache cache{std::move(executor), p, w.tensors(), sizes};
@@ -138,10 +138,10 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
                               support::bytes_of(w.values),
                               support::ledger_bytes(cache),
                               {},
-                              {cache.longest(0), cache.findings(0)}};
+                              {cache.longest(0), cache.warnings(0)}};
   };
   auto const host = run(host_executor(1, kvmeld::tuning::off));
-  CHECK(host.lengths == std::vector<std::uint32_t>{12, finding::evicted_fallback});
+  CHECK(host.lengths == std::vector<std::uint32_t>{12, warning::evicted_fallback});
   for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
 }
 

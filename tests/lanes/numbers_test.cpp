@@ -30,12 +30,12 @@ support::engine_memory<half> poisoned_rows(support::dice& d, kvmeld::shape const
   return memory;
 }
 
-// What a compression leaves of a copy: every entry's position and degree, findings and rounds.
+// What a compression leaves of a copy: every entry's position and degree, warnings and rounds.
 template <class Executor, class Policy>
 std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
                                    support::engine_memory<half> memory, std::uint32_t n,
                                    kvmeld::budget const& allowed) {
-  kvmeld::limits sizes;
+  kvmeld::cache_options sizes;
   sizes.extent = memory.extent;
   sizes.wave_tracks = memory.extent.kv_heads;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? n : 0;
@@ -46,7 +46,7 @@ std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
   for (float& y : p) y = static_cast<float>(d.uniform());
   cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, memory.extent.kv_heads, n));
   REQUIRE(cache.compress({0}, allowed).ok());
-  std::vector<std::uint32_t> out{cache.rounds(0), cache.findings(0)};
+  std::vector<std::uint32_t> out{cache.rounds(0), cache.warnings(0)};
   support::for_tracks(memory.extent, 0, [&](kvmeld::track t) {
     out.push_back(cache.ref().length(t));
     for (std::uint32_t i = 0; i < cache.ref().length(t); ++i) {
@@ -66,7 +66,7 @@ void same_everywhere(char const* name, Policy const& policy, std::uint32_t n, do
   support::dice d(seed + n);
   auto const memory = poisoned_rows(d, {1, 1, 2, 1, 24, 16, n + 3}, n, poisoned);
   auto const host = left_of(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, n, allowed);
-  CHECK((host[1] & kvmeld::finding::nonfinite_rows) != 0);
+  CHECK((host[1] & kvmeld::warning::nonfinite_rows) != 0);
   CHECK(left_of(support::lane_executor(d.pick({2u, 5u})), policy, memory, n, allowed) == host);
   support::warp_executor const generic(1, kvmeld::tuning::off), executor(1);
   CHECK(left_of(generic, policy, memory, n, allowed) == host);
@@ -121,7 +121,7 @@ TEST_CASE("sets among rows that are no numbers are the same on every team") {
 
 TEST_CASE("centres among rows that are no numbers are the same on every team") {
   for (double poisoned : {0.03, 0.3}) {
-    same_everywhere("d2o", kvmeld::preset::d2o::halves(), 140, poisoned, kvmeld::budget::entries(60), 7);
+    same_everywhere("d2o", kvmeld::preset::d2o::defaults(), 140, poisoned, kvmeld::budget::entries(60), 7);
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using kvmeld::budget;
 
-kvmeld::limits padded(kvmeld::limits sizes = {}) {
+kvmeld::cache_options padded(kvmeld::cache_options sizes = {}) {
   sizes.padded = true;
   return sizes;
 }
@@ -29,7 +29,7 @@ TEST_CASE("padded tracks are the same on any number of lanes") {
     support::dice d(3);
     support::engine_memory<T> memory(s);
     memory.fill_sequence(d, 0, 0, 290, support::texture::walk);
-    auto const policy = kvmeld::preset::h2o::halves();
+    auto const policy = kvmeld::preset::h2o::defaults();
     kvmeld::merged_cache cache{executor, policy, memory.tensors(), padded({s})};
     cache.open(0, 290, 2);
     std::vector<std::uint32_t> table(s.tracks());
@@ -83,7 +83,7 @@ TEST_CASE("attention on warps does not see empty slots") {
     c.append({0}, {2});
     support::warp_executor executor(2);
     std::vector<float> out(2 * s.query_heads() * 32);
-    kvmeld::attention::extend(executor, {}, {0, 0, 2},
+    kvmeld::attention::attend(executor, {0, 0, 2},
                               kvmeld::rows_by_token<half const>(q.data(), 2, s.query_heads(), 32), c.ref(),
                               kvmeld::rows_by_token(out.data(), 2, s.query_heads(), 32));
     CHECK(executor.tuned_launches() == 1);

@@ -31,9 +31,9 @@ TEST_CASE("KeepKV does not depend on the number of lanes") {
 
 TEST_CASE("tracks of several tiles do not depend on the number of lanes") {
   auto const run = [](char const* name, auto const& p) {
-    same_on_all_lanes<row_keys>(name, p, kvmeld::shortfall::report, lanes_test::long_life);
+    same_on_all_lanes<row_keys>(name, p, kvmeld::shortfall::keep, lanes_test::long_life);
   };
-  run("h2o", kvmeld::preset::h2o::halves());
+  run("h2o", kvmeld::preset::h2o::defaults());
   run("cam", kvmeld::preset::cam::over_h2o());
   run("keepkv", kvmeld::preset::keepkv::for_budget());
   run("kvmerger as printed", kvmeld::preset::kvmerger::paper_50());

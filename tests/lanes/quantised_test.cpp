@@ -23,7 +23,7 @@ lanes_test::result merge_quantised(Executor executor, Policy const& policy) {
       support::put_row(values.view(), t, i, v[i]);
     }
   });
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   kvmeld::merged_cache cache{std::move(executor), policy, kvmeld::kv{keys.view(), values.view()}, sizes};
   cache.open(0, 60);

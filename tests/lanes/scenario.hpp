@@ -32,7 +32,7 @@ inline bool operator==(result const& a, result const& b) {
 struct sizes_of_life {
   kvmeld::shape extent;
   std::uint32_t first, second, budget, last_budget;
-  kvmeld::split over = kvmeld::split::head;  // which tracks share their budgets
+  kvmeld::budget_scope over = kvmeld::budget_scope::head;  // which tracks share their budgets
 };
 inline constexpr sizes_of_life short_life{{1, 2, 2, 2, 20, 19, 64}, 51, 44, 24, 20};
 inline constexpr sizes_of_life long_life{
@@ -103,9 +103,9 @@ void observe(Cache& cache, support::dice& d, std::vector<std::uint32_t> const& s
     auto const queries = kvmeld::rows_by_token<float const>(q.data(), most, s.query_heads(), s.key_dim);
     kvmeld::attention_params params;
     params.softcap = layer == 0 ? 0.0f : 4.0f;
-    kvmeld::attention::extend(cache.executor(), params, batch, queries, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), batch, queries, cache.ref(),
                               kvmeld::rows_by_token(out.data(), most, s.query_heads(), s.value_dim),
-                              kvmeld::rows_by_head(lse.data(), most, s.query_heads(), 1));
+                              kvmeld::rows_by_head(lse.data(), most, s.query_heads(), 1), params);
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), most, s.query_heads(), 1),
                   params);
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse)})
@@ -120,7 +120,7 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   support::dice d(7);
   world<Storage> w(s);
   result r;
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = s;
   sizes.wave_tracks = 3;
   sizes.budgets_over = life.over;
@@ -130,8 +130,8 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   w.write(d, 1, 0, life.second);
   w.poison(0, last_head, 20);
   w.poison(0, last_head, 21);
-  cache.open(0, life.first, 4, 0);
-  cache.open(1, life.second, 0, 1);
+  cache.open(0, life.first, 4, kvmeld::sequence_id{0});
+  cache.open(1, life.second, 0, kvmeld::sequence_id{1});
   observe(cache, d, {0, 1}, {17, 9}, r.attention);
   cache.compress({0, 1}, kvmeld::budget::entries(life.budget).over(life.over), fallback);
   w.write(d, 1, cache.longest(1), 9);
@@ -150,7 +150,7 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
 // Equal to the host on 1, 2, 5 and 8 lanes; with several teams at once; with tiles from the last to the first.
 template <class Storage, class Policy>
 void same_on_all_lanes(char const* name, Policy const& policy,
-                       kvmeld::shortfall fallback = kvmeld::shortfall::report,
+                       kvmeld::shortfall fallback = kvmeld::shortfall::keep,
                        sizes_of_life const& life = short_life) {
   CAPTURE(std::string(name));
   result const host = play<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);

@@ -15,18 +15,18 @@ template <class Storage, class Executor, class Policy>
 result live(Executor executor, Policy const& policy, kvmeld::plan_scope scope) {
   support::dice d(5);
   world<Storage> w(extent);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   sizes.scope = scope;
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
   w.write(d, 0, 0, 290);
   w.poison(0, 1, 20);
-  cache.open(0, 290, 3, 0);
+  cache.open(0, 290, 3, kvmeld::sequence_id{0});
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
     for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c)
       support::set_scores(cache.ledger(), t, support::random_scores(d, 290), c);
   });
-  cache.fork(0, 1, 0, 2);
+  cache.fork(0, 1, 2);
   cache.compress({0, 1}, kvmeld::budget::entries(90), kvmeld::shortfall::evict_lowest);
   for (std::uint32_t q : {0u, 1u}) w.write(d, q, cache.longest(q), 9);
   cache.append({0, 1}, {9, 7});
@@ -61,9 +61,9 @@ void same_on_all_lanes(char const* name, Policy const& policy, kvmeld::plan_scop
 TEST_CASE("living sequences are the same on any number of lanes") {
   auto const chelsea = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                               kvmeld::quantity::entries(5));
-  for (auto scope : {kvmeld::plan_scope::head, kvmeld::plan_scope::layer, kvmeld::plan_scope::group}) {
+  for (auto scope : {kvmeld::plan_scope::head, kvmeld::plan_scope::layer, kvmeld::plan_scope::all_layers}) {
     same_on_all_lanes<row_keys>("chelsea", chelsea, scope);
-    same_on_all_lanes<token_keys>("h2o", kvmeld::preset::h2o::halves(), scope);
+    same_on_all_lanes<token_keys>("h2o", kvmeld::preset::h2o::defaults(), scope);
   }
 }
 

@@ -12,12 +12,12 @@ using lanes_test::same_on_all_lanes;
 TEST_CASE("shared budgets do not depend on the number of lanes") {
   auto const run = [](char const* name, auto const& p, kvmeld::shortfall fallback) {
     constexpr kvmeld::shape extent{2, 2, 3, 2, 20, 19, 64};
-    for (auto over : {kvmeld::split::layer, kvmeld::split::group}) {
+    for (auto over : {kvmeld::budget_scope::layer, kvmeld::budget_scope::all_layers}) {
       lanes_test::sizes_of_life const life{extent, 51, 44, 24, 20, over};
       same_on_all_lanes<row_keys>(name, kvmeld::compose::composed_of(p), fallback, life);
     }
   };
-  run("h2o", kvmeld::preset::h2o::halves(), kvmeld::shortfall::report);
+  run("h2o", kvmeld::preset::h2o::defaults(), kvmeld::shortfall::keep);
   run("cam", kvmeld::preset::cam::over_h2o(), kvmeld::shortfall::evict_lowest);
 }
 

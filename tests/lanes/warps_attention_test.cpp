@@ -85,8 +85,8 @@ TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvme
     params.scale = logit / 8.0f;
     std::vector<float> out(8);
     support::warp_executor executor(1);
-    kvmeld::attention::extend(executor, params, {0, 0, 1}, kvmeld::rows_by_token<T const>(q.data(), 1, 1, 8),
-                              cache.ref(), kvmeld::rows_by_token(out.data(), 1, 1, 8));
+    kvmeld::attention::attend(executor, {0, 0, 1}, kvmeld::rows_by_token<T const>(q.data(), 1, 1, 8),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 1, 1, 8), {}, params);
     CHECK(executor.tuned_launches() == 1);
     double const small = 2999 * std::exp(-static_cast<double>(logit));
     for (float x : out)
@@ -112,7 +112,7 @@ TEST_CASE("what a query does not see is not even multiplied by zero") {
   for (std::uint32_t warps : {1u, 2u}) {
     std::vector<float> out(4 * 2 * s.value_dim);
     support::warp_executor executor(warps);
-    kvmeld::attention::extend(executor, {}, {0, 0, 4},
+    kvmeld::attention::attend(executor, {0, 0, 4},
                               kvmeld::rows_by_token<kvmeld::half const>(q.data(), 4, 2, s.key_dim),
                               cache.ref(), kvmeld::rows_by_token(out.data(), 4, 2, s.value_dim));
     CHECK(executor.tuned_launches() == 1);

@@ -27,7 +27,7 @@ struct planned {
 template <class T, class Executor, class Policy>
 planned plan_on(Executor executor, Policy const& policy, support::engine_memory<T> memory,
                 std::uint32_t length, std::uint32_t budget) {
-  kvmeld::limits sizes = support::with_plan();
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.extent = memory.extent;
   kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
   cache.open(0, length);
@@ -163,7 +163,7 @@ TEST_CASE("the thresholds of a pass are those of bisections in turn") {
 
 TEST_CASE("kvmerger on warps is the host's") {
   constexpr lanes_test::sizes_of_life life{{1, 2, 2, 1, 24, 19, 200}, 190, 44, 70, 40};
-  auto const fallback = kvmeld::shortfall::report;
+  auto const fallback = kvmeld::shortfall::keep;
   auto const policy = kvmeld::preset::kvmerger::for_budget();
   auto const host =
       lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);

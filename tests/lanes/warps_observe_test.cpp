@@ -19,14 +19,14 @@ using attention_test::call;
 template <class T> struct observed {
   support::engine_memory<T> const& memory;
   std::uint32_t length;
-  kvmeld::probe_rows probes;
+  kvmeld::query_sample probes;
 
   // Channels of every entry after two observations.
   template <class Executor, class Policy, class Q>
   std::vector<float> operator()(Executor executor, Policy const& policy, call<Q, float> const& c,
                                 kvmeld::attention_params const& params) const {
     support::engine_memory<T> own = memory;
-    kvmeld::limits sizes;
+    kvmeld::cache_options sizes;
     sizes.extent = own.extent;
     kvmeld::merged_cache cache{executor, policy, own.tensors(), sizes};
     for (std::uint32_t slot = 0; slot < own.extent.sequences; ++slot) {
@@ -40,16 +40,16 @@ template <class T> struct observed {
     call<Q, float> made = c;
     for (std::uint32_t layer = 0; layer < own.extent.layers; ++layer) {
       kvmeld::host_executor host(1);
-      kvmeld::attention::extend(host, params, made.batch(layer), made.queries(), cache.ref(), made.outputs(),
-                                made.sums());
+      kvmeld::attention::attend(host, made.batch(layer), made.queries(), cache.ref(), made.outputs(),
+                                made.sums(), params);
       auto const sums =
           kvmeld::rows_by_head<float const>(made.lse.data(), made.most, own.extent.query_heads(), 1);
       cache.observe(made.batch(layer), made.queries(), sums, params, probes);
       if (layer == 0) {
         std::vector<float> room(
             kvmeld::attention::observed_floats(own.extent, own.extent.sequences, made.most));
-        kvmeld::attention::extend_and_observe(cache, params, made.batch(layer), made.queries(),
-                                              made.outputs(), room, made.sums());
+        kvmeld::attention::attend_and_observe(cache, made.batch(layer), made.queries(), made.outputs(), room,
+                                              made.sums(), params);
       } else {
         cache.observe(made.batch(layer), made.queries(), sums, params);
       }
@@ -104,19 +104,19 @@ TEST_CASE("scores from queries on warps are the host's") {
   namespace preset = kvmeld::preset;
   for (std::uint64_t seed = 0; seed < 1; ++seed) {
     for (std::uint32_t group : {1u, 2u, 4u, 8u, 16u}) {
-      same_scores<kvmeld::half>(seed, preset::h2o::halves(), group);
+      same_scores<kvmeld::half>(seed, preset::h2o::defaults(), group);
     }
     same_scores<kvmeld::bfloat16>(seed, preset::snapkv::with_window(7), 4);
-    same_scores<kvmeld::bfloat16>(seed, preset::scissorhands::halves(20), 2);
+    same_scores<kvmeld::bfloat16>(seed, preset::scissorhands::defaults(20), 2);
   }
 }
 
 TEST_CASE("scores that warps have no tuned form for are the generic ones") {
   namespace preset = kvmeld::preset;
-  same_scores<kvmeld::half>(50, preset::h2o::halves(), 3, 1);  // attention has one
-  same_scores<kvmeld::half>(51, preset::h2o::halves(), 2, 0, 129);
-  same_scores<float>(52, preset::h2o::halves(), 2, 0);
-  same_scores<kvmeld::half, decltype(preset::h2o::halves()), float>(53, preset::h2o::halves(), 2, 0);
+  same_scores<kvmeld::half>(50, preset::h2o::defaults(), 3, 1);  // attention has one
+  same_scores<kvmeld::half>(51, preset::h2o::defaults(), 2, 0, 129);
+  same_scores<float>(52, preset::h2o::defaults(), 2, 0);
+  same_scores<kvmeld::half, decltype(preset::h2o::defaults()), float>(53, preset::h2o::defaults(), 2, 0);
 }
 
 }  // namespace warps_observe_cases

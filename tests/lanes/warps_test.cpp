@@ -53,7 +53,7 @@ template <class Storage, class Policy>
 void same_on_warps(char const* name, Policy const& policy, lanes_test::sizes_of_life const& life,
                    bool replaced = true, bool same_ledger = true) {
   CAPTURE(std::string(name));
-  auto const fallback = kvmeld::shortfall::report;
+  auto const fallback = kvmeld::shortfall::keep;
   auto const host =
       lanes_test::play<Storage>(kvmeld::host_executor(1, kvmeld::tuning::off), policy, fallback, life);
   // Threads outnumber the cores by far: two warps only where one would not meet all there is.
@@ -139,7 +139,7 @@ template <class T> void check_products(support::dice& d) {
 template <class T, class Policy, class Partners, class Similarity>
 std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& policy, std::uint32_t length,
                              std::uint32_t budget, double bound, Partners partners, Similarity similarity) {
-  kvmeld::limits sizes = support::with_plan();
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.extent = memory.extent;
   auto const x = memory.tensors();
   support::warp_executor const executor(2);
@@ -165,7 +165,7 @@ std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& po
   };
   std::uint32_t merged = 0;
   for (std::uint32_t i = 0; i < length; ++i) {
-    if (plan.what[plan.at(0, i)] != kvmeld::fate::merge) continue;
+    if (plan.fates[plan.at(0, i)] != kvmeld::fate::merge) continue;
     ++merged;
     double best = -2;
     for (std::uint32_t j : partners(plan, i, length)) best = std::max(best, alike(i, j));
@@ -206,7 +206,7 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
       support::dice same(length);
       support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, 16, 16, 100});
       memory.fill_sequence(same, 0, 0, length, support::texture::walk);
-      kvmeld::limits sizes{memory.extent};
+      kvmeld::cache_options sizes{memory.extent};
       kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
       cache.open(0, length);
       cache.compress({0}, kvmeld::budget::entries(length - 10));
@@ -222,8 +222,8 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
       support::write_row(memory.tensors().keys, {0, 0, 0, 0}, i,
                          std::vector<float>(16, kvmeld::bits_float(0x7fc00000u)));
     }
-    kvmeld::limits sizes{memory.extent};
-    kvmeld::merged_cache cache{executor, kvmeld::preset::d2o::halves(), memory.tensors(), sizes};
+    kvmeld::cache_options sizes{memory.extent};
+    kvmeld::merged_cache cache{executor, kvmeld::preset::d2o::defaults(), memory.tensors(), sizes};
     cache.open(0, 60);
     std::vector<float> p(60);
     for (std::uint32_t i = 0; i < 60; ++i) p[i] = 0.01f * static_cast<float>(i);
@@ -249,12 +249,12 @@ TEST_CASE("matching with centres on warps is the host's") {
   support::each_ems_preset(
       [](char const* name, auto const& p) { same_on_warps<matrix_rows<bfloat16, half>>(name, p, odd_life); });
   // The ledger holds D2O's threshold, a mean of cosines.
-  same_on_warps<matrix_rows<half, half>>("d2o", kvmeld::preset::d2o::halves(), aligned_life, true, false);
+  same_on_warps<matrix_rows<half, half>>("d2o", kvmeld::preset::d2o::defaults(), aligned_life, true, false);
 }
 
 TEST_CASE("rows compacted slice by slice are the host's") {
   using kvmeld::half;
-  auto const h2o = kvmeld::preset::h2o::halves();
+  auto const h2o = kvmeld::preset::h2o::defaults();
   same_on_warps<matrix_rows<half, half>>("48 and 32 channels", h2o, aligned_life, true, true);
   constexpr lanes_test::sizes_of_life wide{{1, 2, 1, 1, 70, 33, 120}, 110, 44, 50, 30};
   same_on_warps<matrix_rows<half, float>>("70 and 33 channels", h2o, wide, true, true);
@@ -315,13 +315,13 @@ TEST_CASE("centres are the best up to the stated bound") {
   std::uint32_t const length = 330, dim = 40;
   support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, dim, dim, 400});
   memory.fill_sequence(d, 0, 0, length, support::texture::clusters);
-  auto policy = kvmeld::preset::d2o::halves();
+  auto policy = kvmeld::preset::d2o::defaults();
   std::uint32_t const merged = check_partners(
       memory, policy, length, 180, 0x1p-22 * (dim + 8),
       [&](kvmeld::plan_ref const& plan, std::uint32_t, std::uint32_t n) {
         std::vector<std::uint32_t> list;
         for (std::uint32_t j = 0; j < n; ++j) {
-          if (plan.what[plan.at(0, j)] == kvmeld::fate::merge) list.push_back(plan.target[plan.at(0, j)]);
+          if (plan.fates[plan.at(0, j)] == kvmeld::fate::merge) list.push_back(plan.target[plan.at(0, j)]);
         }
         return list;
       },
@@ -334,10 +334,10 @@ TEST_CASE("without room in shared memory, and with tuning off, phases are the ge
                                                               kvmeld::quantity::entries(5));
   using storage = matrix_rows<kvmeld::half, kvmeld::half>;
   auto const host = lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), chelsea,
-                                              kvmeld::shortfall::report, odd_life);
+                                              kvmeld::shortfall::keep, odd_life);
   for (support::warp_executor const& executor : {support::warp_executor(1, kvmeld::tuning::off),
                                                  support::warp_executor(1, kvmeld::tuning::on, 2000)}) {
-    CHECK(host == lanes_test::play<storage>(executor, chelsea, kvmeld::shortfall::report, odd_life));
+    CHECK(host == lanes_test::play<storage>(executor, chelsea, kvmeld::shortfall::keep, odd_life));
     CHECK(executor.tuned_launches() == 0);
   }
 }

@@ -180,8 +180,8 @@ private:
     script_.tuning = d.chance(0.7) ? kvmeld::tuning::on : kvmeld::tuning::off;
     script_.scope = d.chance(0.9)   ? kvmeld::plan_scope::head
                     : d.chance(0.5) ? kvmeld::plan_scope::layer
-                                    : kvmeld::plan_scope::group;
-    script_.fallback = d.chance(0.4) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::report;
+                                    : kvmeld::plan_scope::all_layers;
+    script_.fallback = d.chance(0.4) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
     script_.in_two = d.chance(0.25);
     script_.again = d.chance(0.4);
     bool const freezes = d.chance(0.4);

@@ -54,11 +54,11 @@ template <class Cache> support::byte_list plan_bytes(Cache const& cache) {
   for (std::uint32_t item = 0; item < tracks; ++item) {
     for (slot_t s = 0; s < p.old_length[item]; ++s) {
       std::size_t const i = p.at(item, s);
-      out.push_back(static_cast<std::uint32_t>(p.what[i]));
-      if (p.what[i] == kvmeld::fate::drop) continue;
+      out.push_back(static_cast<std::uint32_t>(p.fates[i]));
+      if (p.fates[i] == kvmeld::fate::drop) continue;
       for (float w : {p.key_weight[i], p.value_weight[i], p.degree_weight[i]})
         out.push_back(kvmeld::float_bits(w));
-      out.push_back(p.what[i] == kvmeld::fate::keep ? p.new_slot[i] : p.target[i]);
+      out.push_back(p.fates[i] == kvmeld::fate::keep ? p.new_slot[i] : p.target[i]);
     }
     out.push_back(p.new_length[item]);
   }
@@ -82,7 +82,7 @@ template <class Cache> void score(Cache& cache, dice& d, std::uint32_t sequences
 
 template <class Policy>
 void play(Policy const& policy, script const& s, layouts const& x, visitor const& look) {
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = s.extent;
   sizes.scope = s.scope;
   sizes.whole_plan = s.in_two;
@@ -104,7 +104,8 @@ void play(Policy const& policy, script const& s, layouts const& x, visitor const
     out.lengths.assign(cache.ledger().length, cache.ledger().length + s.extent.tracks());
     return look(stage, out);
   };
-  for (std::uint32_t q = 0; q < s.extent.sequences; ++q) cache.open(q, s.lengths[q], s.frozen[q], s.ids[q]);
+  for (std::uint32_t q = 0; q < s.extent.sequences; ++q)
+    cache.open(q, s.lengths[q], s.frozen[q], kvmeld::sequence_id{s.ids[q]});
   if (!compress(0) || !s.again) return;
   for (std::uint32_t q = 0; q < s.extent.sequences; ++q) {
     cache.append({q}, {s.drafts[q]});
@@ -124,7 +125,7 @@ inline std::vector<preset> every_preset() {
   };
   support::each_preset(add);
   support::each_ems_preset(add);
-  add("d2o", kvmeld::preset::d2o::halves());
+  add("d2o", kvmeld::preset::d2o::defaults());
   return out;
 }
 

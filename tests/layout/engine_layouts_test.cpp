@@ -27,7 +27,7 @@ constexpr kvmeld::shape extent{2, 3, 2, 1, 8, 8, 20};
 
 template <class Keys> std::string refusal_of_keys(Keys const& keys) {
   static std::vector<float> values(extent.slots() * extent.value_dim);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   return refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
@@ -277,7 +277,7 @@ TEST_CASE("latent values are merged once, with the keys") {
   std::vector<float> own = keys;
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = s;
   kvmeld::strided<float> const mine(own.data(), "LSHTC", s, 24), plain(keys.data(), "LSHTC", s, 24);
   kvmeld::merged_cache a{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16, 4)},
@@ -307,12 +307,10 @@ TEST_CASE("latent values are merged once, with the keys") {
   CHECK(far < 1e-5);
   std::vector<float> q(4 * 24), from_latent(4 * 16), from_values(4 * 16);
   for (float& x : q) x = static_cast<float>(d.normal());
-  kvmeld::attention::extend(a.executor(), {}, {0, 0, 1},
-                            kvmeld::rows_by_token<float const>(q.data(), 1, 4, 24), a.ref(),
-                            kvmeld::rows_by_token(from_latent.data(), 1, 4, 16));
-  kvmeld::attention::extend(b.executor(), {}, {0, 0, 1},
-                            kvmeld::rows_by_token<float const>(q.data(), 1, 4, 24), b.ref(),
-                            kvmeld::rows_by_token(from_values.data(), 1, 4, 16));
+  kvmeld::attention::attend(a.executor(), {0, 0, 1}, kvmeld::rows_by_token<float const>(q.data(), 1, 4, 24),
+                            a.ref(), kvmeld::rows_by_token(from_latent.data(), 1, 4, 16));
+  kvmeld::attention::attend(b.executor(), {0, 0, 1}, kvmeld::rows_by_token<float const>(q.data(), 1, 4, 24),
+                            b.ref(), kvmeld::rows_by_token(from_values.data(), 1, 4, 16));
   for (std::size_t i = 0; i < q.size() && i < from_values.size(); ++i)
     CHECK(from_latent[i] == doctest::Approx(from_values[i]).epsilon(1e-5));
   auto const refuses = [&](auto const& other) {

@@ -30,7 +30,7 @@ template <class Keys, class Values>
 std::string refusal_of_cache(Keys const& keys, Values const& values, shape const& s) {
   return cache_test::refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                         kvmeld::kv{keys, values}, kvmeld::limits{s}};
+                         kvmeld::kv{keys, values}, kvmeld::cache_options{s}};
   });
 }
 

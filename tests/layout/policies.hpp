@@ -85,7 +85,7 @@ template <class Keys, class Values, class Policy> void same_as_plain(char const*
   support::dice d(21);
   write(x, plain, d, 0, 0, 57);
   write(x, plain, d, 1, 0, 40);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), sizes};
   kvmeld::merged_cache expected{kvmeld::host_executor(1), policy, plain.view(), sizes};

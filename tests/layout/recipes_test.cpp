@@ -69,7 +69,7 @@ void serves(kvmeld::shape const& s, Keys const& keys, Values const& values,
   for (std::vector<T>* m : memory) untouched += m->size();
   untouched -= written;
 
-  kvmeld::limits const sizes{s};
+  kvmeld::cache_options const sizes{s};
   kvmeld::merged_cache engine{kvmeld::host_executor(1), policy, kvmeld::kv{keys, values}, sizes};
   kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, kvmeld::kv{pk, pv}, sizes};
   for (std::uint32_t slot = 0; slot < s.sequences; ++slot) {
@@ -262,10 +262,10 @@ namespace {
 
 // Block tables of two sequences in a pool of 12 blocks of 16 tokens; block 3 and others are nobody's.
 std::vector<std::int32_t> const blocks_of = {7, 2, 11, 0, 9, 4, 1, 10};
-constexpr idx most_pages = 4, page = 16;
+constexpr idx max_pages = 4, page = 16;
 
 idx block_of(idx sequence, idx token) {
-  return static_cast<idx>(blocks_of[sequence * most_pages + token / page]);
+  return static_cast<idx>(blocks_of[sequence * max_pages + token / page]);
 }
 
 }  // namespace
@@ -405,11 +405,11 @@ TEST_CASE("SGLang, one layer: a slot per token, found by request") {
 TEST_CASE("TensorRT-LLM, one layer: blocks [head][token][channel], a row of the table for K and one for V") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   std::vector<half> pool(24 * 3 * 16 * 16);
-  std::vector<std::int32_t> offsets;  // [sequence][2][most_pages]
+  std::vector<std::int32_t> offsets;  // [sequence][2][max_pages]
   for (idx sequence : {0u, 1u})
     for (idx kv : {0u, 1u})
-      for (idx i = 0; i < most_pages; ++i)
-        offsets.push_back(2 * blocks_of[sequence * most_pages + i] + static_cast<std::int32_t>(kv));
+      for (idx i = 0; i < max_pages; ++i)
+        offsets.push_back(2 * blocks_of[sequence * max_pages + i] + static_cast<std::int32_t>(kv));
   // recipe
   std::int64_t const P = 16, d = 16, block = 3 * P * d, most = 4;
   kvmeld::page_table<std::int32_t> const key_rows{offsets.data(), 2 * most},
@@ -420,7 +420,7 @@ TEST_CASE("TensorRT-LLM, one layer: blocks [head][token][channel], a row of the 
   //
   auto const at = [&](idx kv) {
     return [&, kv](idx, idx b, idx h, idx t, idx c) -> half& {
-      auto const offset = static_cast<idx>(offsets[b * most_pages * 2 + kv * most_pages + t / 16]);
+      auto const offset = static_cast<idx>(offsets[b * max_pages * 2 + kv * max_pages + t / 16]);
       return pool[offset * 3 * 16 * 16 + h * 16 * 16 + t % 16 * 16 + c];
     };
   };

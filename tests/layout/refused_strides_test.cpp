@@ -32,7 +32,7 @@ template <class Keys> std::string refusal_of_keys(Keys const& keys, shape const&
   return cache_test::refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                          kvmeld::kv{keys, kvmeld::strided<float>(memory() + s.slots() * 12, "LSHTC", s, 8)},
-                         kvmeld::limits{s}};
+                         kvmeld::cache_options{s}};
   });
 }
 

@@ -18,24 +18,23 @@ namespace serving_cases {
 namespace {
 
 using kvmeld::half;
-constexpr std::uint32_t page_size = 8, pool_size = 30, most_pages = 8;
-constexpr kvmeld::shape extent{2, 2, 3, 2, 16, 16, page_size* most_pages};
+constexpr std::uint32_t page_size = 8, pool_size = 30, max_pages = 8;
+constexpr kvmeld::shape extent{2, 2, 3, 2, 16, 16, page_size* max_pages};
 
-// An engine's pool of pages [page][layer][head][token][channel], for K and for V, and a table by sequence slot.
+// An engine's pool of pages [page][layer][head][token][channel], for K and for V, and a table by sequence.
 struct worker {
   std::vector<half> k = std::vector<half>(pool_size * page_elements()), v = k;
-  std::vector<std::int32_t> table = std::vector<std::int32_t>(2 * most_pages, 0);
+  std::vector<std::int32_t> table = std::vector<std::int32_t>(2 * max_pages, 0);
 
   static std::size_t page_elements() { return std::size_t{2} * 3 * page_size * 16; }
   auto rows(std::vector<half>& x) {
-    return kvmeld::paged(kvmeld::pool_pages(x.data(), kvmeld::table_rows(table.data(), most_pages)),
-                         page_size, kvmeld::dense_pages("PLHTC", pool_size, page_size, extent, 16), extent,
-                         16);
+    return kvmeld::paged(kvmeld::pool_pages(x.data(), kvmeld::table_rows(table.data(), max_pages)), page_size,
+                         kvmeld::dense_pages("PLHTC", pool_size, page_size, extent, 16), extent, 16);
   }
   auto tensors() { return kvmeld::kv{rows(k), rows(v)}; }
   // Gives `slot` pages from `first` on.
   void give(std::uint32_t slot, std::int32_t first) {
-    std::iota(table.begin() + slot * most_pages, table.begin() + (slot + 1) * most_pages, first);
+    std::iota(table.begin() + slot * max_pages, table.begin() + (slot + 1) * max_pages, first);
   }
   // What the engine writes for tokens from .. to - 1 of a sequence called `name`, at the ends of its tracks.
   template <class Cache>
@@ -63,7 +62,7 @@ auto const policy = kvmeld::preset::chelsea::with_schedule({0.4, 0.05, 3, 0.05},
                                                            kvmeld::quantity::entries(4));
 
 auto cache_of(worker& w) {
-  return kvmeld::merged_cache{kvmeld::host_executor(1), policy, w.tensors(), kvmeld::limits{extent}};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), policy, w.tensors(), kvmeld::cache_options{extent}};
 }
 
 // Reads tokens in pieces, merging whenever 40 entries are there.
@@ -145,7 +144,7 @@ TEST_CASE("from a prefill worker to a decode worker: another cache, another capa
   std::vector<half> k(there.slots() * 16), v(k.size());
   kvmeld::kv const tensors{kvmeld::strided<half>(k.data(), "LSTHC", there, 16),
                            kvmeld::strided<half>(v.data(), "LSTHC", there, 16)};
-  kvmeld::merged_cache decode{kvmeld::host_executor(1), policy, tensors, kvmeld::limits{there}};
+  kvmeld::merged_cache decode{kvmeld::host_executor(1), policy, tensors, kvmeld::cache_options{there}};
   std::vector<std::byte> const ledger = cache.save(1);
   auto const from = cache.ref();
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
@@ -191,7 +190,7 @@ std::vector<float> attention_rows(std::uint32_t seed) {
 
 auto rank_cache(whole_cache& w, kvmeld::shape const& s, std::uint32_t first_head, std::uint32_t named) {
   auto const policy_of_rank = kvmeld::preset::cam::as_printed(kvmeld::preset::cam::over_h2o());  // draws
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   sizes.first_kv_head = named;
   kvmeld::strided<float> const keys(w.k.data() + first_head * 64 * 16, "LSHTC", s, 16);
   kvmeld::strided<float> const values(w.v.data() + first_head * 64 * 16, "LSHTC", s, 16);
@@ -210,14 +209,14 @@ TEST_CASE("heads shared out over ranks: the same decisions as on one, random dra
   auto nameless = rank_cache(forgot, share, all_heads / 2, 0);
   auto const rows = attention_rows(3);
   auto const step = [&](auto& cache, float const* mine, std::uint32_t heads) {
-    cache.open(0, tokens, 0, 77);  // the same id on every rank
+    cache.open(0, tokens, 0, kvmeld::sequence_id{77});  // the same id on every rank
     cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head(mine, 1, heads * group, 64));
     cache.compress({0}, kvmeld::budget::entries(15));
   };
   step(alone, rows.data(), all_heads);
   step(first, rows.data(), all_heads / 2);
   step(second, rows.data() + all_heads / 2 * group * 64, all_heads / 2);
-  step(nameless, rows.data() + all_heads / 2 * group * 64, all_heads / 2);  // limits.first_kv_head left at 0
+  step(nameless, rows.data() + all_heads / 2 * group * 64, all_heads / 2);  // options.first_kv_head left at 0
   auto const half_way = static_cast<std::ptrdiff_t>(one.v.size() / 2);
   CHECK_FALSE(std::equal(one.v.begin() + half_way, one.v.end(), forgot.v.begin() + half_way));
   CHECK(one.k == several.k);

@@ -38,7 +38,7 @@ void leaves_shared_pages_alone(char const* name, Policy const& policy, std::uint
   auto const keys = shared_bytes(x.keys), values = shared_bytes(x.values);
   CHECK((key_pages == 0) == keys.empty());
 
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), sizes};
   kvmeld::merged_cache frozen{kvmeld::host_executor(1), policy, plain.view(), sizes};
@@ -86,7 +86,7 @@ TEST_CASE("the shielded beginning reaches to the last shared page") {
   write(x, plain, d, 0, 0, 57);
   x.values.shared[static_cast<std::size_t>(x.values.table[3])] = 1;  // slots 21 to 27
   auto const values = shared_bytes(x.values);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), x.view(),
                              sizes};

@@ -95,10 +95,10 @@ auto flashinfer(half* k, half* v, std::int32_t const* indptr, std::int32_t const
 }
 
 auto vllm(half* pool, half* k, half* v, kvmeld::fp8_e4m3* codes, std::int32_t const* block_table,
-          page most_blocks, std::uint8_t const* shared, page blocks, page P, page heads, page d, page x,
+          page max_blocks, std::uint8_t const* shared, page blocks, page P, page heads, page d, page x,
           shape const& s, float k_scale) {
   kvmeld::page_strides const nhd{P * heads * d, 0, d, heads * d, 1};
-  auto const table = kvmeld::table_rows(block_table, most_blocks);
+  auto const table = kvmeld::table_rows(block_table, max_blocks);
   kvmeld::paged const keys(kvmeld::pool_pages(pool, table, shared), P, nhd, s, d);
   kvmeld::paged const values(kvmeld::pool_pages(pool + blocks * P * heads * d, table, shared), P, nhd, s, d);
 
@@ -168,8 +168,8 @@ TEST_CASE("the blocks of the engines' pages compile and run") {
                                   {256, 0, 16, 32, 1}, s, 16);
   auto const values = kvmeld::paged(kvmeld::pool_pages(m + 1024, kvmeld::table_rows(table.data(), 2)), 8,
                                     {256, 0, 16, 32, 1}, s, 16);
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::h2o::halves(),
-                             kvmeld::kv{keys, values}, kvmeld::limits{s}};
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(),
+                             kvmeld::kv{keys, values}, kvmeld::cache_options{s}};
   cache.open(0, 3);
   serving(cache, keys, 0, 0);
   CHECK(cache.longest(0) == 3);

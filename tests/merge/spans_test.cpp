@@ -35,7 +35,7 @@ struct scattered_spans : kvmeld::identify::local_span {
         if (wave.roles[wave.at(item, i)] != kvmeld::role::mergeable) continue;
         std::size_t const e = wave.step.at(item, i);
         ++wave.state[item].merged;
-        wave.step.what[e] = i % 5 == 4 ? kvmeld::fate::drop : kvmeld::fate::spread;
+        wave.step.fates[e] = i % 5 == 4 ? kvmeld::fate::drop : kvmeld::fate::spread;
         if (i % 5 == 4) continue;
         wave.step.target[e] = n - window + first_of(i);
         wave.step.span[e] = span_of(i);
@@ -69,7 +69,7 @@ template <class T> void compare(dice& d, variant how) {
     reference::linear_plan plan = reference::keep_all(n);
     std::vector<double> grown(n, 1.0);
     for (std::uint32_t i = 0; i < n - window; ++i) {
-      plan.what[i] = i % 5 == 4 ? reference::fate::drop : reference::fate::spread;
+      plan.fates[i] = i % 5 == 4 ? reference::fate::drop : reference::fate::spread;
       if (i % 5 == 4) continue;
       plan.target[i] = n - window + scattered_spans::first_of(i);
       plan.span[i] = scattered_spans::span_of(i);

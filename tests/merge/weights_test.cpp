@@ -32,7 +32,7 @@ struct every_few {
     for (std::uint32_t i = 0; i < n; ++i) {
       std::uint32_t const first = i / size * size, target = first + pivot < n ? first + pivot : first;
       if (i == target) continue;
-      wave.step.what[wave.step.at(item, i)] = kvmeld::fate::merge;
+      wave.step.fates[wave.step.at(item, i)] = kvmeld::fate::merge;
       wave.step.target[wave.step.at(item, i)] = target;
       ++wave.state[item].merged;
     }
@@ -41,7 +41,7 @@ struct every_few {
 
 struct weights {
   std::vector<double> key, value, degree;
-  std::vector<kvmeld::fate> what;
+  std::vector<kvmeld::fate> fates;
 };
 
 template <class Merge>
@@ -62,7 +62,7 @@ weights weigh(Merge merge, every_few sets, support::rows const& keys, std::vecto
   return {{p.key_weight, p.key_weight + n},
           {p.value_weight, p.value_weight + n},
           {p.degree_weight, p.degree_weight + n},
-          {p.what, p.what + n}};
+          {p.fates, p.fates + n}};
 }
 
 void check_equal(std::vector<double> const& got, std::vector<double> const& expected) {
@@ -116,7 +116,7 @@ TEST_CASE("weights by hand: a set of three and an entry alone") {
   // drop: whoever would merge goes, the pivot stays as it is.
   auto const dropped = weigh(kvmeld::merge::drop{}, {3, 1}, keys, scores, degrees);
   using kvmeld::fate;
-  CHECK(dropped.what == std::vector<fate>{fate::drop, fate::keep, fate::drop, fate::keep});
+  CHECK(dropped.fates == std::vector<fate>{fate::drop, fate::keep, fate::drop, fate::keep});
   check_equal(dropped.key, {1, 1, 1, 1});
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("a merged entry goes on with the sum of its scores: in the next round,
       evicting.plan({0}, two, kvmeld::shortfall::evict_lowest);
       evicting.apply();
     }
-    CHECK(evicting.findings(0) == kvmeld::finding::evicted_fallback);
+    CHECK(evicting.warnings(0) == kvmeld::warning::evicted_fallback);
     CHECK(support::read_track(evicting.ref(), t).position == std::vector<long>{0, 3});
     CHECK(fresh.values == std::vector<float>{15, 40, 0, 0});
   }
@@ -255,7 +255,7 @@ template <class Identify, class Merge> void leaves_degrees_out(Identify identify
   for (std::uint32_t i = 0; i < 12; ++i) {
     memory.fill({0, 0, 0, 0}, i, {{1.0f + static_cast<float>(i % 3), 1}}, {{static_cast<float>(i)}});
   }
-  kvmeld::limits sizes;
+  kvmeld::cache_options sizes;
   sizes.bias = kvmeld::bias_support::none;
   kvmeld::select::sinks_and_recents const ends{kvmeld::quantity::entries(0), kvmeld::quantity::entries(4)};
   auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, ends, identify, merge}, sizes);

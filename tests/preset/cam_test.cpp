@@ -126,7 +126,7 @@ void compare_at_once(dice& d, Policy policy, Choose choose, support::tally& coun
                         d.pick(dims),    d.pick(dims),    most + d.below(5)};
   some_options(d, policy);
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "HTLSC");
-  kvmeld::limits sizes = d.chance(0.5) ? support::with_plan() : kvmeld::limits{};
+  kvmeld::cache_options sizes = d.chance(0.5) ? support::with_plan() : kvmeld::cache_options{};
   sizes.first_layer = d.below(3);
   sizes.first_kv_head = d.below(3);
   auto cache = make_cache(memory, policy, sizes);
@@ -135,7 +135,7 @@ void compare_at_once(dice& d, Policy policy, Choose choose, support::tally& coun
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
     slots.push_back(q);
     std::uint32_t const n = d.between(most / 2, most);
-    cache.open(q, n, 0, d.below(1000));
+    cache.open(q, n, 0, kvmeld::sequence_id{d.below(1000)});
     memory.fill_sequence(d, q, 0, n, support::texture::noise);
     support::for_tracks(s, q, [&](kvmeld::track t) {
       age(d, cache.ref(), t);
@@ -186,7 +186,7 @@ void compare_generation(dice& d, Policy policy, Choose choose, std::uint32_t int
   auto cache = make_cache(memory, policy);
   kvmeld::trigger const when{budget, interval};
   cache.open(0);
-  cache.open(1, 0, 0, 9);
+  cache.open(1, 0, 0, kvmeld::sequence_id{9});
   std::vector<std::vector<double>> scores(s.tracks());  // the reference's own sums
   std::vector<float> rows(std::size_t{2} * s.kv_heads * s.capacity);
   std::uint32_t const both[] = {0, 1}, ones[] = {1, 1};
@@ -353,7 +353,7 @@ TEST_CASE("CaM leaves frozen tokens alone, evicted or not") {
   support::set_scores(cache.ledger(), t, std::vector<float>(10, 1.0f));
   cache.plan({0}, kvmeld::budget::entries(9));
   kvmeld::plan_ref const& plan = cache.current_plan();
-  CHECK(plan.what[7] == kvmeld::fate::spread);
+  CHECK(plan.fates[7] == kvmeld::fate::spread);
   CHECK(plan.target[7] == 8);
   CHECK(plan.span[7] == 2);
   CHECK(plan.value_weight[7] == 0.5f);
@@ -477,12 +477,12 @@ TEST_CASE("draws belong to layer, head, sequence and position, not to slots, wav
     dice rows(7);
     support::engine_memory<float> memory(s);
     memory.fill_sequence(rows, slot, 0, 180, support::texture::noise);
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     sizes.wave_tracks = wave;
     auto cache = make_cache(memory, p, sizes, threads);
     std::vector<std::uint32_t> order{slot};
     for (std::uint32_t q = 0; q < s.sequences; ++q) {
-      cache.open(q, 180, 0, q == slot ? 77 : 5 + q);
+      cache.open(q, 180, 0, kvmeld::sequence_id{q == slot ? 77 : 5 + q});
       if (q != slot) order.insert(order.begin(), q);
       dice scores(8);
       support::for_tracks(s, q, [&](kvmeld::track t) {
@@ -504,13 +504,13 @@ TEST_CASE("draws belong to layer, head, sequence and position, not to slots, wav
   auto const masks = [&](kvmeld::shape const& s, std::uint32_t layer, std::uint32_t head,
                          std::uint64_t seed) {
     support::engine_memory<float> memory(s);
-    kvmeld::limits sizes = support::with_plan();
+    kvmeld::cache_options sizes = support::with_plan();
     sizes.first_layer = layer;
     sizes.first_kv_head = head;
     cam::type q = p;
     q.identify.seed = seed;
     auto cache = make_cache(memory, q, sizes);
-    cache.open(0, 200, 0, 3);
+    cache.open(0, 200, 0, kvmeld::sequence_id{3});
     std::vector<float> scores(200, 1.0f);
     for (std::uint32_t i = 0; i < 180; ++i) scores[i] = 0.3f;
     support::for_tracks(s, 0, [&](kvmeld::track t) { support::set_scores(cache.ledger(), t, scores); });
@@ -519,7 +519,7 @@ TEST_CASE("draws belong to layer, head, sequence and position, not to slots, wav
     for (std::uint32_t item = 0; item < s.tracks(); ++item) {
       out.emplace_back();
       for (std::uint32_t i = 20; i < 180; ++i)
-        out.back().push_back(cache.current_plan().what[cache.current_plan().at(item, i)] ==
+        out.back().push_back(cache.current_plan().fates[cache.current_plan().at(item, i)] ==
                              kvmeld::fate::spread);
     }
     return out;

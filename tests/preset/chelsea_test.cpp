@@ -37,7 +37,7 @@ struct choice {
   reference::chelsea_options options;
 };
 
-choice choose(dice& d, std::uint32_t most_ends) {
+choice choose(dice& d, std::uint32_t max_ends) {
   choice c{chelsea::llama2(), {}};
   switch (d.below(5)) {
   case 0: c.policy = chelsea::llama3(); break;
@@ -46,7 +46,7 @@ choice choose(dice& d, std::uint32_t most_ends) {
   case 3: c.policy = chelsea::with_schedule({0.9, 0.2, 4, 0.05}); break;  // more than half: every edge
   default: break;
   }
-  std::uint32_t const sinks = d.between(0, most_ends), recents = d.between(0, most_ends);
+  std::uint32_t const sinks = d.between(0, max_ends), recents = d.between(0, max_ends);
   c.policy.select = {kvmeld::quantity::entries(sinks), kvmeld::quantity::entries(recents)};
   constexpr std::uint32_t chunks[] = {256, 256, 2, 3, 7, 16, 64, 129};
   c.policy.identify.chunk = d.pick(chunks);
@@ -64,10 +64,10 @@ choice choose(dice& d, std::uint32_t most_ends) {
 // Cosines decide with less doubt than other numbers: 16 partial sums of at most 8 products each.
 constexpr double cosine_margin = 1e-6;
 
-kvmeld::shape random_shape(dice& d, std::uint32_t most_entries) {
+kvmeld::shape random_shape(dice& d, std::uint32_t max_entries) {
   constexpr std::uint32_t dims[] = {16, 40, 64, 128};
-  return {d.between(1, 2), d.between(1, 2), d.between(1, 2),          1,
-          d.pick(dims),    d.pick(dims),    most_entries + d.below(9)};
+  return {d.between(1, 2), d.between(1, 2), d.between(1, 2),         1,
+          d.pick(dims),    d.pick(dims),    max_entries + d.below(9)};
 }
 
 // One compression of every track to ragged budgets, all rounds at once.
@@ -98,18 +98,18 @@ void compare_whole(dice& d, choice const& c, Policy const& policy, reference::st
   }
   cache.compress(slots, kvmeld::budget::per_track(budgets.data()));
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
-    std::size_t most_rounds = 0;
+    std::size_t max_rounds = 0;
     support::for_tracks(s, q, [&](kvmeld::track t) {
       reference::chelsea_options o = c.options;
       o.budget = budgets[t.index];
       o.weighting = how;
       reference::chelsea_outcome const expected =
           reference::chelsea(before[t.index], o, support::store_as<T>());
-      most_rounds = std::max(most_rounds, expected.removed.size());
+      max_rounds = std::max(max_rounds, expected.removed.size());
       CHECK(expected.reached);
-      CHECK(expected.removed.size() <=
-            c.policy.identify.most_rounds(static_cast<std::uint32_t>(before[t.index].size()),
-                                          budgets[t.index]));
+      CHECK(
+          expected.removed.size() <=
+          c.policy.identify.max_rounds(static_cast<std::uint32_t>(before[t.index].size()), budgets[t.index]));
       reference::track_state const got = support::read_track(cache.ref(), t);
       CHECK(got.size() == expected.after.size());  // counts do not depend on cosines
       if (expected.margin < cosine_margin || (expected.near_rounding != 0 && expected.removed.size() > 1)) {
@@ -118,10 +118,10 @@ void compare_whole(dice& d, choice const& c, Policy const& policy, reference::st
       }
       ++count.compared;
       CHECK(support::difference<T>(expected, before[t.index], got) == "");
-      bool const unreached = (cache.ledger().findings[t.index] & kvmeld::finding::budget_unreached) != 0;
+      bool const unreached = (cache.ledger().warnings[t.index] & kvmeld::warning::budget_unreached) != 0;
       CHECK(unreached == !expected.reached);
     });
-    CHECK(cache.rounds(q) == most_rounds);
+    CHECK(cache.rounds(q) == max_rounds);
   }
 }
 
@@ -186,9 +186,8 @@ TEST_CASE("the step of the schedule is set: each step has its share of the middl
   cache.apply();
   CHECK(cache.rounds(1) == 5);
   CHECK(cache.length(0, 1, 0) == 14);
-  CHECK_THROWS_WITH(cache.set_rounds(2, 0), "set_rounds: sequence slot is 2; it must be 0 to 1");
-  CHECK_THROWS_WITH(cache.set_rounds(0, 1),
-                    "set_rounds: sequence slot is 0; it must be open (call open first)");
+  CHECK_THROWS_WITH(cache.set_rounds(2, 0), "set_rounds: sequence is 2; it must be 0 to 1");
+  CHECK_THROWS_WITH(cache.set_rounds(0, 1), "set_rounds: sequence is 0; it must be open (call open first)");
   CHECK_THROWS_WITH(cache.set_rounds(1, 1u << 31),
                     "set_rounds: n is 2147483648; it must be at most 2147483647");
   CHECK(cache.rounds(1) == 5);

@@ -29,7 +29,7 @@ reference::d2o_options options_for(std::uint32_t budget, float beta, bool degree
 template <class T> void compare(dice& d, support::tally& count) {
   constexpr std::uint32_t dims[] = {8, 17, 64};
   kvmeld::shape const s{1, d.between(1, 2), d.between(1, 3), 1, d.pick(dims), d.pick(dims), 300};
-  auto policy = kvmeld::preset::d2o::halves(d.chance(0.5) ? 0.7f : 0.3f);
+  auto policy = kvmeld::preset::d2o::defaults(d.chance(0.5) ? 0.7f : 0.3f);
   policy.merge.degrees = d.chance(0.7);
   support::engine_memory<T> memory(s);
   auto cache = make_cache(memory, policy);
@@ -89,7 +89,7 @@ TEST_CASE("planning alone does not move D2O's threshold") {
   dice d(502);
   kvmeld::shape const s{1, 1, 1, 1, 8, 8, 64};
   support::engine_memory<float> memory(s);
-  auto cache = make_cache(memory, kvmeld::preset::d2o::halves(), support::with_plan());
+  auto cache = make_cache(memory, kvmeld::preset::d2o::defaults(), support::with_plan());
   cache.open(0, 40);
   memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
   kvmeld::track const t{0, 0, 0, 0};
@@ -107,7 +107,7 @@ TEST_CASE("planning alone does not move D2O's threshold") {
 }
 
 TEST_CASE("D2O refuses shares that are none") {
-  auto policy = kvmeld::preset::d2o::halves(1.5f);
+  auto policy = kvmeld::preset::d2o::defaults(1.5f);
   kvmeld::shape const s{1, 1, 1, 1, 2, 2, 8};
   support::engine_memory<float> memory(s);
   CHECK_THROWS_WITH(make_cache(memory, policy),

@@ -36,7 +36,7 @@ run generate(dice& d, Policy policy, std::uint32_t interval, kvmeld::attention_p
       1, 1, 1, group, 2 * d.between(1, 12), d.between(1, 16), std::max(prompt, budget + interval) + 1};
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   support::engine_memory<float> memory(s);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.members = Policy::merge_type::shares ? ems::members_for(budget, policy.select.magnification) : 0;
   auto cache = make_cache(memory, policy, sizes);
   support::rows k = support::random_rows(d, prompt + steps, s.key_dim, support::texture::clusters),
@@ -68,9 +68,9 @@ run generate(dice& d, Policy policy, std::uint32_t interval, kvmeld::attention_p
     out.assign(tokens * group * s.value_dim, 0.0f);
     lse.assign(tokens * group, 0.0f);
     auto const rows = kvmeld::rows_by_token<float const>(q.data(), tokens, group, s.key_dim);
-    kvmeld::attention::extend(cache.executor(), params, {0, 0, tokens}, rows, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), {0, 0, tokens}, rows, cache.ref(),
                               kvmeld::rows_by_token(out.data(), tokens, group, s.value_dim),
-                              kvmeld::rows_by_head(lse.data(), tokens, group, 1));
+                              kvmeld::rows_by_head(lse.data(), tokens, group, 1), params);
     cache.observe({0, 0, tokens}, rows, kvmeld::rows_by_head<float const>(lse.data(), tokens, group, 1),
                   params);
   };

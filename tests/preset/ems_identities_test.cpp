@@ -52,11 +52,11 @@ seen attend(Cache& cache, std::vector<float> const& q, std::uint32_t queries,
   kvmeld::shape const& s = cache.sizes().extent;
   seen r{std::vector<float>(queries * s.query_heads() * s.value_dim),
          std::vector<float>(queries * s.query_heads())};
-  kvmeld::attention::extend(cache.executor(), params, {0, 0, queries},
+  kvmeld::attention::attend(cache.executor(), {0, 0, queries},
                             kvmeld::rows_by_token<float const>(q.data(), queries, s.query_heads(), s.key_dim),
                             cache.ref(),
                             kvmeld::rows_by_token(r.out.data(), queries, s.query_heads(), s.value_dim),
-                            kvmeld::rows_by_head(r.lse.data(), queries, s.query_heads(), 1));
+                            kvmeld::rows_by_head(r.lse.data(), queries, s.query_heads(), 1), params);
   return r;
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("EMS by hand: a merge, a member, and what collapsing makes of it") {
   cache.open(0, 3);
   give_scores(cache, t, {3, 1, 0});
   cache.plan({0}, kvmeld::budget::entries(2));
-  CHECK(cache.current_plan().what[1] == kvmeld::fate::share);
+  CHECK(cache.current_plan().fates[1] == kvmeld::fate::share);
   CHECK(cache.current_plan().target[1] == 0);
   std::ostringstream text;
   cache.print_plan(text);
@@ -131,7 +131,7 @@ TEST_CASE("without magnification, and where nothing is alike, EMS is eviction") 
     kvmeld::pooling const pooling{d.chance(0.5) ? 7u : 1u, kvmeld::pooling_mode::mean};
     auto const run = [&](auto policy, std::uint32_t members) {
       support::engine_memory<float> copy = memory;
-      kvmeld::limits sizes{};
+      kvmeld::cache_options sizes{};
       sizes.members = members;
       policy.score.pooling = pooling;
       auto cache = make_cache(copy, policy, sizes);
@@ -144,14 +144,14 @@ TEST_CASE("without magnification, and where nothing is alike, EMS is eviction") 
     auto const evicted =
         run(policy{score::global_local{window, {}},
                    select::top{quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()},
-                   identify::zero_class{}, merge::drop{}},
+                   identify::evict_rest{}, merge::drop{}},
             0);
     CHECK(run(shared(window, 0.1f, 1.0), 5) == evicted);
     CHECK(run(collapsed(window, 0.1f, 1.0), 0) == evicted);
     CHECK(run(kvmeld::policy{score::global_local{window, {}},
-                             select::bands{quantity::entries(0), quantity::entries(window),
+                             select::tiers{quantity::entries(0), quantity::entries(window),
                                            quantity::entries(0), 4.0},
-                             identify::zero_class{}, merge::drop{}},
+                             identify::evict_rest{}, merge::drop{}},
               0) == evicted);
     if (s.key_dim > 1 && s.value_dim > 1) CHECK(run(shared(window, 1.0f, 4.0), 4 * budget) == evicted);
   }
@@ -177,7 +177,7 @@ TEST_CASE("alike tokens share losslessly, rotated or not; collapsed where also t
     }
     auto const run = [&](auto policy, std::uint32_t members, kvmeld::attention_params const& params) {
       support::engine_memory<float> copy = memory;
-      kvmeld::limits sizes{};
+      kvmeld::cache_options sizes{};
       sizes.members = members;
       auto cache = make_cache(copy, policy, sizes);
       cache.open(0, n);
@@ -262,7 +262,7 @@ TEST_CASE("at the end of a prompt the alignment of the scores is window / querie
       kvmeld::shape const s{1, 1, 2, 2, 16, 8, n};
       support::engine_memory<float> memory(s);
       memory.fill_sequence(d, 0, 0, n, support::texture::walk);
-      kvmeld::limits sizes{};
+      kvmeld::cache_options sizes{};
       sizes.members = 8;
       auto cache = make_cache(memory, shared(window, 0.6f, 4), sizes);
       cache.open(0, n);
@@ -290,7 +290,7 @@ TEST_CASE("rows with NaN are ranked as any other, but never merge and are no tar
     support::engine_memory<float> memory(s);
     memory.fill(t, 0, support::random_rows(d, n, s.key_dim, support::texture::clusters),
                 support::random_rows(d, n, s.value_dim, support::texture::clusters));
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     sizes.members = members;
     auto cache = make_cache(memory, policy, sizes);
     cache.open(0, n);
@@ -312,7 +312,7 @@ TEST_CASE("rows with NaN are ranked as any other, but never merge and are no tar
     auto const options = support::ems_options_of(policy, budget, members);
     auto const expected = reference::ems_compress(before, options);
     cache.compress({0}, kvmeld::budget::entries(budget));
-    CHECK((cache.findings(0) & kvmeld::finding::nonfinite_rows) != 0);
+    CHECK((cache.warnings(0) & kvmeld::warning::nonfinite_rows) != 0);
     if (!support::decided(expected, before)) return;
     ++count.compared;
     auto got = support::read_ems(cache.ref(), t, policy.score.window);
@@ -337,7 +337,7 @@ TEST_CASE("rows with NaN are ranked as any other, but never merge and are no tar
   CHECK(gone > 50);
 }
 
-TEST_CASE("members stay within the magnified budget and within limits.members; tokens are counted once") {
+TEST_CASE("members stay within the magnified budget and within options.members; tokens are counted once") {
   dice d(216);
   for (int i = 0; i < 60; ++i) {
     std::uint32_t const budget = d.between(6, 30), capacity = d.between(1, 80);
@@ -345,7 +345,7 @@ TEST_CASE("members stay within the magnified budget and within limits.members; t
     kvmeld::shape const s{1, 1, 1, 1, 4, 3, budget + 40};
     kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
     support::engine_memory<float> memory(s);
-    kvmeld::limits sizes{};
+    kvmeld::cache_options sizes{};
     sizes.members = capacity;
     auto cache = make_cache(memory, shared(3, 0.3f, gamma), sizes);
     cache.open(0, budget + 40);
@@ -403,7 +403,7 @@ TEST_CASE("planning and applying EMS is compressing it") {
       other.plan({1, 0}, kvmeld::budget::entries(20));
       CHECK(other.apply().ok());
       CHECK(copy == memory);
-      for (auto* x : {&cache, &other})  // a plan looks at all rows, a compression at its bands
+      for (auto* x : {&cache, &other})  // a plan looks at all rows, a compression at its tiers
         std::fill_n(x->ledger().flags, s.slots(), std::uint8_t{0});
       CHECK(support::ledger_bytes(cache) == support::ledger_bytes(other));
       for (auto* x : {&cache, &other}) {

@@ -22,7 +22,7 @@ using kvmeld::quantity;
 using kvmeld::identify::resemblance;
 
 template <class Merge, resemblance By>
-using form = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::bands,
+using form = kvmeld::policy<kvmeld::score::global_local, kvmeld::select::tiers,
                             kvmeld::identify::nearest_center<kvmeld::admit::threshold, By>, Merge>;
 
 struct numbers {
@@ -116,8 +116,8 @@ void observe(dice& d, Cache& cache, std::uint32_t sequence, std::uint32_t querie
       kvmeld::track const t = kvmeld::make_track(s, layer, sequence, head);
       expected.push_back(support::read_ems(cache.ref(), t, window));
       std::vector<reference::matrix> heads;
-      for (std::uint32_t g = 0; g < s.group; ++g) {
-        float* const to = rows.data() + (head * s.group + g) * queries * stride;
+      for (std::uint32_t g = 0; g < s.queries_per_kv_head; ++g) {
+        float* const to = rows.data() + (head * s.queries_per_kv_head + g) * queries * stride;
         heads.push_back(some_attention(d, cache.ref(), t, queries, to, stride));
       }
       reference::ems_observe(expected.back(), mean_of(heads), window);
@@ -172,7 +172,7 @@ void live(dice& d, support::tally& count) {
   kvmeld::shape const s{d.between(1, 2),  d.between(1, 2), d.between(1, 2), d.between(1, 3),
                         d.between(1, 64), value_dim,       n.length + 20};
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "SLTHC");
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.members = Merge::shares ? n.members : 0;
   auto cache = make_cache(memory, policy, sizes);
   std::uint32_t const q = s.sequences - 1;
@@ -201,10 +201,10 @@ void live(dice& d, support::tally& count) {
   }
 }
 
-void report(support::tally const& count, std::size_t least, double most_skipped) {
+void report(support::tally const& count, std::size_t least, double max_skipped) {
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
   CHECK(count.compared > least);
-  CHECK(count.share() < most_skipped);
+  CHECK(count.share() < max_skipped);
   CHECK(merges > 2 * least);
   merges = 0;
 }

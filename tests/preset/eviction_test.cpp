@@ -19,10 +19,10 @@ namespace preset = kvmeld::preset;
 
 // Random tracks of one kind, compressed to ragged budgets; `choose(track before, budget)` is the reference.
 template <class T, class Policy, class Feed, class Choose>
-void compare(dice& d, Policy const& policy, std::uint32_t least_budget, Feed feed, Choose choose,
+void compare(dice& d, Policy const& policy, std::uint32_t min_budget, Feed feed, Choose choose,
              support::tally& count) {
   constexpr std::uint32_t dims[] = {16, 33, 64, 128};
-  std::uint32_t const most = least_budget + d.pick({8u, 50u, 200u, 900u});
+  std::uint32_t const most = min_budget + d.pick({8u, 50u, 200u, 900u});
   kvmeld::shape const s{d.between(1, 2), d.between(1, 3), d.between(1, 3),  d.between(1, 4),
                         d.pick(dims),    d.pick(dims),    most + d.below(5)};
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "HTLSC");
@@ -31,7 +31,7 @@ void compare(dice& d, Policy const& policy, std::uint32_t least_budget, Feed fee
   std::vector<std::uint32_t> slots, budgets(s.tracks());
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
     slots.push_back(q);
-    std::uint32_t const n = d.between(least_budget, most);
+    std::uint32_t const n = d.between(min_budget, most);
     cache.open(q, n);
     memory.fill_sequence(d, q, 0, n, support::texture::noise);
     feed(cache, q);
@@ -39,7 +39,7 @@ void compare(dice& d, Policy const& policy, std::uint32_t least_budget, Feed fee
       if (d.chance(0.2))
         support::write_row(cache.ref().keys, t, d.below(n), {kvmeld::bits_float(0x7fc00000u)});
       before[t.index] = support::read_track(cache.ref(), t);
-      budgets[t.index] = d.between(least_budget, n + 1);
+      budgets[t.index] = d.between(min_budget, n + 1);
     });
   }
   cache.compress(slots, kvmeld::budget::per_track(budgets.data()));
@@ -104,9 +104,9 @@ TEST_CASE("eviction by hand, on ten entries") {
   // H2O, budget 5: recents floor(5/2) = 2 (8, 9), then the 3 best of the rest: 9 (slot 3), 7 (slot 6), and of the
   // three 5s (slots 1, 4, 7) the lowest slot, 1. The scores of 8 and 9 do not matter.
   std::vector<float> const scores{1, 5, 2, 9, 5, 0, 7, 5, 0, 99};
-  CHECK(ten(preset::h2o::halves(), scores, 5) == std::vector<long>{1, 3, 6, 8, 9});
-  CHECK(ten(preset::h2o::halves(), scores, 4) == std::vector<long>{3, 6, 8, 9});
-  CHECK(ten(preset::h2o::halves(), scores, 1) == std::vector<long>{9});  // no recents: 99 counts
+  CHECK(ten(preset::h2o::defaults(), scores, 5) == std::vector<long>{1, 3, 6, 8, 9});
+  CHECK(ten(preset::h2o::defaults(), scores, 4) == std::vector<long>{3, 6, 8, 9});
+  CHECK(ten(preset::h2o::defaults(), scores, 1) == std::vector<long>{9});  // no recents: 99 counts
 
   // SnapKV, window 2, kernel 3, budget 5. Slots 0 to 7 hold 1 5 2 9 5 0 7 5; means of the neighbours that exist:
   // 3, 8/3, 16/3, 16/3, 14/3, 4, 4, 6: the best three are 7 (6), 2 and 3 (5.33). Zero padding lowers only the ends:
@@ -149,9 +149,9 @@ TEST_CASE("H2O keeps the reference's entries") {
     return reference::h2o(was.score, budget);  // the score the ledger holds: ties and all
   };
   for (int i = 0; i < 30; ++i) {
-    compare<float>(d, preset::h2o::halves(), 7, feed, choose, count);
-    compare<kvmeld::half>(d, preset::h2o::halves(), 7, feed, choose, count);
-    compare<kvmeld::bfloat16>(d, preset::h2o::halves(), 7, feed, choose, count);
+    compare<float>(d, preset::h2o::defaults(), 7, feed, choose, count);
+    compare<kvmeld::half>(d, preset::h2o::defaults(), 7, feed, choose, count);
+    compare<kvmeld::bfloat16>(d, preset::h2o::defaults(), 7, feed, choose, count);
   }
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
   CHECK(count.compared > 300);

@@ -44,13 +44,13 @@ TEST_CASE("KVMerger for 100,000 tokens keeps count of every token") {
 TEST_CASE("mass-preserving merging for 50,000 tokens: never more degrees than tokens") {
   toy_options o = every(10, degree_law::mass);
   o.steps = support::long_life(50000);
-  o.most_degree = o.steps;
+  o.max_degree = o.steps;
   auto const r = support::generate(preset::keepkv::for_budget(), o);
   CHECK(r.broken == "");
   CHECK(r.compressions == (o.steps - 20) / 10);
-  CHECK(r.most_degree > 2);
+  CHECK(r.max_degree > 2);
   CHECK(r.largest_value <= 2.0001);
-  MESSAGE("largest degree ", r.most_degree);
+  MESSAGE("largest degree ", r.max_degree);
 }
 
 }  // namespace generation_merging_cases

@@ -70,10 +70,10 @@ reference::kvmerger_options bisect(reference::track_state const& track, referenc
   return o;
 }
 
-kvmeld::shape random_shape(dice& d, std::uint32_t most_entries) {
+kvmeld::shape random_shape(dice& d, std::uint32_t max_entries) {
   constexpr std::uint32_t dims[] = {16, 24, 64, 128};
-  return {d.between(1, 2), d.between(1, 3), d.between(1, 2),          d.between(1, 4),
-          d.pick(dims),    d.pick(dims),    most_entries + d.below(9)};
+  return {d.between(1, 2), d.between(1, 3), d.between(1, 2),         d.between(1, 4),
+          d.pick(dims),    d.pick(dims),    max_entries + d.below(9)};
 }
 
 template <class Ref> reference::track_state with_scores(dice& d, Ref const& ref, kvmeld::track t) {
@@ -176,7 +176,7 @@ template <class T> void compare_budget(dice& d, std::uint32_t bisections, suppor
       }
       ++count.compared;
       CHECK(support::difference<T>(expected, was, got) == "");
-      bool const unreached = (cache.ledger().findings[t.index] & kvmeld::finding::budget_unreached) != 0;
+      bool const unreached = (cache.ledger().warnings[t.index] & kvmeld::warning::budget_unreached) != 0;
       CHECK(unreached == !expected.reached);
     });
   }

@@ -64,7 +64,7 @@ TEST_CASE("the recommended preset keeps what the last queries look at and cluste
     kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::recommended::for_budget(),
                                kvmeld::kv{kvmeld::strided<float>(keys.data(), "LSHTC", s, s.key_dim),
                                           kvmeld::strided<float>(values.data(), "LSHTC", s, s.value_dim)},
-                               kvmeld::limits{s}};
+                               kvmeld::cache_options{s}};
     cache.open(0, n);
     std::uint32_t const queries = 40;  // more than the window
     std::vector<float> rows(std::size_t{queries} * n);
@@ -86,7 +86,7 @@ TEST_CASE("the recommended preset keeps what the last queries look at and cluste
     auto const ref = cache.ref();
     kvmeld::track const t = ref.where(0, 0, 0);
     REQUIRE(ref.length(t) == limit);
-    CHECK(cache.findings(0) == kvmeld::finding::none);
+    CHECK(cache.warnings(0) == kvmeld::warning::none);
     float degrees = 0;
     std::uint32_t whole = 0;
     for (kvmeld::slot_t slot = 0; slot < limit; ++slot) {

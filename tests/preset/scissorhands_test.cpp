@@ -37,10 +37,12 @@ std::vector<float> observe_random(dice& d, Cache& cache, std::uint32_t q, std::u
 reference::matrix rows_of(std::vector<float> const& p, kvmeld::shape const& s, std::uint32_t head,
                           std::uint32_t rows, std::size_t n) {
   reference::matrix out(rows, reference::row(n, 0.0));
-  for (std::uint32_t g = 0; g < s.group; ++g)
+  for (std::uint32_t g = 0; g < s.queries_per_kv_head; ++g)
     for (std::uint32_t r = 0; r < rows; ++r)
       for (std::size_t j = 0; j < n; ++j)
-        out[r][j] += static_cast<double>(p[((head * s.group + g) * rows + r) * s.capacity + j]) / s.group;
+        out[r][j] +=
+            static_cast<double>(p[((head * s.queries_per_kv_head + g) * rows + r) * s.capacity + j]) /
+            s.queries_per_kv_head;
   return out;
 }
 
@@ -55,7 +57,7 @@ TEST_CASE("Scissorhands by hand") {
   support::engine_memory<float> memory(s);
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   memory.fill(t, 0, support::rows(5, {1}), support::rows(5, {1}));
-  auto cache = make_cache(memory, scissorhands::halves());
+  auto cache = make_cache(memory, scissorhands::defaults());
   cache.open(0, 5);
   float const rows[] = {.5f, .25f, .25f, 9, 9, .25f, .25f, .3f, .2f, 9, .1f, .21f, .3f, .19f, .2f};
   cache.observe_rows({0, 0, 3}, kvmeld::rows_by_head<float const>(rows, 3, 1, 5));
@@ -63,10 +65,10 @@ TEST_CASE("Scissorhands by hand") {
   // Budget 3: recent 4; of the rest the best two: 2, and of 0 and 1 the lower.
   cache.compress({0}, kvmeld::budget::entries(3));
   CHECK(support::read_track(cache.ref(), t).position == std::vector<long>{0, 2, 4});
-  CHECK(kvmeld::name_of_policy(scissorhands::halves()) == "above_mean x top x zero_class x drop");
-  CHECK(kvmeld::configuration_problem(scissorhands::halves(0)) ==
+  CHECK(kvmeld::name_of_policy(scissorhands::defaults()) == "above_mean x top x evict_rest x drop");
+  CHECK(kvmeld::configuration_problem(scissorhands::defaults(0)) ==
         "policy: score::above_mean.window is 0; it must be at least 1");
-  CHECK(kvmeld::configuration_problem(scissorhands::halves()).empty());
+  CHECK(kvmeld::configuration_problem(scissorhands::defaults()).empty());
 }
 
 TEST_CASE("counts from queries are those of the reference's attention") {
@@ -76,7 +78,7 @@ TEST_CASE("counts from queries are those of the reference's attention") {
     kvmeld::shape const s{1, 1, d.between(1, 2), d.between(1, 4), d.pick({8u, 24u}), 4, 120};
     support::engine_memory<kvmeld::bfloat16> memory(s);
     std::uint32_t const window = d.between(3, 60), n = d.between(20, 110), rows = d.between(1, n);
-    auto cache = make_cache(memory, scissorhands::halves(window));
+    auto cache = make_cache(memory, scissorhands::defaults(window));
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::walk);
     std::vector<float> queries(std::size_t{rows} * s.query_heads() * s.key_dim), lse;
@@ -93,7 +95,8 @@ TEST_CASE("counts from queries are those of the reference's attention") {
     options.causal = true;
     std::vector<reference::matrix> probability;
     for (std::uint32_t h = 0; h < s.query_heads(); ++h) {
-      auto const track = support::read_track(cache.ref(), kvmeld::make_track(s, 0, 0, h / s.group));
+      auto const track =
+          support::read_track(cache.ref(), kvmeld::make_track(s, 0, 0, h / s.queries_per_kv_head));
       auto const attended = reference::attend(per_head[h], track, options);
       for (double x : attended.lse) lse.push_back(static_cast<float>(x));
       probability.push_back(attended.probability);
@@ -110,7 +113,8 @@ TEST_CASE("counts from queries are those of the reference's attention") {
           std::uint32_t const visible = n - (rows - 1 - r);
           if (j >= visible) continue;
           double p = 0;
-          for (std::uint32_t g = 0; g < s.group; ++g) p += probability[head * s.group + g][r][j] / s.group;
+          for (std::uint32_t g = 0; g < s.queries_per_kv_head; ++g)
+            p += probability[head * s.queries_per_kv_head + g][r][j] / s.queries_per_kv_head;
           reference::hit const hit = reference::hit_of(p, visible);
           expected += hit.above ? 1 : 0;
           doubts += hit.doubt < 1e-5 ? 1 : 0;
@@ -134,7 +138,7 @@ TEST_CASE("a generation with evictions keeps the reference's entries") {
     std::uint32_t const prompt = d.between(budget, 2 * budget);
     kvmeld::shape const s{1, 2, 2, d.between(1, 2), 4, 4, std::max(prompt, budget + interval)};
     support::engine_memory<float> memory(s);
-    auto cache = make_cache(memory, scissorhands::halves(window));
+    auto cache = make_cache(memory, scissorhands::defaults(window));
     std::vector<reference::hit_history> history(s.tracks());
     std::vector<std::uint32_t> both{0, 1};
     std::size_t counted = 0;  // rows in the window

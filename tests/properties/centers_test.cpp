@@ -19,7 +19,7 @@ kvmeld::score::global_local some_global_local(dice& d) { return {d.between(1, 20
 TEST_CASE("EMS with shared entries") {
   dice d(131);
   for (int i = 0; i < cases(900); ++i) {
-    policy const p{some_global_local(d), some_bands(d), some_nearest<resemblance::keys_and_values>(d),
+    policy const p{some_global_local(d), some_tiers(d), some_nearest<resemblance::keys_and_values>(d),
                    kvmeld::merge::shared{}};
     run_case<float>(d, p);
     run_case<kvmeld::half>(d, p);
@@ -29,7 +29,7 @@ TEST_CASE("EMS with shared entries") {
 TEST_CASE("EMS with collapsed entries") {
   dice d(132);
   for (int i = 0; i < cases(900); ++i) {
-    policy const p{some_global_local(d), some_bands(d), some_nearest<resemblance::keys_and_values>(d),
+    policy const p{some_global_local(d), some_tiers(d), some_nearest<resemblance::keys_and_values>(d),
                    kvmeld::merge::collapsed{}};
     run_case<float>(d, p);
     run_case<kvmeld::bfloat16>(d, p);
@@ -39,9 +39,9 @@ TEST_CASE("EMS with collapsed entries") {
 TEST_CASE("nearest keys, products as printed, other scores") {
   dice d(133);
   for (int i = 0; i < cases(900); ++i) {
-    run_case<float>(d, policy{some_local(d), some_bands(d), some_nearest<resemblance::signed_product>(d),
+    run_case<float>(d, policy{some_local(d), some_tiers(d), some_nearest<resemblance::signed_product>(d),
                               kvmeld::merge::shared{}});
-    run_case<float>(d, policy{kvmeld::score::global{}, some_bands(d), some_nearest<resemblance::keys>(d),
+    run_case<float>(d, policy{kvmeld::score::global{}, some_tiers(d), some_nearest<resemblance::keys>(d),
                               kvmeld::merge::collapsed{}});
   }
 }

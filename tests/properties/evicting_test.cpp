@@ -8,7 +8,7 @@ using kvmeld::policy;
 TEST_CASE("StreamingLLM: the ends fill the budget") {
   dice d(121);
   for (int i = 0; i < cases(900); ++i) {
-    policy const p{kvmeld::score::none{}, filling_ends(d), kvmeld::identify::zero_class{},
+    policy const p{kvmeld::score::none{}, filling_ends(d), kvmeld::identify::evict_rest{},
                    kvmeld::merge::drop{}};
     run_case<float>(d, p);
     run_case<kvmeld::half>(d, p);
@@ -18,10 +18,10 @@ TEST_CASE("StreamingLLM: the ends fill the budget") {
 TEST_CASE("H2O and SnapKV: the best scores fill the budget") {
   dice d(122);
   for (int i = 0; i < cases(700); ++i) {
-    run_case<float>(d, policy{kvmeld::score::global{}, filling_top(d), kvmeld::identify::zero_class{},
+    run_case<float>(d, policy{kvmeld::score::global{}, filling_top(d), kvmeld::identify::evict_rest{},
                               kvmeld::merge::drop{}});
     run_case<float>(
-        d, policy{some_local(d), filling_top(d), kvmeld::identify::zero_class{}, kvmeld::merge::drop{}});
+        d, policy{some_local(d), filling_top(d), kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}});
   }
 }
 

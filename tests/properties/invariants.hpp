@@ -69,8 +69,8 @@ template <class T, class Policy> struct subject {
   subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
 
-  static kvmeld::limits sizes(std::uint32_t wave, bool whole) {
-    kvmeld::limits s;
+  static kvmeld::cache_options sizes(std::uint32_t wave, bool whole) {
+    kvmeld::cache_options s;
     s.wave_tracks = wave;
     s.whole_plan = whole;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 50 : 0;
@@ -83,7 +83,7 @@ inline float degree_of(kvmeld::ledger_ref const& l, kvmeld::track t, std::uint32
 }
 
 template <class Policy>
-std::uint32_t least_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, std::uint32_t frozen) {
+std::uint32_t min_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, std::uint32_t frozen) {
   std::uint32_t const pinned = p.select.pinned(n, limit, frozen).total();
   return std::max(1u, pinned + (Policy::identify_type::makes_sets && pinned < n ? 1 : 0));
 }
@@ -92,8 +92,8 @@ std::uint32_t least_budget(Policy const& p, std::uint32_t n, std::uint32_t limit
 // found to be bad, may be left out.
 template <class Cache>
 std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint32_t n, bool looks = true) {
-  std::uint32_t const told = looks ? ~0u : ~std::uint32_t{kvmeld::finding::nonfinite_rows};
-  std::vector<std::uint32_t> out{cache.rounds(q), cache.findings(q) & told};
+  std::uint32_t const told = looks ? ~0u : ~std::uint32_t{kvmeld::warning::nonfinite_rows};
+  std::vector<std::uint32_t> out{cache.rounds(q), cache.warnings(q) & told};
   auto const ref = cache.ref();
   auto const add = [&](double x) {
     std::uint32_t const u = kvmeld::float_bits(static_cast<float>(x));
@@ -101,7 +101,7 @@ std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint3
   };
   support::for_tracks(ref.extent(), q, [&](kvmeld::track t) {
     out.push_back(ref.length(t));
-    out.push_back(ref.ledger.findings[t.index] & told);
+    out.push_back(ref.ledger.warnings[t.index] & told);
     for (std::uint32_t i = 0; i < n; ++i) {
       if (i < ref.length(t)) {
         for (double x : support::read_row(ref.keys, t, i)) add(x);
@@ -176,16 +176,16 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   auto const ref = cache.ref();
   std::uint32_t const n = static_cast<std::uint32_t>(before.size()), held = ref.length(t),
                       limit = s.budgets[t.index];
-  std::uint32_t const found_bits = ref.ledger.findings[t.index];
+  std::uint32_t const found_bits = ref.ledger.warnings[t.index];
   std::uint32_t bad = 0, broken = 0;
   for (char b : before.bad) bad += b ? 1 : 0;
   auto const require = [&](bool holds, std::uint32_t bit) { broken |= holds ? 0 : bit; };
-  using kvmeld::finding::budget_unreached;
-  using kvmeld::finding::evicted_fallback;
-  bool const tells_of_bad = (found_bits & kvmeld::finding::nonfinite_rows) != 0;
+  using kvmeld::warning::budget_unreached;
+  using kvmeld::warning::evicted_fallback;
+  bool const tells_of_bad = (found_bits & kvmeld::warning::nonfinite_rows) != 0;
   require(!tells_of_bad || bad != 0, found);
   if (n <= limit) {
-    require(held == n && (found_bits & ~kvmeld::finding::nonfinite_rows) == 0, length);
+    require(held == n && (found_bits & ~kvmeld::warning::nonfinite_rows) == 0, length);
     for (std::uint32_t i = 0; i < held && i < n; ++i) {
       require(same_row(before.keys[i], ref.keys, t, i) && same_row(before.values[i], ref.values, t, i),
               untouched);

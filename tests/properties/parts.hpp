@@ -14,7 +14,7 @@ using support::dice;
 template <class Select> struct never_drops : Select { static constexpr bool drops = false; };
 using top = never_drops<kvmeld::select::top>;
 using ends = never_drops<kvmeld::select::sinks_and_recents>;
-using bands = never_drops<kvmeld::select::bands>;  // not to below the budget
+using tiers = never_drops<kvmeld::select::tiers>;  // not to below the budget
 
 // A selector of the tests' own: as `ends`, but the middle's entries with a score below `bar` are irrelevant.
 struct with_irrelevant : kvmeld::select::sinks_and_recents {
@@ -45,7 +45,7 @@ inline top filling_top(dice& d) {
       {d.chance(0.5) ? few(d) : kvmeld::quantity::entries(0), few(d), kvmeld::quantity::rest_of_budget()}};
 }
 inline ends some_ends(dice& d) { return {{few(d), few(d)}}; }
-inline bands some_bands(dice& d) {
+inline tiers some_tiers(dice& d) {
   return {{few(d), few(d), few(d), d.chance(0.2) ? 1.0 : 1 + 4 * d.uniform()}};
 }
 // The same entries however often the selector is asked.

@@ -97,7 +97,7 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
   setting s;
   s.extent = {d.between(1, 2), d.between(1, 3), d.between(1, 2), 1, d.between(1, 40), d.between(1, 40), 0};
   s.extent.capacity = d.between(1, 60);
-  s.fallback = d.chance(0.4) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::report;
+  s.fallback = d.chance(0.4) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
   support::engine_memory<T> memory(s.extent);
   std::vector<std::uint32_t> slots;
   for (std::uint32_t q = 0; q < s.extent.sequences; ++q) {
@@ -125,7 +125,7 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
       members[t.index] = members_of(start.cache.ledger(), t);
       std::uint32_t const n = s.lengths[q];
       std::uint32_t& limit = s.budgets[t.index];
-      for (limit = d.between(1, n + 1); limit < n && limit < least_budget(policy, n, limit, s.frozen[q]);)
+      for (limit = d.between(1, n + 1); limit < n && limit < min_budget(policy, n, limit, s.frozen[q]);)
         ++limit;
     });
   }

@@ -103,18 +103,18 @@ inline d2o_outcome d2o(track_state const& track, d2o_options const& options, d2o
   result.after = track;
   result.memory = memory;
   if (n <= options.budget) return result;
-  d2o_partition const bands = d2o_conserve(track, options, result.score_margin);
+  d2o_partition const tiers = d2o_conserve(track, options, result.score_margin);
   std::vector<nearest> found;
-  for (std::size_t const i : bands.evicted)
-    if (!bands.targets.empty()) found.push_back(nearest_target(track.keys, i, bands.targets));
+  for (std::size_t const i : tiers.evicted)
+    if (!tiers.targets.empty()) found.push_back(nearest_target(track.keys, i, tiers.targets));
   if (!found.empty()) result.memory = d2o_follow(memory, found, options);
 
   std::vector<indices> newcomers(n);
   std::vector<double> likeness(n, 1.0);  // u; a target is like itself
   // The first threshold of a single evicted token is its own similarity in any arithmetic.
   bool const exact = !memory.started && found.size() == 1;
-  for (std::size_t e = 0; e < bands.evicted.size(); ++e) {
-    std::size_t const i = bands.evicted[e];
+  for (std::size_t e = 0; e < tiers.evicted.size(); ++e) {
+    std::size_t const i = tiers.evicted[e];
     result.target[i] = -1;
     if (found.empty()) continue;
     if (!exact)
@@ -128,7 +128,7 @@ inline d2o_outcome d2o(track_state const& track, d2o_options const& options, d2o
   }
 
   track_state merged = track;
-  for (std::size_t const c : bands.kept) {
+  for (std::size_t const c : tiers.kept) {
     if (newcomers[c].empty()) continue;
     indices all = newcomers[c];
     all.push_back(c);
@@ -145,8 +145,8 @@ inline d2o_outcome d2o(track_state const& track, d2o_options const& options, d2o
     }
   }
   result.margin = std::min(result.score_margin, result.similarity_margin);
-  result.after = pick(merged, bands.kept);
-  result.reached = bands.kept.size() <= options.budget;
+  result.after = pick(merged, tiers.kept);
+  result.reached = tiers.kept.size() <= options.budget;
   return result;
 }
 

@@ -25,7 +25,7 @@ struct ems_outcome {
   std::size_t near_rounding = 0;
 };
 
-// --- bands (section 4.2, token partition) -------------------------------------------------------------------
+// --- tiers (section 4.2, token partition) -------------------------------------------------------------------
 
 // Something to rank. Where two are equal and have equal sources, no arithmetic can tell them apart.
 struct ems_ranked {
@@ -68,7 +68,7 @@ inline indices ems_take_best(std::vector<ems_ranked>& all, std::size_t count, do
   return taken;
 }
 
-struct ems_bands {
+struct ems_tiers {
   indices pinned, protect, centres, to_be_merged;  // slots
   indices members;                                 // members that stay, if their slot does
   bool reached = true;
@@ -77,22 +77,22 @@ struct ems_bands {
 // Pinned: sinks, the window, bad slots. Of the others the best n_protect stay intact (they are no targets),
 // the next best are centres up to the budget. Slots left over and all members compete for (gamma - 1) budget
 // places (slots before members on ties); the rest is irrelevant.
-inline ems_bands ems_partition(ems_state const& state, ems_options const& options, double& margin) {
-  ems_bands bands;
+inline ems_tiers ems_partition(ems_state const& state, ems_options const& options, double& margin) {
+  ems_tiers tiers;
   std::size_t const n = state.slots.size();
   std::vector<ems_ranked> rest;
   for (ems_ranked const& slot : ems_slot_scores(state, options)) {
     std::size_t const i = slot.index;
     bool const pinned = i < options.sinks || i + options.window >= n || state.slots[i].bad;
     if (pinned)
-      bands.pinned.push_back(i);
+      tiers.pinned.push_back(i);
     else
       rest.push_back(slot);
   }
-  bands.reached = bands.pinned.size() <= options.budget;
-  std::size_t const room = bands.reached ? options.budget - bands.pinned.size() : 0;
-  bands.protect = ems_take_best(rest, std::min(options.n_protect, room), margin);
-  bands.centres = ems_take_best(rest, room - bands.protect.size(), margin);
+  tiers.reached = tiers.pinned.size() <= options.budget;
+  std::size_t const room = tiers.reached ? options.budget - tiers.pinned.size() : 0;
+  tiers.protect = ems_take_best(rest, std::min(options.n_protect, room), margin);
+  tiers.centres = ems_take_best(rest, room - tiers.protect.size(), margin);
   double const alignment = ems_alignment(state);
   for (std::size_t m = 0; m < state.members.size(); ++m) {
     double const score = ems_global_local(state.members[m].score, alignment);
@@ -100,11 +100,11 @@ inline ems_bands ems_partition(ems_state const& state, ems_options const& option
   }
   for (std::size_t const i : ems_take_best(rest, floor_count(options.gamma - 1, options.budget), margin)) {
     if (i < n)
-      bands.to_be_merged.push_back(i);
+      tiers.to_be_merged.push_back(i);
     else
-      bands.members.push_back(i - n);
+      tiers.members.push_back(i - n);
   }
-  return bands;
+  return tiers;
 }
 
 // --- matching (Eq. 4 and 6) -----------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ inline ems_outcome ems_compress(ems_state const& before, ems_options const& opti
   result.after = before;
   if (n <= options.budget) return result;
 
-  ems_bands const bands = ems_partition(before, options, result.score_margin);
-  result.reached = bands.reached;
+  ems_tiers const tiers = ems_partition(before, options, result.score_margin);
+  result.reached = tiers.reached;
   result.slot_target.assign(n, -1);
-  for (indices const* kept : {&bands.pinned, &bands.protect, &bands.centres})
+  for (indices const* kept : {&tiers.pinned, &tiers.protect, &tiers.centres})
     for (std::size_t const i : *kept) result.slot_target[i] = static_cast<int>(i);
-  for (std::size_t const i : bands.to_be_merged)
-    result.slot_target[i] = ems_match(before, i, bands.centres, options, result.similarity_margin);
+  for (std::size_t const i : tiers.to_be_merged)
+    result.slot_target[i] = ems_match(before, i, tiers.centres, options, result.similarity_margin);
 
   ems_state ranked = before;  // without the members that the ranking drops
   for (std::size_t m = 0; m < before.members.size(); ++m) {
     std::size_t const owner = before.members[m].owner;
-    if (std::binary_search(bands.members.begin(), bands.members.end(), m)) {
+    if (std::binary_search(tiers.members.begin(), tiers.members.end(), m)) {
       result.member_owner[m] = result.slot_target[owner];
     } else {
       result.member_owner[m] = -1;

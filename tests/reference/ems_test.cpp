@@ -121,14 +121,14 @@ TEST_CASE("EMS: the Global-Local score") {
   CHECK(pooled == std::vector<double>{1.5, 3, 3, 99, 99});
 }
 
-TEST_CASE("EMS: bands") {
+TEST_CASE("EMS: tiers") {
   // Budget 4, window 1: three centres; gamma 1.5 keeps two more; slot 7 is the window. 6 ties with 1.
   ems_state state = with_scores(in_line(std::vector<double>(8, 1.0)), {9, 4, 1, 8, 2, 7, 4, 0});
   double margin = no_gap;
-  ems_bands const bands = ems_partition(state, plain(4, 1.5), margin);
-  CHECK(bands.pinned == indices{7});
-  CHECK(bands.centres == indices{0, 3, 5});
-  CHECK(bands.to_be_merged == indices{1, 6});
+  ems_tiers const tiers = ems_partition(state, plain(4, 1.5), margin);
+  CHECK(tiers.pinned == indices{7});
+  CHECK(tiers.centres == indices{0, 3, 5});
+  CHECK(tiers.to_be_merged == indices{1, 6});
   CHECK(margin == 2);  // 4 against 2; at the cut below the centres 7 against 4
 
   // One protected slot is one centre less; sinks and bad slots are pinned.

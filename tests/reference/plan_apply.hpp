@@ -9,7 +9,7 @@ namespace reference {
 enum class fate { keep, merge, share, spread, drop };
 
 struct linear_plan {
-  std::vector<fate> what;
+  std::vector<fate> fates;
   indices target;  // merge, share: the owner's slot; spread: the first slot of the span
   indices span;    // spread: its length
   std::vector<double> key_weight, value_weight, degree_weight;
@@ -18,7 +18,7 @@ struct linear_plan {
 // All kept, all coefficients 1, targets the entries themselves, spans 0.
 inline linear_plan keep_all(std::size_t n) {
   linear_plan plan;
-  plan.what.assign(n, fate::keep);
+  plan.fates.assign(n, fate::keep);
   for (std::size_t i = 0; i < n; ++i) plan.target.push_back(i);
   plan.span.assign(n, 0);
   plan.key_weight = plan.value_weight = plan.degree_weight = std::vector<double>(n, 1.0);
@@ -39,19 +39,19 @@ struct applied_plan {
 };
 
 inline bool has_fate(linear_plan const& plan, std::size_t i, fate one, fate other) {
-  return plan.what[i] == one || plan.what[i] == other;
+  return plan.fates[i] == one || plan.fates[i] == other;
 }
 
 // An owner is an entry that stays and that others merge into or share: its fate is keep, or merge or
 // share with itself as target. Its set: itself and the entries whose fate is merge or share with that
 // target. A slot is an owner or lies in a span, not both.
 inline bool stays(linear_plan const& plan, std::size_t i) {
-  return plan.what[i] == fate::keep || (has_fate(plan, i, fate::merge, fate::share) && plan.target[i] == i);
+  return plan.fates[i] == fate::keep || (has_fate(plan, i, fate::merge, fate::share) && plan.target[i] == i);
 }
 
 inline indices set_of(linear_plan const& plan, std::size_t owner) {
   indices set;
-  for (std::size_t i = 0; i < plan.what.size(); ++i)
+  for (std::size_t i = 0; i < plan.fates.size(); ++i)
     if (i == owner || (has_fate(plan, i, fate::merge, fate::share) && plan.target[i] == owner))
       set.push_back(i);
   return set;
@@ -72,7 +72,7 @@ inline void apply_merges(track_state const& track, linear_plan const& plan, stor
       key_weights.push_back(plan.key_weight[i]);
       value_weights.push_back(plan.value_weight[i]);
       merged.degree[p] += plan.degree_weight[i] * track.degree[i];
-      bool const merges = i == p || plan.what[i] == fate::merge;  // a member keeps its own score
+      bool const merges = i == p || plan.fates[i] == fate::merge;  // a member keeps its own score
       if (merges) merged.score[p] += track.score[i];
     }
     merged.keys[p] = blend(track.keys, set, key_weights, store, near_rounding);
@@ -91,7 +91,7 @@ inline void apply_spreads(track_state const& track, linear_plan const& plan, sto
     std::vector<double> weights{plan.value_weight[k]};
     double degree = plan.degree_weight[k] * track.degree[k];
     for (std::size_t i = 0; i < track.size(); ++i) {
-      if (plan.what[i] != fate::spread || k < plan.target[i] || k >= plan.target[i] + plan.span[i]) continue;
+      if (plan.fates[i] != fate::spread || k < plan.target[i] || k >= plan.target[i] + plan.span[i]) continue;
       sources.push_back(i);
       weights.push_back(plan.value_weight[k] * plan.value_weight[i]);
       degree += plan.degree_weight[i] * track.degree[i];
@@ -116,7 +116,7 @@ inline applied_plan plan_apply(track_state const& track, linear_plan const& plan
   result.after = pick(merged, kept);
   for (std::size_t slot = 0; slot < kept.size(); ++slot) {
     for (std::size_t const i : set_of(plan, kept[slot])) {  // merged entries are no members, nor are owners
-      if (i == kept[slot] || plan.what[i] != fate::share) continue;
+      if (i == kept[slot] || plan.fates[i] != fate::share) continue;
       result.members.push_back({norm(track.keys[i]), track.position[i], slot});
     }
   }

@@ -394,7 +394,7 @@ TEST_CASE("plans: merge, share, spread, drop") {
   track_state const track =
       fresh_track({{3, 4}, {0, 2}, {1, 0}, {6, 8}, {1, 1}}, {{10}, {20}, {30}, {40}, {50}});
   linear_plan plan = keep_all(5);
-  plan.what = {fate::merge, fate::keep, fate::spread, fate::drop, fate::keep};
+  plan.fates = {fate::merge, fate::keep, fate::spread, fate::drop, fate::keep};
   plan.target[0] = 1;
   plan.key_weight[0] = plan.value_weight[0] = 0.25;
   plan.key_weight[1] = plan.value_weight[1] = 0.75;
@@ -412,8 +412,8 @@ TEST_CASE("plans: merge, share, spread, drop") {
 
   // Entry 3 shares 0's direction: a member of norm 10; slot 1 merges into 0 and is no member.
   plan = keep_all(5);
-  plan.what[3] = fate::share;
-  plan.what[1] = fate::merge;
+  plan.fates[3] = fate::share;
+  plan.fates[1] = fate::merge;
   plan.target[3] = plan.target[1] = 0;
   plan.key_weight = {0.1, 0, 1, 0.05, 1};  // the unit key twice, each with 1/2
   applied_plan const shared = plan_apply(track, plan);

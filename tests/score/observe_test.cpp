@@ -110,7 +110,7 @@ template <class T, class Q> void observe_chunks(dice& d) {
     for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
       kvmeld::track const t = kvmeld::make_track(s, layer, q, h);
       auto const track = support::read_track(by_query.ref(), t);
-      auto const sums = reference_sums(block, track, t, s.group, block.rows, how.options);
+      auto const sums = reference_sums(block, track, t, s.queries_per_kv_head, block.rows, how.options);
       expected[h].resize(track.size(), 0.0);
       for (std::size_t j = 0; j < sums.size(); ++j) expected[h][j] += sums[j];
     }
@@ -179,7 +179,7 @@ TEST_CASE("observation by hand: causal alignment, group mean, degrees") {
   kvmeld::shape const s{1, 1, 1, 2, 1, 1, 4};
   support::engine_memory<float> memory(s);
   memory.fill(kvmeld::make_track(s, 0, 0, 0), 0, {{1}, {1}}, {{0}, {0}});
-  auto cache = make_cache(memory, kvmeld::preset::h2o::halves());
+  auto cache = make_cache(memory, kvmeld::preset::h2o::defaults());
   cache.open(0, 2);
   std::vector<float> const zeros(4, 0.0f);
   float const ln2 = std::log(2.0f);
@@ -213,7 +213,7 @@ TEST_CASE("the log-sum-exp that attention gives out is the one observation takes
   for (int i = 0; i < 20; ++i) {
     kvmeld::shape const s{1, 1, 2, d.between(1, 3), 24, 8, 90};
     support::engine_memory<kvmeld::half> memory(s);
-    auto cache = make_cache(memory, kvmeld::preset::h2o::halves());
+    auto cache = make_cache(memory, kvmeld::preset::h2o::defaults());
     std::uint32_t const n = d.between(10, 90), count = d.between(1, n);
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::noise);
@@ -224,8 +224,9 @@ TEST_CASE("the log-sum-exp that attention gives out is the one observation takes
     std::uint32_t const listed[] = {0}, counts[] = {count};
     kvmeld::query_batch const batch{0, {listed, 1}, {counts, 1}};
     auto const lse = kvmeld::rows_by_head(block.lse.data(), count, s.query_heads(), 1);
-    kvmeld::attention::extend(cache.executor(), how.params, batch, block.query_view(), cache.ref(),
-                              kvmeld::rows_by_token(out.data(), count, s.query_heads(), s.value_dim), lse);
+    kvmeld::attention::attend(cache.executor(), batch, block.query_view(), cache.ref(),
+                              kvmeld::rows_by_token(out.data(), count, s.query_heads(), s.value_dim), lse,
+                              how.params);
     cache.observe(batch, block.query_view(), block.lse_view(), how.params);
     for (std::uint32_t h = 0; h < 2; ++h) {
       double sum = 0;
@@ -242,15 +243,15 @@ namespace {
 struct windowed {
   kvmeld::shape extent;
   support::engine_memory<kvmeld::half> memory;
-  decltype(make_cache(memory, kvmeld::preset::h2o::halves())) by_query, by_rows;
+  decltype(make_cache(memory, kvmeld::preset::h2o::defaults())) by_query, by_rows;
   std::vector<float> sinks;
   kvmeld::attention_params params;
 
   explicit windowed(dice& d)
       : extent{1, 1, 2, d.between(1, 3), 24, 8, 150},
         memory(extent),
-        by_query(make_cache(memory, kvmeld::preset::h2o::halves())),
-        by_rows(make_cache(memory, kvmeld::preset::h2o::halves())) {
+        by_query(make_cache(memory, kvmeld::preset::h2o::defaults())),
+        by_rows(make_cache(memory, kvmeld::preset::h2o::defaults())) {
     std::uint32_t const n = d.between(30, 150);
     by_query.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::noise);
@@ -280,7 +281,7 @@ struct windowed {
 
 TEST_CASE("observation knows sinks, windows and rotation as attention does") {
   dice d(23);
-  double least_share = 1;
+  double min_share = 1;
   for (int i = 0; i < 60; ++i) {
     windowed w(d);
     kvmeld::shape const& s = w.extent;
@@ -288,9 +289,9 @@ TEST_CASE("observation knows sinks, windows and rotation as attention does") {
     query_block<float> block(d, s, count);
     std::vector<float> out(std::size_t{count} * s.query_heads() * s.value_dim);
     kvmeld::query_batch const batch{0, 0, count};
-    kvmeld::attention::extend(w.by_query.executor(), w.params, batch, block.query_view(), w.by_query.ref(),
+    kvmeld::attention::attend(w.by_query.executor(), batch, block.query_view(), w.by_query.ref(),
                               kvmeld::rows_by_token(out.data(), count, s.query_heads(), s.value_dim),
-                              kvmeld::rows_by_head(block.lse.data(), count, s.query_heads(), 1));
+                              kvmeld::rows_by_head(block.lse.data(), count, s.query_heads(), 1), w.params);
     w.by_query.observe(batch, block.query_view(), block.lse_view(), w.params);
 
     // The reference, and the probabilities an engine would hand over; what is hidden holds rubbish.
@@ -309,7 +310,7 @@ TEST_CASE("observation knows sinks, windows and rotation as attention does") {
     std::vector<std::vector<double>> expected(2);
     std::vector<double> sink_mass(2, 0.0);
     for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
-      std::uint32_t const kv = head / s.group;
+      std::uint32_t const kv = head / s.queries_per_kv_head;
       auto track = support::read_track(w.by_query.ref(), kvmeld::make_track(s, 0, 0, kv));
       if (!w.params.use_degree) track.degree.assign(track.size(), 1.0);
       o.position = track.position;
@@ -318,9 +319,9 @@ TEST_CASE("observation knows sinks, windows and rotation as attention does") {
       expected[kv].resize(track.size(), 0.0);
       for (std::uint32_t r = 0; r < count; ++r) {
         std::size_t const at = std::size_t{head} * count + r;
-        if (o.has_sink) sink_mass[kv] += std::exp(o.sink - a.lse[r]) / s.group;
+        if (o.has_sink) sink_mass[kv] += std::exp(o.sink - a.lse[r]) / s.queries_per_kv_head;
         for (std::size_t j = 0; j < track.size(); ++j) {
-          expected[kv][j] += a.probability[r][j] / s.group;
+          expected[kv][j] += a.probability[r][j] / s.queries_per_kv_head;
           if (reference::sees(r, count, j, track.size(), track.degree[j], o))
             block.probability[at * block.width + j] = static_cast<float>(a.probability[r][j]);
         }
@@ -340,8 +341,8 @@ TEST_CASE("observation knows sinks, windows and rotation as attention does") {
       CHECK(worst < 1e-4);
       CHECK(worst_rows < 1e-5);
       CHECK(sum == Approx(count - sink_mass[h]).epsilon(1e-4));  // what the sinks took is nobody's score
-      least_share = std::min(least_share, sum / count);
+      min_share = std::min(min_share, sum / count);
     }
   }
-  CHECK(least_share < 0.9);
+  CHECK(min_share < 0.9);
 }

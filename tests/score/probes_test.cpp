@@ -23,7 +23,7 @@ using support::dice;
 namespace {
 
 // Which of `queries` queries are probes, ascending, found by walking back from the last.
-std::vector<std::uint32_t> probes_among(std::uint32_t queries, kvmeld::probe_rows const& p) {
+std::vector<std::uint32_t> probes_among(std::uint32_t queries, kvmeld::query_sample const& p) {
   std::vector<std::uint32_t> out;
   for (std::uint32_t q = queries, behind = 0; q-- > 0; ++behind) {
     if (p.last != 0 && behind >= p.last) break;
@@ -83,12 +83,12 @@ void observe_some(dice& d, composed const& policy, bool local) {
     cache.append({slot}, {count});
     cache.commit({slot}, {count});
     memory.fill_sequence(d, slot, first, count, support::texture::walk);
-    kvmeld::probe_rows const probes{d.chance(0.5) ? 0 : d.between(1, 50), d.pick({1u, 1u, 2u, 3u, 10u})};
+    kvmeld::query_sample const probes{d.chance(0.5) ? 0 : d.between(1, 50), d.pick({1u, 1u, 2u, 3u, 10u})};
     auto const chosen = probes_among(count, probes);
     CHECK(probes.count(count) == chosen.size());
     for (std::uint32_t q = 0, p = 0; q < count; ++q) {
       bool const is = p < chosen.size() && chosen[p] == q;
-      CHECK(probes.index_of(count, q) == (is ? p : kvmeld::probe_rows::none));
+      CHECK(probes.index_of(count, q) == (is ? p : kvmeld::query_sample::none));
       if (is) CHECK(probes.query_of(count, p++) == q);
     }
     observed += static_cast<std::uint32_t>(chosen.size());
@@ -102,9 +102,9 @@ void observe_some(dice& d, composed const& policy, bool local) {
       auto const track = support::read_track(cache.ref(), kvmeld::make_track(s, 0, slot, h));
       o.position = track.position;
       std::vector<observed_row> block(chosen.size(), observed_row(track.size(), 0.0));
-      for (std::uint32_t g = 0; g < s.group; ++g) {
+      for (std::uint32_t g = 0; g < s.queries_per_kv_head; ++g) {
         reference::matrix rows;
-        std::uint32_t const head = h * s.group + g;
+        std::uint32_t const head = h * s.queries_per_kv_head + g;
         for (std::uint32_t r = 0; r < count; ++r) {
           float const* const from = q.data() + (std::size_t{r} * heads + head) * s.key_dim;
           rows.emplace_back(from, from + s.key_dim);
@@ -113,7 +113,8 @@ void observe_some(dice& d, composed const& policy, bool local) {
         for (std::uint32_t r = 0; r < count; ++r)
           lse[std::size_t{head} * count + r] = static_cast<float>(a.lse[r] / (two ? std::log(2.0) : 1.0));
         for (std::size_t p = 0; p < chosen.size(); ++p) {
-          for (std::size_t j = 0; j < track.size(); ++j) block[p][j] += a.probability[chosen[p]][j] / s.group;
+          for (std::size_t j = 0; j < track.size(); ++j)
+            block[p][j] += a.probability[chosen[p]][j] / s.queries_per_kv_head;
         }
       }
       expected[h].take(block, window);
@@ -122,7 +123,7 @@ void observe_some(dice& d, composed const& policy, bool local) {
     if (two) sums = kvmeld::in_base_two(sums.rows);
     // Queries that are no probes are not read.
     for (std::uint32_t r = 0; r < count; ++r) {
-      if (probes.index_of(count, r) != kvmeld::probe_rows::none) continue;
+      if (probes.index_of(count, r) != kvmeld::query_sample::none) continue;
       for (std::uint32_t i = 0; i < heads * s.key_dim; ++i) q[std::size_t{r} * heads * s.key_dim + i] = 1e30f;
     }
     cache.observe({0, slot, count}, kvmeld::rows_by_token<float const>(q.data(), count, heads, s.key_dim),
@@ -147,7 +148,7 @@ void observe_some(dice& d, composed const& policy, bool local) {
 TEST_CASE("observing the last queries, or every n-th, to either base, sums the rows of those queries alone") {
   dice d(61);
   for (int i = 0; i < 25; ++i) {
-    observe_some(d, composed_of(kvmeld::preset::h2o::halves()), false);
+    observe_some(d, composed_of(kvmeld::preset::h2o::defaults()), false);
     observe_some(d, composed_of(kvmeld::preset::snapkv::with_window(window)), true);
   }
 }
@@ -155,12 +156,12 @@ TEST_CASE("observing the last queries, or every n-th, to either base, sums the r
 TEST_CASE("rows of probabilities: the same queries as by hand") {
   kvmeld::shape const s{1, 1, 1, 2, 1, 1, 8};
   support::engine_memory<float> memory(s);
-  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::halves()));
+  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
   cache.open(0, 8);
   std::vector<float> rows(2 * 5 * 8);  // [head][query][slot]: query r gives slot j 10 r + j, of either head
   for (std::uint32_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i / 8 % 5 * 10 + i % 8);
   cache.observe_rows({0, 0, 5}, kvmeld::rows_by_head<float const>(rows.data(), 5, 2, 8), {},
-                     kvmeld::probe_rows{4, 2});
+                     kvmeld::query_sample{4, 2});
   for (std::uint32_t j = 0; j < 8; ++j) {  // queries 2 and 4, which see 6 and 8 entries
     CHECK(cache.ledger().channel_data[0][j] == static_cast<float>((j < 6 ? 20 + j : 0) + 40 + j));
   }
@@ -173,7 +174,7 @@ TEST_CASE(
   kvmeld::shape const s{1, 2, 2, 2, 8, 4, 40};
   support::engine_memory<float> memory(s);
   memory.fill_sequence(d, 0, 0, 40, support::texture::noise);
-  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::halves()));
+  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
   cache.open(0, 40);
   cache.open(1, 0);  // its query sees nothing
   std::vector<float> q(2 * 4 * 8), out(2 * 4 * 4), natural(2 * 4), two(2 * 4);
@@ -182,9 +183,9 @@ TEST_CASE(
   kvmeld::query_batch const batch{0, {slots, 2}, {counts, 2}};
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 1, 4, 8);
   auto const to = kvmeld::rows_by_token(out.data(), 1, 4, 4);
-  kvmeld::attention::extend(cache.executor(), {}, batch, rows, cache.ref(), to,
+  kvmeld::attention::attend(cache.executor(), batch, rows, cache.ref(), to,
                             kvmeld::rows_by_head(natural.data(), 1, 4, 1));
-  kvmeld::attention::extend(cache.executor(), {}, batch, rows, cache.ref(), to,
+  kvmeld::attention::attend(cache.executor(), batch, rows, cache.ref(), to,
                             kvmeld::in_base_two(kvmeld::rows_by_head(two.data(), 1, 4, 1)));
   for (std::size_t i = 0; i < 4; ++i) {
     CHECK(static_cast<double>(two[i]) ==
@@ -222,9 +223,9 @@ TEST_CASE("policies say what they have to be shown") {
   CHECK(told(composed_of(preset::streaming_llm::with_sinks())) == answer(observation::none, 0));
   CHECK(told(composed_of(preset::chelsea::llama3())) == answer(observation::none, 0));
   CHECK(told(composed_of(preset::snapkv::with_window(24))) == answer(observation::prefill_window, 24));
-  CHECK(told(composed_of(preset::h2o::halves())) == answer(observation::every_step, 0));
+  CHECK(told(composed_of(preset::h2o::defaults())) == answer(observation::every_step, 0));
   CHECK(told(composed_of(preset::cam::over_h2o())) == answer(observation::every_step, 0));
-  CHECK(told(composed_of(preset::scissorhands::halves(50))) == answer(observation::every_step, 50));
+  CHECK(told(composed_of(preset::scissorhands::defaults(50))) == answer(observation::every_step, 50));
   CHECK(make_cache(memory, preset::snapkv::with_window(9)).needs_observation().rows == 9);
   CHECK(kvmeld::need_of(preset::ems::shared()).when == observation::every_step);
 }
@@ -239,7 +240,7 @@ TEST_CASE(
                                  kvmeld::quantity::rest_of_budget()};
   auto const kept = [&](std::vector<float> const& rows, std::uint32_t budget) {
     auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, best,
-                                                   kvmeld::identify::zero_class{}, kvmeld::merge::drop{}});
+                                                   kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}});
     cache.open(0, 6);
     std::uint32_t const layer = 0, slot = 0;
     auto const scores = kvmeld::rows_by_head<float const>(rows.data(), 1, 2, 6);
@@ -260,7 +261,7 @@ TEST_CASE(
 TEST_CASE("refusals of probes") {
   kvmeld::shape const s{1, 1, 1, 1, 4, 4, 16};
   support::engine_memory<float> memory(s);
-  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::halves()));
+  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
   cache.open(0, 16);
   std::vector<float> q(16, 0.0f);
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 4, 1, 4);

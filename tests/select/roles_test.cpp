@@ -19,7 +19,7 @@ std::vector<int> pinned(Select select, std::vector<float> const& scores, std::ui
   std::uint32_t const n = static_cast<std::uint32_t>(scores.size());
   kvmeld::shape const s{1, 2, 1, 1, 1, 1, n + 3};
   support::engine_memory<float> memory(s);
-  kvmeld::policy const policy{kvmeld::score::global{}, select, kvmeld::identify::zero_class{},
+  kvmeld::policy const policy{kvmeld::score::global{}, select, kvmeld::identify::evict_rest{},
                               kvmeld::merge::drop{}};
   auto cache = make_cache(memory, policy, support::with_plan());
   cache.open(1, n, frozen);
@@ -27,7 +27,7 @@ std::vector<int> pinned(Select select, std::vector<float> const& scores, std::ui
   cache.plan({1}, kvmeld::budget::entries(limit));
   std::vector<int> out;
   for (std::uint32_t i = 0; i < n; ++i) {
-    if (cache.current_plan().what[i] == kvmeld::fate::keep) out.push_back(static_cast<int>(i));
+    if (cache.current_plan().fates[i] == kvmeld::fate::keep) out.push_back(static_cast<int>(i));
   }
   return out;
 }

@@ -22,7 +22,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
   auto const keep = [&](support::byte_list const& part) { out.insert(out.end(), part.begin(), part.end()); };
   memory.fill_sequence(d, 0, 0, 60, support::texture::walk);
   memory.fill_sequence(d, 1, 0, 50, support::texture::clusters);
-  cache.open(0, 60, 3, 8);
+  cache.open(0, 60, 3, kvmeld::sequence_id{8});
   cache.open(1, 50);
   std::vector<float> rows(std::size_t{9} * 4 * 96);
   for (float& x : rows) x = static_cast<float>(d.uniform());
@@ -32,7 +32,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
     }
   }
   cache.compress({0, 1}, budget::entries(40), kvmeld::shortfall::evict_lowest);
-  cache.fork(0, 2, 1);
+  cache.fork(0, 2, 0, kvmeld::sequence_id{1});
   cache.plan({0}, budget::entries(36));
   cache.apply();
   cache.append({0, 1}, {3, 2});
@@ -43,7 +43,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
     keep(cache.save(q));
     CHECK(cache.save(q).size() == cache.saved_bytes(q));
     for (std::uint32_t n :
-         {cache.longest(q), cache.tokens(q), cache.length(1, q, 1), cache.findings(q), cache.length_bound(q),
+         {cache.longest(q), cache.tokens(q), cache.length(1, q, 1), cache.warnings(q), cache.length_bound(q),
           cache.length_after(q, budget::entries(20)), cache.compressed_at(q),
           static_cast<std::uint32_t>(cache.entries(q)), cache.due(q, {20, 3}) ? 1u : 0u})
       keep(support::bytes_of(std::vector<std::uint32_t>{n}));
@@ -63,11 +63,11 @@ template <class Q, class Out> void attends(kvmeld::any_cache& any, support::dice
   auto const queries = kvmeld::rows_by_token<Q const>(q.data(), 1, 4, 12);
   kvmeld::query_batch const batch{1, 0, 1};
   auto& typed = *any.get<decltype(support::make_cache(std::declval<support::engine_memory<float>&>(),
-                                                      kvmeld::preset::h2o::halves()))>();
-  kvmeld::attention::extend(typed.executor(), {}, batch, queries, typed.ref(),
+                                                      kvmeld::preset::h2o::defaults()))>();
+  kvmeld::attention::attend(typed.executor(), batch, queries, typed.ref(),
                             kvmeld::rows_by_token(expected.data(), 1, 4, 8),
                             kvmeld::rows_by_head(other.data(), 1, 4, 1));
-  any.attend({}, batch, queries, kvmeld::rows_by_token(out.data(), 1, 4, 8),
+  any.attend(batch, queries, kvmeld::rows_by_token(out.data(), 1, 4, 8),
              kvmeld::rows_by_head(lse.data(), 1, 4, 1));
   CHECK(support::bytes_of(out) == support::bytes_of(expected));
   CHECK(support::same_bits(lse, other));
@@ -111,7 +111,7 @@ TEST_CASE("attention in any element type") {
   support::engine_memory<float> memory(extent);
   support::dice d(2);
   memory.fill_sequence(d, 0, 0, 30, support::texture::walk);
-  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::halves()));
+  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::defaults()));
   any.open(0, 30);
   attends<float, float>(any, d);
   attends<kvmeld::half, kvmeld::half>(any, d);
@@ -121,7 +121,7 @@ TEST_CASE("attention in any element type") {
   std::vector<float> q(4 * 12);
   std::vector<kvmeld::half> out(4 * 8), bias(2 * 96, kvmeld::half{1});
   check_text(refusal_of([&] {
-               any.attend({}, {0, 0, 1}, kvmeld::rows_by_token(q.data(), 1, 4, 12),
+               any.attend({0, 0, 1}, kvmeld::rows_by_token(q.data(), 1, 4, 12),
                           kvmeld::rows_by_token(out.data(), 1, 4, 8));
              }),
              {"any_cache::attend",
@@ -152,7 +152,7 @@ TEST_CASE("groups of layers are caches side by side") {
   constexpr kvmeld::shape full{2, 1, 2, 1, 12, 8, 64}, window{2, 1, 2, 1, 12, 8, 24};
   support::engine_memory<float> a(full), b(window);
   std::vector<kvmeld::any_cache> groups;
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   groups.emplace_back(
       support::make_cache(a,
                           kvmeld::preset::chelsea::with_schedule(
@@ -197,9 +197,9 @@ TEST_CASE("an any_cache moves and can be empty") {
   CHECK(none.get<int>() == nullptr);
   std::string const no_cache = "any_cache: cache is none; it must be one that was made";
   CHECK(refusal_of([&] { none.open(1, 3); }) == no_cache);
-  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::page_notes<>{}); }) == no_cache);
-  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::entry_notes{}); }) == no_cache);
-  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::halves()));
+  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::page_metadata<>{}); }) == no_cache);
+  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::entry_metadata{}); }) == no_cache);
+  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::defaults()));
   any.open(1, 12);
   none = std::move(any);
   CHECK(any.empty());
@@ -207,7 +207,7 @@ TEST_CASE("an any_cache moves and can be empty") {
   static_assert(!std::is_copy_constructible_v<kvmeld::any_cache>);
   static_assert(std::is_nothrow_move_constructible_v<kvmeld::any_cache>);
   check_text(refusal_of([&] { none.open(1, 3); }),
-             {"open", "open: sequence slot is 1", "it must be closed (call close first)"});
+             {"open", "open: sequence is 1", "it must be closed (call close first)"});
 }
 
 }  // namespace any_cache_cases

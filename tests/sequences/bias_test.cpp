@@ -20,7 +20,7 @@ template <class Policy>
 std::string made_with(Policy const& policy, kvmeld::bias_support bias,
                       kvmeld::plan_scope scope = kvmeld::plan_scope::head, bool ignore = false) {
   support::engine_memory<float> memory(extent);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.bias = bias;
   sizes.scope = scope;
   sizes.ignore_degree = ignore;
@@ -33,16 +33,17 @@ TEST_CASE("policies whose entries carry degrees need a consumer that takes them"
   using kvmeld::bias_support;
   using kvmeld::plan_scope;
   CHECK(made_with(chelsea(), bias_support::per_head).empty());
-  check_text(made_with(chelsea(), bias_support::none),
-             {"merged_cache: limits: bias is bias_support::", "bias_support::none", "per_head",
-              "it must be per_head, or shared with limits.scope layer or group, because merged entries stand "
-              "for several tokens (or set limits.ignore_degree)"});
+  check_text(
+      made_with(chelsea(), bias_support::none),
+      {"merged_cache: options: bias is bias_support::", "bias_support::none", "per_head",
+       "it must be per_head, or shared with options.scope layer or group, because merged entries stand "
+       "for several tokens (or set options.ignore_degree)"});
   check_text(made_with(chelsea(), bias_support::none, plan_scope::layer), {"bias_support::none"});
   check_text(made_with(chelsea(), bias_support::shared),
-             {"merged_cache: limits: bias is bias_support::", "bias_support::shared", "limits.scope",
+             {"merged_cache: options: bias is bias_support::", "bias_support::shared", "options.scope",
               "layer or group"});
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::layer).empty());
-  CHECK(made_with(chelsea(), bias_support::shared, plan_scope::group).empty());
+  CHECK(made_with(chelsea(), bias_support::shared, plan_scope::all_layers).empty());
   CHECK(made_with(chelsea(), bias_support::none, plan_scope::head, true).empty());
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::head, true).empty());
   support::each_eviction_preset([](char const* name, auto const& policy) {
@@ -58,7 +59,7 @@ TEST_CASE("policies whose entries carry degrees need a consumer that takes them"
 TEST_CASE("ignored degrees weigh nothing in attention and in the written bias") {
   support::engine_memory<float> memory(extent);
   support::dice d(2);
-  kvmeld::limits ignoring{};
+  kvmeld::cache_options ignoring{};
   ignoring.ignore_degree = true;
   auto plain = support::make_cache(memory, chelsea());
   open(plain, d, 0, 60);
@@ -78,9 +79,8 @@ TEST_CASE("ignored degrees weigh nothing in attention and in the written bias") 
   std::vector<float> q(4 * 12), out(4 * 8), expected(4 * 8), bias(2 * 64);
   for (float& x : q) x = static_cast<float>(d.normal());
   auto const attend = [&](auto& c, kvmeld::attention_params const& params, std::vector<float>& to) {
-    kvmeld::attention::extend(c.executor(), params, {0, 0, 1},
-                              kvmeld::rows_by_token<float const>(q.data(), 1, 4, 12), c.ref(),
-                              kvmeld::rows_by_token(to.data(), 1, 4, 8));
+    kvmeld::attention::attend(c.executor(), {0, 0, 1}, kvmeld::rows_by_token<float const>(q.data(), 1, 4, 12),
+                              c.ref(), kvmeld::rows_by_token(to.data(), 1, 4, 8), {}, params);
   };
   kvmeld::attention_params without;
   without.use_degree = false;
@@ -99,7 +99,7 @@ TEST_CASE("ignored degrees weigh nothing in scores either") {
   support::engine_memory<float> memory(extent);
   support::dice d(6);
   auto const policy = kvmeld::preset::kvmerger::for_budget();
-  kvmeld::limits ignoring{};
+  kvmeld::cache_options ignoring{};
   ignoring.ignore_degree = true;
   auto plain = support::make_cache(memory, policy);
   open(plain, d, 0, 60);

@@ -1,6 +1,8 @@
 // A cache whose ledger the host cannot touch does what a cache in host memory does, call by call.
 #include "twins.hpp"
 
+#include "layout/tensors.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +17,7 @@ using namespace sequences_test;
 TEST_CASE("the host never looks at memory of a device, and gets the same entries") {
   each_policy([](char const* name, auto const& policy) {
     CAPTURE(std::string(name));
-    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest}) {
+    for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
       twins<std::decay_t<decltype(policy)>> pair(policy, 31);
       pair.open(0);
       pair.open(1);
@@ -37,7 +39,8 @@ TEST_CASE("attention over memory of a device") {
   memory.fill_sequence(d, 1, 0, 30, support::texture::walk);
   auto const policy = kvmeld::preset::streaming_llm::with_sinks();
   auto near = cache_for(memory, policy);
-  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::limits{extent}};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(),
+                           kvmeld::cache_options{extent}};
   std::uint32_t const slots[] = {0, 1}, counts[] = {2, 1};
   std::vector<float> q(2 * 2 * extent.query_heads() * extent.key_dim);
   for (float& x : q) x = static_cast<float>(d.normal());
@@ -45,8 +48,8 @@ TEST_CASE("attention over memory of a device") {
     cache.open(0, 40);
     cache.open(1, 30);
     std::vector<float> out(2 * 2 * extent.query_heads() * extent.value_dim);
-    kvmeld::attention::extend(
-        cache.executor(), kvmeld::attention_params{}, kvmeld::query_batch{1, {slots, 2}, {counts, 2}},
+    kvmeld::attention::attend(
+        cache.executor(), kvmeld::query_batch{1, {slots, 2}, {counts, 2}},
         kvmeld::rows_by_token<float const>(q.data(), 2, extent.query_heads(), extent.key_dim), cache.ref(),
         kvmeld::rows_by_token(out.data(), 2, extent.query_heads(), extent.value_dim));
     std::vector<float> bias(2 * extent.kv_heads * extent.capacity);
@@ -83,19 +86,20 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
   auto near = cache_for(twin, policy);
-  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::limits{extent}};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(),
+                           kvmeld::cache_options{extent}};
   auto const both = [&](auto f) {
     f(near);
     f(far);
   };
   auto const arrive = [&] {
-    CHECK_FALSE(far.poll_report());
-    CHECK_FALSE(far.poll_report());
-    CHECK(far.poll_report());
-    CHECK_FALSE(far.poll_report());
+    CHECK_FALSE(far.poll_lengths());
+    CHECK_FALSE(far.poll_lengths());
+    CHECK(far.poll_lengths());
+    CHECK_FALSE(far.poll_lengths());
   };
-  CHECK_FALSE(far.poll_report());  // none was asked for
-  CHECK(near.poll_report());
+  CHECK_FALSE(far.poll_lengths());  // none was asked for
+  CHECK(near.poll_lengths());
   both([](auto& c) {
     c.open(0, 60);
     c.open(1, 60);
@@ -103,7 +107,7 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   });
   CHECK(near.longest(0) == 30);
   CHECK(far.length_bound(0) == 60);
-  far.request_report();
+  far.request_lengths();
   both([](auto& c) {
     c.append({0, 1}, {5, 3});
     c.commit({0}, {2});
@@ -116,11 +120,11 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
     CHECK(far.length_bound(q) == near.longest(q));
     CHECK(far.rounds(q) == near.rounds(q));
     CHECK(far.compressed_at(q) == near.compressed_at(q));
-    CHECK(far.findings(q) == near.findings(q));
+    CHECK(far.warnings(q) == near.warnings(q));
   }
-  // Compressed while it was under way: a bound from before holds, findings and rounds wait for the next one.
+  // Compressed while it was under way: a bound from before holds, warnings and rounds wait for the next one.
   both([](auto& c) { c.compress({0}, budget::entries(20)); });
-  far.request_report();
+  far.request_lengths();
   std::uint32_t const rounds = far.rounds(0), was = near.longest(0);
   both([](auto& c) { c.compress({0}, budget::entries(15)); });
   arrive();
@@ -128,9 +132,9 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   CHECK(near.longest(0) < was);
   CHECK(far.rounds(0) == rounds);
   // Another sequence in its slot: the report says nothing about it. A copy of the cache waits for nothing.
-  far.request_report();
+  far.request_lengths();
   auto copy = support::twin_of(far);
-  CHECK_FALSE(copy.poll_report());
+  CHECK_FALSE(copy.poll_lengths());
   far.close(2);
   far.open(2, 70);
   arrive();
@@ -144,11 +148,11 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
     c.set_rounds(2, 7);
     CHECK(c.rounds(2) == 7);
   });
-  far.request_report();
+  far.request_lengths();
   arrive();
   CHECK(far.rounds(2) == 7);
   both([](auto& c) { c.compress({2}, budget::entries(30)); });
-  far.report_lengths(2);
+  far.sync_lengths(2);
   CHECK(near.rounds(2) > 7);
   CHECK(far.rounds(2) == near.rounds(2));
 }
@@ -157,7 +161,7 @@ TEST_CASE("whatever the host believes, entries stay in their track") {
   support::engine_memory<float> memory(extent);
   auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks());
   cache.open(0, extent.capacity - 3);
-  cache.open(1, 7, 0, 5);
+  cache.open(1, 7, 0, kvmeld::sequence_id{5});
   auto const degrees = [&] {
     auto const& l = cache.ledger();
     kvmeld::track const t = kvmeld::make_track(extent, 0, 1, 0);
@@ -174,8 +178,8 @@ TEST_CASE("whatever the host believes, entries stay in their track") {
   launch(sequences::tracks_phase<sequences::append>{{cache.ledger(), {&slot, 1}, &five}, {}});
   launch(sequences::numbers_phase<sequences::append>{{cache.ledger(), {&slot, 1}, &five}, {}});
   CHECK(cache.length(0, 0, 0) == extent.capacity);
-  CHECK(cache.findings(0) == kvmeld::finding::overfull);
-  CHECK(cache.findings(1) == kvmeld::finding::none);
+  CHECK(cache.warnings(0) == kvmeld::warning::overfull);
+  CHECK(cache.warnings(1) == kvmeld::warning::none);
   launch(sequences::tracks_phase<sequences::commit>{{cache.ledger(), {&slot, 1}, &four}, {}});
   CHECK(cache.length(0, 0, 0) <= extent.capacity);
   CHECK(cache.length(0, 0, 0) >= extent.capacity - 5);
@@ -194,8 +198,8 @@ TEST_CASE("layouts that lie in memory of a device: tensors move, and what is rec
     auto const x = m.tensors();
     return kvmeld::kv{guarded(x.keys, shared), guarded(x.values, shared)};
   };
-  auto near =
-      kvmeld::merged_cache{kvmeld::host_executor(1), policy, layouts(expected), kvmeld::limits{extent}};
+  auto near = kvmeld::merged_cache{kvmeld::host_executor(1), policy, layouts(expected),
+                                   kvmeld::cache_options{extent}};
 
   support::fenced_executor executor;
   auto const place = executor.allocate(2 * sizeof(guarded));
@@ -209,7 +213,7 @@ TEST_CASE("layouts that lie in memory of a device: tensors move, and what is rec
   using there = kvmeld::relocatable<guarded>;
   kvmeld::merged_cache far{executor, policy,
                            kvmeld::kv{there(at, extent.key_dim), there(at + 1, extent.value_dim)},
-                           kvmeld::limits{extent}};
+                           kvmeld::cache_options{extent}};
   auto const both = [&](auto f) {
     f(near);
     f(far);
@@ -262,7 +266,7 @@ TEST_CASE("an identifier never needs more rounds than it says") {
     cache.open(0, n);
     cache.compress({0}, budget::entries(limit));
     CHECK(cache.longest(0) == limit);
-    CHECK(cache.rounds(0) <= kvmeld::most_rounds(policy.identify, n, limit));
+    CHECK(cache.rounds(0) <= kvmeld::max_rounds(policy.identify, n, limit));
     // Every row is a number, so that no round was an unlikely one.
     std::uint32_t const pinned = policy.select.pinned(n, limit, 0).total();
     CHECK(cache.rounds(0) <= kvmeld::likely_rounds(policy.identify, n, limit, pinned));
@@ -293,22 +297,73 @@ TEST_CASE("an identifier never needs more rounds than it says") {
     auto near = support::make_cache(copy, policy);
     near.open(0, n);
     near.compress({0}, budget::entries(limit));
-    CHECK(near.rounds(0) <= kvmeld::most_rounds(policy.identify, n, limit));
+    CHECK(near.rounds(0) <= kvmeld::max_rounds(policy.identify, n, limit));
     if (bad < pairs) CHECK(near.longest(0) == limit);
     stuck += near.longest(0) != limit ? 1 : 0;
-    kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::limits{s}};
+    kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::cache_options{s}};
     far.open(0, n);
     far.compress({0}, budget::entries(limit));
     CHECK(far.save(0) == near.save(0));
     CHECK(memory == copy);
   }
   CHECK(stuck > 10);
-  CHECK(kvmeld::most_rounds(kvmeld::preset::kvmerger::for_budget().identify, 100, 20) == 1);
+  CHECK(kvmeld::max_rounds(kvmeld::preset::kvmerger::for_budget().identify, 100, 20) == 1);
   auto const llama3 = kvmeld::preset::chelsea::llama3();
-  CHECK(kvmeld::most_rounds(llama3.identify, 20, 20) == 0);
+  CHECK(kvmeld::max_rounds(llama3.identify, 20, 20) == 0);
   CHECK(kvmeld::likely_rounds(llama3.identify, 20, 20, 3) == 0);
   CHECK(kvmeld::likely_rounds(llama3.identify, 65536, 63569, 80) == 1);
   CHECK(kvmeld::likely_rounds(llama3.identify, 65536, 13107, 80) <= 10);
+}
+
+TEST_CASE("where lengths cannot be looked at, a plan is of the past once its sequence has grown") {
+  support::dice d(3);
+  support::engine_memory<float> memory(extent);
+  kvmeld::cache_options sizes = support::with_plan();
+  sizes.extent = extent;
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks();
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
+  far.open(0, 40);
+  far.plan({0}, budget::entries(20));
+  far.append({0}, {2});
+  far.commit({0}, {2});
+  CHECK(cache_test::refusal_of([&] { far.apply(); }).find("apply: plan is missing") == 0);
+  far.plan({0}, budget::entries(20));
+  CHECK_FALSE(cache_test::refusal_of([&] { far.append({1}, {2}); }).empty());  // refused: nothing has grown
+  far.apply();
+  far.sync_lengths(0);
+  CHECK(far.longest(0) == 20);
+}
+
+TEST_CASE("the host knows which layers were observed") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::h2o::defaults(), memory.tensors(),
+                           kvmeld::cache_options{extent}};
+  far.open(0, 40);
+  std::vector<float> const p(extent.query_heads() * extent.capacity, 0.01f);
+  auto const rows = kvmeld::rows_by_head(p.data(), 1, extent.query_heads(), extent.capacity);
+  far.observe_rows({0, 0, 1}, rows);
+  std::string const refused = cache_test::refusal_of([&] { far.compress({0}, budget::entries(20)); });
+  CHECK(refused.find("layer 1") != std::string::npos);
+  for (std::uint32_t layer = 1; layer < extent.layers; ++layer) far.observe_rows({layer, 0, 1}, rows);
+  far.compress({0}, budget::entries(20));
+  CHECK(far.length_bound(0) == 20);
+}
+
+TEST_CASE("pages that became shared without a word make padded tracks longer than the host thinks") {
+  using tensor = layout_test::paged_tensor<float, 8>;
+  kvmeld::shape const s{1, 1, 2, 1, 12, 8, 96};
+  tensor keys(s, s.key_dim), values(s, s.value_dim);
+  kvmeld::cache_options sizes{s};
+  sizes.padded = true;
+  kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
+                           kvmeld::kv{keys.view(), values.view()}, sizes};
+  far.open(0, 60);
+  for (std::uint32_t page = 0; page < 4; ++page)
+    keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;  // slots 0 to 31
+  far.compress({0}, budget::entries(25));
+  far.sync_lengths(0);
+  CHECK(far.longest(0) >= 32);
+  CHECK((far.warnings(0) & kvmeld::warning::overfull) != 0);
 }
 
 }  // namespace device_memory_cases

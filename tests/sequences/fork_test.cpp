@@ -21,7 +21,7 @@ template <class Policy> void forks(char const* name, Policy const& policy) {
   cache.compress({0}, budget::entries(32));
   feed(cache, d, 0, 3);
   auto const neighbour = digest(cache, 1);
-  cache.fork(0, 2, 7);
+  cache.fork(0, 2, 0, kvmeld::sequence_id{7});
   cache.freeze(2, 5);  // copied rows are the copy's own, so the beginning is not frozen by itself
   CHECK(digest(cache, 2) == digest(cache, 0));
   CHECK(cache.tokens(2) == 63);
@@ -49,7 +49,7 @@ template <class Tensor> void copies_rows(char const* name) {
   CAPTURE(std::string(name));
   constexpr kvmeld::shape s{1, 2, 2, 1, 16, 8, 40};
   Tensor keys(s, s.key_dim), values(s, s.value_dim);
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                              kvmeld::kv{keys.view(), values.view()}, sizes};
   support::dice d(5);
@@ -95,7 +95,7 @@ TEST_CASE("shared rows are the engine's: not copied, frozen in both") {
                                                      kvmeld::quantity::entries(4)));
   open(cache, d, 0, 50, 4);
   auto const before = memory;
-  cache.fork(0, 1, 11, 20, kvmeld::fork_rows::shared);
+  cache.fork(0, 1, 20, kvmeld::sequence_id{11}, kvmeld::fork_rows::shared);
   CHECK(memory == before);
   CHECK(cache.ledger().frozen[0] == 20);
   CHECK(cache.ledger().frozen[1] == 20);
@@ -108,7 +108,7 @@ TEST_CASE("shared rows are the engine's: not copied, frozen in both") {
   CHECK(rows_of(cache, 1, 0, 20) == beginning);
   CHECK(cache.longest(0) == 30);
   // The engine shares the beginning and leaves the rest to be copied.
-  cache.fork(1, 2, 0, 10);
+  cache.fork(1, 2, 10);
   CHECK(rows_of(cache, 2, 0, 10) != rows_of(cache, 1, 0, 10));
   CHECK(rows_of(cache, 2, 10) == rows_of(cache, 1, 10));
   CHECK(cache.ledger().frozen[1] == 20);

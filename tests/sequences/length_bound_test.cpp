@@ -24,7 +24,7 @@ struct deferred_executor : kvmeld::host_executor {
 };
 
 template <class Policy> auto deferred_cache(support::engine_memory<float>& memory, Policy const& policy) {
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = memory.extent;
   sizes.whole_plan = true;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
@@ -113,8 +113,15 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
         known[2] = known[q];
         check();
       }
+      if (d.chance(0.1)) {
+        cache.close(q);
+        open(cache, d, q, d.between(20, 60), d.below(3));
+        observe(cache, d, q);
+        known[q] = true;
+        check();
+      }
       if (d.chance(0.3)) {
-        cache.report_lengths(q);
+        cache.sync_lengths(q);
         CHECK(cache.length_bound(q) == held(cache, q));
         known[q] = true;
       }
@@ -127,7 +134,7 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
 
 TEST_CASE("bounds hold for every preset and are the lengths for exact ones") {
   each_policy([](char const* name, auto const& policy) {
-    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest})
+    for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest})
       bounds(name, policy, fallback);
   });
 }
@@ -145,10 +152,10 @@ TEST_CASE("which policies are exact") {
   });
   auto const budgeted = kvmeld::preset::kvmerger::for_budget();
   CHECK(kvmeld::is_exact(budgeted, shortfall::evict_lowest));
-  CHECK_FALSE(kvmeld::is_exact(budgeted, shortfall::report));
+  CHECK_FALSE(kvmeld::is_exact(budgeted, shortfall::keep));
   CHECK_FALSE(kvmeld::is_exact(kvmeld::preset::kvmerger::paper_50(), shortfall::evict_lowest));
-  CHECK(kvmeld::is_exact(kvmeld::preset::ems::shared(), shortfall::report));
-  CHECK(kvmeld::is_exact(kvmeld::preset::d2o::halves(), shortfall::report));
+  CHECK(kvmeld::is_exact(kvmeld::preset::ems::shared(), shortfall::keep));
+  CHECK(kvmeld::is_exact(kvmeld::preset::d2o::defaults(), shortfall::keep));
 }
 
 TEST_CASE("an evicting policy that pins less than its budget falls below it, and the host knows") {
@@ -156,7 +163,7 @@ TEST_CASE("an evicting policy that pins less than its budget falls below it, and
   kvmeld::policy const policy{
       kvmeld::score::none{},
       kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(4), kvmeld::quantity::of_length(0.25)},
-      kvmeld::identify::zero_class{}, kvmeld::merge::drop{}};
+      kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
   auto cache = deferred_cache(memory, policy);
   cache.open(0, 40);
   CHECK(cache.length_after(0, budget::entries(30)) == 14);
@@ -176,7 +183,7 @@ TEST_CASE("a trigger is due by the bound, which an immediate executor keeps at t
   CHECK(held(waits, 0) == 20);
   CHECK(waits.length_bound(0) == 50);
   CHECK(waits.due(0, {20, 20}));
-  waits.report_lengths(0);
+  waits.sync_lengths(0);
   CHECK_FALSE(waits.due(0, {20, 20}));
   auto immediate = support::make_cache(memory, policy);
   immediate.open(1, 50);

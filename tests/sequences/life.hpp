@@ -28,12 +28,12 @@ template <class F> void each_policy(F f) {
   support::each_preset(f);
   f("ems", kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0));
   f("ems collapsed", kvmeld::preset::ems::collapsed(quantity::entries(6), 6, 0.3f, 2.0));
-  f("d2o", kvmeld::preset::d2o::halves());
+  f("d2o", kvmeld::preset::d2o::defaults());
   f("cam", kvmeld::preset::cam::over_h2o());
 }
 
 template <class T, class Policy>
-auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::limits sizes = {}) {
+auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {}) {
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
   return support::make_cache(memory, policy, sizes);
 }
@@ -74,7 +74,7 @@ template <class Cache>
 void open(Cache& cache, support::dice& d, std::uint32_t slot, std::uint32_t n, std::uint32_t frozen = 0,
           std::uint32_t id = 0) {
   write_rows(cache, d, slot, n);
-  cache.open(slot, n, frozen, id);
+  cache.open(slot, n, frozen, kvmeld::sequence_id{id});
   score(cache, d, slot);
 }
 

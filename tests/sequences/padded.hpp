@@ -21,7 +21,7 @@ template <class F> void each_padded_policy(F f) {
   });
 }
 
-inline kvmeld::limits padded(kvmeld::limits sizes = {}) {
+inline kvmeld::cache_options padded(kvmeld::cache_options sizes = {}) {
   sizes.padded = true;
   return sizes;
 }
@@ -89,7 +89,7 @@ public:
         memory(s),
         plain_memory(s),
         cache(executor, policy, memory.tensors(), padded({s})),
-        plain(executor, policy, plain_memory.tensors(), kvmeld::limits{s}) {}
+        plain(executor, policy, plain_memory.tensors(), kvmeld::cache_options{s}) {}
 
   template <class F> void both(F f) {
     f(cache);
@@ -127,7 +127,7 @@ public:
   }
   void open(std::uint32_t q, std::uint32_t n, std::uint32_t frozen = 0) {
     write(q, n);
-    both([&](auto& c) { c.open(q, n, frozen, 7 * q); });
+    both([&](auto& c) { c.open(q, n, frozen, kvmeld::sequence_id{7 * q}); });
     score(q);
   }
   void feed(std::uint32_t q, std::uint32_t n, std::uint32_t accepted) {
@@ -151,7 +151,7 @@ public:
       CHECK(entries_of(cache, t) == entries_of(plain, t));
     });
     CHECK(cache.tokens(q) == plain.tokens(q));
-    CHECK(cache.findings(q) == plain.findings(q));
+    CHECK(cache.warnings(q) == plain.warnings(q));
     CHECK(cache.rounds(q) == plain.rounds(q));
     CHECK(cache.compressed_at(q) >= plain.compressed_at(q));
     CHECK(cache.entries(q) == plain.entries(q));

@@ -26,7 +26,7 @@ public:
         far_memory(extent),
         near_memory(extent),
         far(support::fenced_executor(), policy, far_memory.tensors(), padded({extent})),
-        near(kvmeld::host_executor(1), policy, near_memory.tensors(), kvmeld::limits{extent}),
+        near(kvmeld::host_executor(1), policy, near_memory.tensors(), kvmeld::cache_options{extent}),
         seen(kvmeld::host_executor(1), policy, far_memory.tensors(), padded({extent})) {}
 
   template <class F> void both(F f) {
@@ -68,7 +68,7 @@ public:
   }
   void open(std::uint32_t q, std::uint32_t n) {
     write(q, n);
-    both([&](auto& c) { c.open(q, n, q, q); });
+    both([&](auto& c) { c.open(q, n, q, kvmeld::sequence_id{q}); });
     observe({q});
   }
   void check() {
@@ -90,7 +90,7 @@ public:
     seen.resume(q, far.save(q));
   }
   static kvmeld::track track_of(std::uint32_t layer, std::uint32_t q, std::uint32_t head) {
-    return kvmeld::make_track(extent, layer, q, head / extent.group);
+    return kvmeld::make_track(extent, layer, q, head / extent.queries_per_kv_head);
   }
 
   support::dice d;
@@ -109,7 +109,7 @@ template <class Policy> void live(char const* name, Policy const& policy, kvmeld
   support::fenced_graph step(x.far.executor()), shrink(x.far.executor());
   for (int i = 0; i < 12; ++i) {
     if (x.far.length_bound(1) + 4 > extent.capacity) {
-      for (std::uint32_t q : {0u, 1u}) x.far.report_lengths(q);  // the next compression leaves less
+      for (std::uint32_t q : {0u, 1u}) x.far.sync_lengths(q);  // the next compression leaves less
     } else {
       std::vector<std::uint32_t> const slots{0, 1}, counts{3, 2 + x.d.below(2)},
           accepted{1 + x.d.below(3), 2};
@@ -142,16 +142,16 @@ template <class Policy> void live(char const* name, Policy const& policy, kvmeld
     x.check();
     CHECK(x.far.length_bound(0) == after);
     if (known) CHECK(after == x.near.longest(0));
-    if (x.d.chance(0.3)) x.far.request_report();
-    x.far.poll_report();
+    if (x.d.chance(0.3)) x.far.request_lengths();
+    x.far.poll_lengths();
     if (i == 5) {
-      x.both([&](auto& c) { c.fork(0, 2, 9); });
+      x.both([&](auto& c) { c.fork(0, 2, 0, kvmeld::sequence_id{9}); });
       x.check();
     }
   }
-  x.far.report_lengths(0);
+  x.far.sync_lengths(0);
   CHECK(x.far.entries(0) == x.near.entries(0));
-  CHECK(x.far.findings(0) == x.near.findings(0));
+  CHECK(x.far.warnings(0) == x.near.warnings(0));
 }
 
 // The first rows of one track become shared after it was padded. The host cannot ask the layout; phases do.
@@ -166,7 +166,7 @@ struct shared_later : layout {
 
 TEST_CASE("the host knows the lengths of a device's padded tracks, whatever they hold, for every preset") {
   each_padded_policy([](char const* name, auto const& policy) {
-    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest})
+    for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest})
       live(name, policy, fallback);
   });
 }
@@ -184,10 +184,10 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   cache_test::check_text(cache_test::refusal_of([&] { x.far.freeze(0, 1); }),
                          {"freeze: frozen is 1",
                           "it must be at most 0, the committed entries of the shortest track of sequence "
-                          "slot 0 before its first empty slot",
+                          "0 before its first empty slot",
                           "before its first empty slot"});
-  x.far.request_report();
-  while (!x.far.poll_report()) continue;
+  x.far.request_lengths();
+  while (!x.far.poll_lengths()) continue;
   CHECK(x.far.length_bound(0) == 80);
   CHECK(x.far.entries(0) == x.near.entries(0));
   x.far.freeze(0, 1);
@@ -218,7 +218,7 @@ TEST_CASE("empty slots before rows that became shared stay where they are") {
   table.assign(extent.tracks(), 40);  // the others stay as they are
   table[0] = 25;
   far.compress({0}, budget::per_track(table.data()));
-  far.report_lengths(0);
+  far.sync_lengths(0);
   kvmeld::merged_cache seen{kvmeld::host_executor(1), policy, rows, padded({extent})};
   seen.resume(0, far.save(0));
   kvmeld::track const t = kvmeld::make_track(extent, 0, 0, 0);
@@ -228,7 +228,7 @@ TEST_CASE("empty slots before rows that became shared stay where they are") {
     CHECK(support::get_row(x.keys, t, s) == support::get_row(before.tensors().keys, t, s));
   }
   CHECK(held_slots(seen, t) == expected);
-  CHECK((far.findings(0) & kvmeld::finding::budget_unreached) != 0);
+  CHECK((far.warnings(0) & kvmeld::warning::budget_unreached) != 0);
   CHECK(held_slots(seen, kvmeld::make_track(extent, 1, 0, 1)).size() == 40);
 }
 

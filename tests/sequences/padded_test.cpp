@@ -47,7 +47,7 @@ template <class Policy> int live(char const* name, Policy const& policy, kvmeld:
       check();
     }
     if (step == 2) {  // a copy, and a sequence that was away, go on as the ones they came from
-      x.both([&](auto& c) { c.fork(1, 2, 5, 1); });
+      x.both([&](auto& c) { c.fork(1, 2, 1, kvmeld::sequence_id{5}); });
       x.check(2);
       check_padding(x.cache, 2, x.cache.longest(1));
       x.both([&](auto& c) {
@@ -81,11 +81,11 @@ std::vector<float> attend(Cache& cache, kvmeld::host_executor executor, std::vec
   std::vector<float> out(std::size_t{queries} * extent.query_heads() * extent.value_dim);
   std::vector<float> lse(std::size_t{queries} * extent.query_heads());
   std::vector<float> room(kvmeld::attention::split_floats(extent, parts, 1, queries));
-  kvmeld::attention::extend(
-      executor, params, {1, 0, queries},
+  kvmeld::attention::attend(
+      executor, {1, 0, queries},
       kvmeld::rows_by_token<float const>(q.data(), queries, extent.query_heads(), extent.key_dim),
       cache.ref(), kvmeld::rows_by_token(out.data(), queries, extent.query_heads(), extent.value_dim),
-      kvmeld::rows_by_head(lse.data(), queries, extent.query_heads(), 1),
+      kvmeld::rows_by_head(lse.data(), queries, extent.query_heads(), 1), params,
       {parts, {room.data(), room.size()}});
   out.insert(out.end(), lse.begin(), lse.end());
   return out;
@@ -124,7 +124,7 @@ auto uneven_pair(std::uint32_t seed) {
 TEST_CASE("padded tracks hold what unpadded ones hold, through a whole life, for every preset") {
   int ragged = 0;
   each_padded_policy([&](char const* name, auto const& policy) {
-    for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest})
+    for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest})
       ragged += live(name, policy, fallback);
   });
   CHECK(ragged > 100);
@@ -133,7 +133,7 @@ TEST_CASE("padded tracks hold what unpadded ones hold, through a whole life, for
 TEST_CASE("heads that differ by their data alone are padded to the longest") {
   auto policy = kvmeld::preset::kvmerger::paper_50();
   policy.identify.admission.theta = 0.8f;
-  for (auto fallback : {kvmeld::shortfall::report, kvmeld::shortfall::evict_lowest}) {
+  for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
     padded_pair x(kvmeld::host_executor(1), policy, extent, 3);
     x.open(0, 80);
     x.both([&](auto& c) { c.compress({0}, budget::entries(60), fallback); });
@@ -183,9 +183,8 @@ TEST_CASE("a head's first entries may all be empty but the last") {
   kvmeld::attention_params last;
   last.window = 1;
   auto const attend_to = [&](auto& c, std::vector<float>& o) {
-    kvmeld::attention::extend(c.executor(), last, {0, 0, 1},
-                              kvmeld::rows_by_token<float const>(q.data(), 1, 2, 12), c.ref(),
-                              kvmeld::rows_by_token(o.data(), 1, 2, 8));
+    kvmeld::attention::attend(c.executor(), {0, 0, 1}, kvmeld::rows_by_token<float const>(q.data(), 1, 2, 12),
+                              c.ref(), kvmeld::rows_by_token(o.data(), 1, 2, 8), {}, last);
   };
   attend_to(x.cache, out);
   attend_to(x.plain, expected);
@@ -233,7 +232,7 @@ TEST_CASE("observed entries get the scores they would get without empty slots") 
       std::vector<float> p(extent.query_heads() * extent.capacity, kvmeld::bits_float(0x7fc00000u)),
           packed = p;
       for (std::uint32_t head = 0; head < extent.query_heads(); ++head) {
-        kvmeld::track const t = kvmeld::make_track(extent, layer, 0, head / extent.group);
+        kvmeld::track const t = kvmeld::make_track(extent, layer, 0, head / extent.queries_per_kv_head);
         std::size_t n = head * extent.capacity;
         for (kvmeld::slot_t s : held_slots(x.cache, t)) {
           packed[n] = p[head * extent.capacity + s] = static_cast<float>(x.d.uniform()) * 0.06f;
@@ -252,15 +251,15 @@ TEST_CASE("observed entries get the scores they would get without empty slots") 
     CHECK(x.ragged(0));
   };
   for (auto tuning : {kvmeld::tuning::on, kvmeld::tuning::off}) {
-    same("h2o", kvmeld::preset::h2o::halves(), tuning);
+    same("h2o", kvmeld::preset::h2o::defaults(), tuning);
     same("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}), tuning);
-    same("scissorhands", kvmeld::preset::scissorhands::halves(7), tuning);
+    same("scissorhands", kvmeld::preset::scissorhands::defaults(7), tuning);
   }
 }
 
 TEST_CASE("layers of one plan each are padded to the longest layer") {
   padded_pair x(kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(3), extent, 2);
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.scope = kvmeld::plan_scope::layer;
   sizes.bias = kvmeld::bias_support::shared;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), x.cache.policy(), x.memory.tensors(), padded(sizes)};
@@ -280,10 +279,9 @@ TEST_CASE("tokens behind which a track was padded anew are not forgotten by trun
   check_padding(x.cache, 0, 43);
   CHECK(x.plain.compressed_at(0) == 60);
   CHECK(x.cache.compressed_at(0) == 63);
-  cache_test::check_text(
-      cache_test::refusal_of([&] { x.cache.truncate(0, 62); }),
-      {"truncate: tokens is 62",
-       "it must be 63 to 63, the tokens of sequence slot 0 that are seen but not compressed"});
+  cache_test::check_text(cache_test::refusal_of([&] { x.cache.truncate(0, 62); }),
+                         {"truncate: tokens is 62",
+                          "it must be 63 to 63, the tokens of sequence 0 that are seen but not compressed"});
   x.feed(0, 2, 2);
   x.cache.truncate(0, 64);
   check_padding(x.cache, 0, 44);

@@ -34,7 +34,7 @@ struct pool {
     auto const most = tensor::pages(extent);
     return kvmeld::dense_places(kvmeld::table_rows(keys.table.data(), most), page, extent);
   }
-  kvmeld::page_notes<> notes() { return {places(), degree.data(), position.data()}; }
+  kvmeld::page_metadata<> notes() { return {places(), degree.data(), position.data()}; }
   std::int32_t& number(std::uint32_t sequence, std::uint32_t i) {
     return keys.table[sequence * tensor::pages(extent) + i];
   }
@@ -62,7 +62,7 @@ struct pool {
 };
 
 template <class Executor, class Policy> auto cache_over(pool& p, Policy const& policy, bool pads) {
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.padded = pads;
   return kvmeld::merged_cache{Executor(1), policy, p.tensors(), sizes};
 }
@@ -85,7 +85,7 @@ template <class Policy> void there_and_back(char const* name, Policy const& poli
   support::dice d(17);
   auto cache = cache_over<kvmeld::host_executor>(here, policy, pads);
   for (std::uint32_t q : {0u, 2u}) live(cache, d, q);
-  cache.write_pages({2, 0}, here.notes());
+  cache.export_page_metadata({2, 0}, here.notes());
 
   // Every element of the pages in use says what the ledger says, and of no other page anything.
   std::vector<char> mine(here.degree.size(), 0);
@@ -107,7 +107,7 @@ template <class Policy> void there_and_back(char const* name, Policy const& poli
   for (std::uint32_t i = 0; i * page < n; ++i) there.receive(there.number(1, i), here, here.number(2, i));
   auto other = cache_over<kvmeld::host_executor>(there, policy, pads);
   auto saved = cache_over<kvmeld::host_executor>(there, policy, pads);
-  other.adopt(1, n, cache.tokens(2), there.notes(), 5);
+  other.adopt(1, n, cache.tokens(2), there.notes(), kvmeld::sequence_id{5});
   saved.resume(1, cache.save(2));
   support::for_tracks(extent, 1, [&](kvmeld::track t) {
     auto const x = other.ref();
@@ -147,7 +147,7 @@ TEST_CASE("a beginning of merged pages is shared by sequences that adopt it") {
   support::dice d(2);
   auto cache = cache_over<kvmeld::host_executor>(p, kvmeld::preset::keepkv::for_budget(), false);
   live(cache, d, 0);
-  cache.write_pages({0}, p.notes());
+  cache.export_page_metadata({0}, p.notes());
   for (std::uint32_t i = 0; i < 2; ++i) {  // its first two pages are in use by both
     p.number(1, i) = p.number(0, i);
     p.keys.shared[static_cast<std::size_t>(p.number(0, i))] = 1;
@@ -183,9 +183,9 @@ TEST_CASE("heads with pages of their own leave pages alone that they do not have
   std::vector<std::int32_t> const first{0, 0, 0, 2, 6}, pages{4, 1, 0, 2, 3, 5};
   std::vector<float> degree(6 * 8, -1.0f);
   std::vector<kvmeld::position_t> position(6 * 8, -1);
-  kvmeld::page_notes<> const notes{
+  kvmeld::page_metadata<> const notes{
       {kvmeld::table_csr(first.data(), pages.data(), 2), 8, 8, 0, 0}, degree.data(), position.data()};
-  cache.write_pages({1}, notes);
+  cache.export_page_metadata({1}, notes);
   for (std::uint32_t head : {0u, 1u}) {
     std::uint32_t const length = head == 0 ? 11 : 27, begin = head == 0 ? 0 : 2, count = head == 0 ? 2 : 4;
     for (kvmeld::slot_t x = 0; x < count * 8; ++x) {
@@ -201,7 +201,7 @@ TEST_CASE("heads with pages of their own leave pages alone that they do not have
   std::vector<std::int32_t> const dense{0, 0, 0, 0, 0, 0, 0, 0, 4, 1, -9, -9, 0, 2, 3, 5};
   std::vector<float> again(6 * 8, -1.0f);
   kvmeld::page_table<std::int32_t> rows{dense.data(), 8, 0, 4};
-  cache.write_pages({1}, kvmeld::page_notes<>{{rows, 8, 8, 0, 0}, again.data(), position.data()});
+  cache.export_page_metadata({1}, kvmeld::page_metadata<>{{rows, 8, 8, 0, 0}, again.data(), position.data()});
   CHECK(again == degree);
 }
 
@@ -242,15 +242,15 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     support::dice d(8), e(8);
     auto const policy = kvmeld::preset::streaming_llm::with_sinks(3);
     auto near = cache_over<kvmeld::host_executor>(near_pool, policy, pads);
-    kvmeld::limits sizes{extent};
+    kvmeld::cache_options sizes{extent};
     sizes.padded = pads;
     kvmeld::merged_cache far{support::fenced_executor(), policy, far_pool.tensors(), sizes};
     live(near, d, 0);
     far.resume(0, near.save(0));
     far_pool.keys.memory = near_pool.keys.memory;
-    near.write_pages({0}, near_pool.notes());
+    near.export_page_metadata({0}, near_pool.notes());
     support::fenced_graph graph(far.executor());
-    CHECK(graph.record(far.executor(), [&] { far.write_pages({0}, far_pool.notes()); }) == "");
+    CHECK(graph.record(far.executor(), [&] { far.export_page_metadata({0}, far_pool.notes()); }) == "");
     CHECK(far_pool.degree == near_pool.degree);
     CHECK(far_pool.position == near_pool.position);
     for (std::uint32_t i = 0; i < tensor::pages(extent); ++i)
@@ -265,9 +265,9 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     far.append({1}, {2});
     CHECK(far.length_bound(1) == n + 2);
     far.commit({1}, {2});
-    far.report_lengths(1);
+    far.sync_lengths(1);
     kvmeld::any_cache any(support::twin_of(near));  // behind one interface
-    any.write_pages({1}, near_pool.notes());
+    any.export_page_metadata({1}, near_pool.notes());
     any.adopt(2, n, 80, near_pool.notes());
     CHECK(any.tokens(2) == 80);
     CHECK(far.entries(1) == near.entries(1) + 2 * extent.layers * extent.kv_heads);
@@ -280,8 +280,9 @@ namespace {
 template <class Cache> void begins_with_degrees(Cache& cache) {
   std::vector<float> const degree{3, 1, 2, /**/ 1, 5, 1, /**/ 4, 4, 0, /**/ 2, 2, 2};
   std::vector<kvmeld::position_t> const position{2, 3, 5, /**/ 0, 5, 6, /**/ 3, 7, 9, /**/ 1, 3, 5};
-  cache.adopt(1, 3, 8, kvmeld::entry_notes{degree.data(), position.data(), {6, 3}}, 4);
-  cache.report_lengths(1);
+  cache.adopt(1, 3, 8, kvmeld::entry_metadata{degree.data(), position.data(), {6, 3}},
+              kvmeld::sequence_id{4});
+  cache.sync_lengths(1);
   CHECK(cache.tokens(1) == 8);
   CHECK(cache.compressed_at(1) == 8);
   for (std::uint32_t layer : {0u, 1u}) {
@@ -330,17 +331,17 @@ TEST_CASE(
   // One row for all tracks, on any cache and where the host cannot look.
   kvmeld::any_cache any(support::make_cache(any_memory, pairs));
   begins_with_degrees(any);
-  kvmeld::merged_cache far{support::fenced_executor(), pairs, far_memory.tensors(), kvmeld::limits{s}};
+  kvmeld::merged_cache far{support::fenced_executor(), pairs, far_memory.tensors(), kvmeld::cache_options{s}};
   begins_with_degrees(far);
   std::vector<float> const degree{2, 7};
   std::vector<kvmeld::position_t> const position{4, 9};
-  kvmeld::entry_notes const common{degree.data(), position.data()};
+  kvmeld::entry_metadata const common{degree.data(), position.data()};
   any.adopt(0, 2, 20, common);
   support::for_tracks(s, 0, [&](kvmeld::track t) {
     CHECK(any.ledger().degree[any.ledger().at(t, 1)] == 7.0f);
     CHECK(any.ledger().position[any.ledger().at(t, 1)] == 9);
   });
-  kvmeld::entry_notes none = common;
+  kvmeld::entry_metadata none = common;
   none.degree = nullptr;
   CHECK_THROWS_WITH(any.adopt(1, 2, 20, none),
                     "adopt: degree is null; it must be an array, one number per entry");
@@ -355,25 +356,25 @@ TEST_CASE("what cannot be noted or adopted") {
     cache_test::check_text(cache_test::refusal_of(call), parts);
     CHECK(support::ledger_bytes(cache) == ledger);
   };
-  kvmeld::page_notes<> const good = p.notes();
-  refuses([&] { cache.write_pages({0}, good); }, {"write_pages: sequence slot is 0"});
-  refuses([&] { cache.adopt(3, 1, 1, good); }, {"adopt: sequence slot is 3", "it must be 0 to 2"});
+  kvmeld::page_metadata<> const good = p.notes();
+  refuses([&] { cache.export_page_metadata({0}, good); }, {"export_page_metadata: sequence is 0"});
+  refuses([&] { cache.adopt(3, 1, 1, good); }, {"adopt: sequence is 3", "it must be 0 to 2"});
   refuses([&] { cache.adopt(0, 93, 100, good); },
-          {"adopt: slots is 93", "it must be at most 92, the capacity"});
+          {"adopt: entries is 93", "it must be at most 92, the capacity"});
   refuses([&] { cache.adopt(0, 30, 29, good); },
           {"adopt: tokens is 29", "it must be at least 30, the entries that the notes may hold"});
   open(cache, d, 0, 30);
-  refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence slot is 0"});
+  refuses([&] { cache.adopt(0, 30, 30, good); }, {"adopt: sequence is 0"});
   cache.append({0}, {2});
-  refuses([&] { cache.write_pages({0}, good); },
-          {"write_pages: number of pending entries of sequence slot 0 is 2"});
+  refuses([&] { cache.export_page_metadata({0}, good); },
+          {"export_page_metadata: number of pending entries of sequence 0 is 2"});
   cache.commit({0}, {2});
-  kvmeld::page_notes<> bad = good;
+  kvmeld::page_metadata<> bad = good;
   bad.position = nullptr;
-  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: notes.position is null"});
+  refuses([&] { cache.export_page_metadata({0}, bad); }, {"export_page_metadata: notes.position is null"});
   bad = good;
   bad.places.page_size = 0;
-  refuses([&] { cache.write_pages({0}, bad); }, {"write_pages: page_size is 0"});
+  refuses([&] { cache.export_page_metadata({0}, bad); }, {"export_page_metadata: page_size is 0"});
   bad = good;
   bad.places.table.entries = nullptr;
   refuses([&] { cache.adopt(1, 2, 2, bad); }, {"adopt: page table is null"});
@@ -381,7 +382,8 @@ TEST_CASE("what cannot be noted or adopted") {
   auto sharing = cache_for(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0));
   refuses([&] { sharing.adopt(0, 2, 2, good); },
           {"adopt: policy is one that shares entries", "save and resume"});
-  refuses([&] { sharing.write_pages({0}, good); }, {"write_pages: policy is one that shares entries"});
+  refuses([&] { sharing.export_page_metadata({0}, good); },
+          {"export_page_metadata: policy is one that shares entries"});
   std::vector<float> out(p.degree.size());
   auto const bias = [&](std::uint32_t sequence, std::uint32_t slots, float* to) {
     kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {sequence}, {slots},
@@ -397,6 +399,22 @@ TEST_CASE("what cannot be noted or adopted") {
   cache.adopt(1, 8, 20, good);
   CHECK(cache.length(1, 1, 0) == 4);
   CHECK(cache.length(0, 1, 0) == 0);
+}
+
+TEST_CASE("a sequence that ends before its notes do leaves its neighbours alone") {
+  kvmeld::shape const s{1, 2, 1, 1, 2, 1, 8};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1));
+  cache.open(1, 8);
+  std::vector<float> const degree{2, 1, 1, 1, 1, 0, 0};
+  std::vector<kvmeld::position_t> const position{1, 2, 3, 4, 5, 6, 7};
+  cache.adopt(0, 7, 8, kvmeld::entry_metadata{degree.data(), position.data(), {}});
+  CHECK(cache.length(0, 0, 0) == 5);
+  auto const x = cache.ref();
+  for (kvmeld::slot_t i = 0; i < 8; ++i) {
+    CHECK(x.degree(x.where(0, 1, 0), i) == 1.0f);
+    CHECK(cache.ledger().degree[i] == (i < 5 ? degree[i] : 0.0f));
+  }
 }
 
 }  // namespace pages_cases

@@ -44,7 +44,7 @@ TEST_CASE("random lives: StreamingLLM") {
   lives(shadow::streaming, kvmeld::preset::streaming_llm::with_sinks(support::shadowed_sinks), 100000);
 }
 
-TEST_CASE("random lives: H2O") { lives(shadow::h2o, kvmeld::preset::h2o::halves(), 100000); }
+TEST_CASE("random lives: H2O") { lives(shadow::h2o, kvmeld::preset::h2o::defaults(), 100000); }
 
 TEST_CASE("random lives: Chelsea") {
   auto policy = kvmeld::preset::chelsea::with_schedule(

@@ -48,14 +48,14 @@ public:
         kvmeld::query_batch const batch{layer, slots, rows};
         c.observe_rows(
             batch, kvmeld::rows_by_head<float const>(probabilities_.data(), 2, extent.query_heads(), tokens));
-        kvmeld::attention::extend(
-            c.executor(), {}, batch,
+        kvmeld::attention::attend(
+            c.executor(), batch,
             kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),
             c.ref(),
             kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(), extent.value_dim));
         if constexpr (!std::decay_t<decltype(c)>::shares) {
-          kvmeld::attention::extend_and_observe(
-              c, kvmeld::attention_params{}, batch,
+          kvmeld::attention::attend_and_observe(
+              c, batch,
               kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),
               kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(),
                                     extent.value_dim),
@@ -160,7 +160,7 @@ TEST_CASE("replayed calls leave the same bits, with lists of any length, growing
   });
   live(kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2),
                                               kvmeld::quantity::entries(4)),
-       support::long_life(1000), kvmeld::shortfall::report);
+       support::long_life(1000), kvmeld::shortfall::keep);
 }
 
 TEST_CASE("a replay that is not what was recorded is refused") {
@@ -169,7 +169,8 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   for (std::uint32_t q : {0u, 1u, 2u}) memory.fill_sequence(d, q, 0, 60, support::texture::walk);
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.3, 0.1, 2, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
-  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::limits{extent}};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(),
+                           kvmeld::cache_options{extent}};
   for (std::uint32_t q : {0u, 1u, 2u}) far.open(q, 60);
   auto& e = far.executor();
   support::fenced_graph graph(e);
@@ -229,11 +230,11 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   not_recorded("open", [&] { far.open(2, 60); });
   not_recorded("fork", [&] { far.fork(0, 2); });
   not_recorded("shift", [&] { far.shift(0, 1); });
-  not_recorded("adopt", [&] { far.adopt(2, 1, 1, kvmeld::page_notes<>{}); });
+  not_recorded("adopt", [&] { far.adopt(2, 1, 1, kvmeld::page_metadata<>{}); });
   not_recorded("plan", [&] { far.plan({0}, budget::entries(50)); });
   not_recorded("apply", [&] { far.apply(); });
-  not_recorded("report_lengths", [&] { far.report_lengths(0); });
-  not_recorded("request_report", [&] { far.request_report(); });
+  not_recorded("sync_lengths", [&] { far.sync_lengths(0); });
+  not_recorded("request_lengths", [&] { far.request_lengths(); });
   not_recorded("save", [&] { far.save(0); });
   not_recorded("save", [&] { far.saved_bytes(0); });
   not_recorded("resume", [&] { far.resume(2, {bytes.data(), bytes.size()}); });

@@ -112,9 +112,9 @@ TEST_CASE("resume refuses by name") {
   using kvmeld::saved::header;
   world w;
   auto const& b = w.bytes;
-  refused(w.cache, w.memory, [&](auto& c) { c.resume(2, b); }, {"resume", "sequence slot is 2", "0 to 1"});
+  refused(w.cache, w.memory, [&](auto& c) { c.resume(2, b); }, {"resume", "sequence is 2", "0 to 1"});
   refused(w.cache, w.memory, [&](auto& c) { c.resume(0, b); },
-          {"resume", "resume: sequence slot is 0", "it must be closed (call close first)", "close"});
+          {"resume", "resume: sequence is 0", "it must be closed (call close first)", "close"});
   w.refuses({},
             {"resume", "resume: number of bytes is 0", "it must be at least 32, the head of a saved ledger"});
   w.refuses(with(b, 0, 'K'), {"resume", "resume: beginning of the bytes is something else",
@@ -146,7 +146,7 @@ TEST_CASE("resume refuses by name") {
 
 TEST_CASE("resume refuses another cache's ledger") {
   world w;
-  auto const elsewhere = [&](kvmeld::shape const& s, auto const& policy, kvmeld::limits sizes,
+  auto const elsewhere = [&](kvmeld::shape const& s, auto const& policy, kvmeld::cache_options sizes,
                              std::initializer_list<char const*> parts) {
     support::engine_memory<float> memory(s);
     auto cache = support::make_cache(memory, policy, sizes);
@@ -160,26 +160,26 @@ TEST_CASE("resume refuses another cache's ledger") {
   shaped({2, 2, 1, 1, 4, 4, 16},
          {"resume: shape.layers of the saved ledger is 1", "it must be 2, as in this cache"});
   shaped({1, 2, 2, 1, 4, 4, 16}, {"resume: shape.kv_heads of the saved ledger is 1", "2"});
-  shaped({1, 2, 1, 3, 4, 4, 16}, {"resume: shape.group of the saved ledger is 1", "3"});
+  shaped({1, 2, 1, 3, 4, 4, 16}, {"resume: shape.queries_per_kv_head of the saved ledger is 1", "3"});
   shaped({1, 2, 1, 1, 5, 4, 16}, {"resume: shape.key_dim of the saved ledger is 4", "5"});
   shaped({1, 2, 1, 1, 4, 6, 16}, {"resume: shape.value_dim of the saved ledger is 4", "6"});
   shaped({1, 2, 1, 1, 4, 4, 5}, {"resume: number of entries of a track of the saved ledger is 6",
                                  "it must be at most 5, the capacity of this cache"});
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.first_layer = 3;
-  elsewhere(extent, policy, sizes, {"resume: limits.first_layer of the saved ledger is 0", "3"});
+  elsewhere(extent, policy, sizes, {"resume: options.first_layer of the saved ledger is 0", "3"});
   sizes = {};
   sizes.first_kv_head = 4;
-  elsewhere(extent, policy, sizes, {"resume: limits.first_kv_head of the saved ledger is 0", "4"});
+  elsewhere(extent, policy, sizes, {"resume: options.first_kv_head of the saved ledger is 0", "4"});
   elsewhere(extent, policy, support::with_plan(4), {"resume: digest of the arrays of the saved ledger is "});
   elsewhere(extent, kvmeld::preset::streaming_llm::with_sinks(1), {},
             {"resume: number of score channels of the saved ledger is 2", "0"});
-  elsewhere(extent, kvmeld::preset::h2o::halves(), {},
+  elsewhere(extent, kvmeld::preset::h2o::defaults(), {},
             {"resume: number of score channels of the saved ledger is 2", "1"});
   // The same channels in another policy.
   kvmeld::policy const mixed{policy.score, policy.select, kvmeld::identify::none{}, kvmeld::merge::drop{}};
   elsewhere(extent, mixed, {},
-            {"resume: policy of the saved ledger is \"local x top x zero_class x drop\"",
+            {"resume: policy of the saved ledger is \"local x top x evict_rest x drop\"",
              "local x top x none x drop"});
 }
 
@@ -253,10 +253,9 @@ TEST_CASE("save refuses") {
     refused(w.cache, w.memory, call, parts);
   };
   refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 300", "saved_bytes"});
-  refuses([](auto& c) { c.save(1); },
-          {"save", "save: sequence slot is 1", "it must be open (call open first)"});
-  refuses([](auto& c) { c.saved_bytes(2); }, {"save", "sequence slot is 2", "0 to 1"});
-  refuses([&](auto& c) { c.save(2, out); }, {"save", "sequence slot is 2", "0 to 1"});
+  refuses([](auto& c) { c.save(1); }, {"save", "save: sequence is 1", "it must be open (call open first)"});
+  refuses([](auto& c) { c.saved_bytes(2); }, {"save", "sequence is 2", "0 to 1"});
+  refuses([&](auto& c) { c.save(2, out); }, {"save", "sequence is 2", "0 to 1"});
 }
 
 TEST_CASE("the checksum is CRC-32") {

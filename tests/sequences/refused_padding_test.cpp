@@ -17,7 +17,7 @@ namespace {
 
 constexpr kvmeld::shape extent{1, 2, 2, 1, 12, 8, 96};
 
-template <class Policy> std::string construction(Policy const& policy, kvmeld::limits sizes) {
+template <class Policy> std::string construction(Policy const& policy, kvmeld::cache_options sizes) {
   support::engine_memory<float> memory(extent);
   return refusal_of([&] { cache_for(memory, policy, sizes); });
 }
@@ -33,13 +33,13 @@ template <class Cache> void make_uneven(Cache& cache) {
 
 TEST_CASE("which caches cannot be padded") {
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
-  kvmeld::limits sizes = padded(support::with_plan());
-  check_text(construction(policy, sizes), {"merged_cache: limits: padded is true",
-                                           "it must be false with limits.whole_plan, whose plans may be "
+  kvmeld::cache_options sizes = padded(support::with_plan());
+  check_text(construction(policy, sizes), {"merged_cache: options: padded is true",
+                                           "it must be false with options.whole_plan, whose plans may be "
                                            "edited to lengths that the host does not know"});
   sizes = padded();
   check_text(construction(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes),
-             {"merged_cache: limits: padded is true", "shares entries",
+             {"merged_cache: options: padded is true", "shares entries",
               "it must be false, because the policy shares entries and no bias per slot can express members "
               "(or use preset::ems::collapsed)"});
   CHECK(construction(kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes) ==
@@ -49,12 +49,13 @@ TEST_CASE("which caches cannot be padded") {
     sizes.bias = bias;
     sizes.scope = kvmeld::plan_scope::head;
     sizes.ignore_degree = true;
-    check_text(construction(policy, sizes),
-               {"merged_cache: limits: padded is true",
-                "it must be false, because empty slots are masked by a bias (or set limits.bias to per_head, "
-                "or to shared with limits.scope layer or group)",
-                "it must be false, because empty slots are masked by a bias (or set limits.bias to per_head, "
-                "or to shared with limits.scope layer or group)"});
+    check_text(
+        construction(policy, sizes),
+        {"merged_cache: options: padded is true",
+         "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
+         "or to shared with options.scope layer or group)",
+         "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
+         "or to shared with options.scope layer or group)"});
     sizes.scope = kvmeld::plan_scope::layer;
     CHECK((construction(policy, sizes) == "") == (bias == kvmeld::bias_support::shared));
   }
@@ -62,7 +63,7 @@ TEST_CASE("which caches cannot be padded") {
 
 TEST_CASE("calls that would reach across empty slots are refused") {
   support::engine_memory<float> memory(extent);
-  auto cache = cache_for(memory, kvmeld::preset::h2o::halves(), padded());
+  auto cache = cache_for(memory, kvmeld::preset::h2o::defaults(), padded());
   cache.open(0, 60);
   support::dice d(1);
   score(cache, d, 0);
@@ -77,19 +78,19 @@ TEST_CASE("calls that would reach across empty slots are refused") {
                         c.observe_rows({0, 0, 4}, rows);
                       },
                       {"observe: queries[0] is 4", "got 3 tokens",
-                       "it must be at most 3, because sequence slot 0 got 3 tokens since it was last "
-                       "compressed (limits.padded: older tokens lie before empty slots)"});
+                       "it must be at most 3, because sequence 0 got 3 tokens since it was last "
+                       "compressed (options.padded: older tokens lie before empty slots)"});
   cache.observe_rows({0, 0, 3}, rows);
   for (std::uint32_t frozen : {20u, 21u}) {
     auto const freeze = [&](auto& c) { c.freeze(0, frozen); };
-    auto const fork = [&](auto& c) { c.fork(0, 1, 0, frozen); };
+    auto const fork = [&](auto& c) { c.fork(0, 1, frozen); };
     if (frozen == 20) {
       auto copy = support::twin_of(cache);
       freeze(copy);
       fork(copy);
     } else {
       char const* const allowed = "it must be at most 20, the committed entries of the shortest track of "
-                                  "sequence slot 0 before its first empty slot";
+                                  "sequence 0 before its first empty slot";
       cache_test::refused(cache, memory, freeze,
                           {"freeze: frozen is 21", allowed, "before its first empty slot"});
       cache_test::refused(cache, memory, fork,
@@ -112,7 +113,7 @@ TEST_CASE("empty slots in pages that became shared") {
   check_text(refusal_of([&] { cache.compress({0}, budget::entries(25)); }),
              {"compress: slot 23 of track (layer 0, sequence 0, head 0) is not writable",
               "lies behind the empty slot 20",
-              "it must be writable, because it lies behind the empty slot 20 (limits.padded)"});
+              "it must be writable, because it lies behind the empty slot 20 (options.padded)"});
   keys.shared[static_cast<std::size_t>(keys.table[2])] = 0;
   keys.shared[static_cast<std::size_t>(keys.table[1])] = 1;  // slots 8 to 15
   cache.compress({0}, budget::entries(25));
@@ -128,7 +129,7 @@ TEST_CASE("saved ledgers go back to caches that are padded as theirs was") {
   make_uneven(plain);
   check_text(refusal_of([&] { plain.resume(1, cache.save(0)); }), {"it must be 0, as in this cache"});
   check_text(refusal_of([&] { cache.resume(1, plain.save(0)); }),
-             {"resume: limits.padded of the saved ledger is 0"});
+             {"resume: options.padded of the saved ledger is 0"});
   // What contradicts itself.
   auto const broken = [&](auto change, char const* text) {
     auto copy = support::twin_of(cache);

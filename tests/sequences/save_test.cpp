@@ -1,6 +1,8 @@
 // A saved sequence goes on as if nothing had happened, in another slot of another cache.
 #include "life.hpp"
 
+#include <cstring>
+
 namespace save_cases {
 
 using namespace sequences_test;
@@ -19,7 +21,7 @@ template <class Cache> support::byte_list attend(Cache& cache, support::dice& d,
     for (float& x : q) x = static_cast<float>(d.normal());
     kvmeld::query_batch const batch{layer, slot, 1};
     auto const queries = kvmeld::rows_by_token<float const>(q.data(), 1, heads, s.key_dim);
-    kvmeld::attention::extend(cache.executor(), {}, batch, queries, cache.ref(),
+    kvmeld::attention::attend(cache.executor(), batch, queries, cache.ref(),
                               kvmeld::rows_by_token(out.data(), 1, heads, s.value_dim),
                               kvmeld::rows_by_head(lse.data(), 1, heads, 1));
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 1, heads, 1));
@@ -49,7 +51,7 @@ template <class Policy> void goes_on(char const* name, Policy const& policy) {
   support::dice d(6);
   auto cache = cache_for(memory, policy);
   write_rows(cache, d, 1, 50);
-  cache.open(1, 50, 3, 77);
+  cache.open(1, 50, 3, kvmeld::sequence_id{77});
   attend(cache, d, 1);
   cache.compress({1}, budget::entries(30));
   generate(cache, d, 1, 15);
@@ -99,7 +101,7 @@ TEST_CASE("members are saved with their owners") {
   for (std::uint32_t item = 0; item < 4; ++item) {
     auto const& plan = cache.current_plan();
     for (std::uint32_t s : {4u, 7u}) {
-      plan.what[plan.at(item, s)] = kvmeld::fate::share;
+      plan.fates[plan.at(item, s)] = kvmeld::fate::share;
       plan.target[plan.at(item, s)] = 9;
     }
   }
@@ -126,12 +128,12 @@ TEST_CASE("members are saved with their owners") {
   auto small = support::make_cache(memory, policy, support::with_plan(1));
   cache_test::check_text(cache_test::refusal_of([&] { small.resume(1, cache.save(0)); }),
                          {"resume", "resume: number of members of a track of the saved ledger is 2",
-                          "it must be at most 1, the limits.members of this cache"});
+                          "it must be at most 1, the options.members of this cache"});
 }
 
 TEST_CASE("a span is filled, not a byte beyond") {
   support::engine_memory<float> memory(extent);
-  auto cache = support::make_cache(memory, kvmeld::preset::h2o::halves());
+  auto cache = support::make_cache(memory, kvmeld::preset::h2o::defaults());
   cache.open(0, 7);
   std::size_t const n = cache.saved_bytes(0);
   support::byte_list out(n + 8, std::byte{0x55});
@@ -142,6 +144,21 @@ TEST_CASE("a span is filled, not a byte beyond") {
   cache.close(0);
   cache.open(0, 0);
   CHECK(n - cache.saved_bytes(0) == std::size_t{4} * 7 * 13);
+}
+
+TEST_CASE("the format is what it was: ledgers saved by an earlier build can be read") {
+  support::engine_memory<float> memory({1, 1, 2, 1, 4, 4, 32});
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(3));
+  cache.open(0, 20, 2, kvmeld::sequence_id{7});
+  cache.compress({0}, budget::entries(10));
+  cache.append({0}, {1});
+  auto const bytes = cache.save(0);
+  kvmeld::saved::header head;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  // Whoever changes the bytes on purpose changes these numbers and the version.
+  CHECK(head.version == 1);
+  CHECK(bytes.size() == 430);
+  CHECK(head.checksum == 3129049729u);
 }
 
 }  // namespace save_cases

@@ -12,8 +12,8 @@ namespace {
 
 constexpr kvmeld::shape extent{2, 3, 4, 1, 12, 8, 80};
 
-kvmeld::limits scoped(plan_scope scope, std::uint32_t wave = 0) {
-  kvmeld::limits sizes = support::with_plan();
+kvmeld::cache_options scoped(plan_scope scope, std::uint32_t wave = 0) {
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.scope = scope;
   sizes.wave_tracks = wave;
   return sizes;
@@ -37,7 +37,7 @@ template <class Cache> std::vector<float> planned(Cache const& cache, kvmeld::tr
 
 template <class Cache> void check_alike(Cache const& cache, std::uint32_t slot, plan_scope scope) {
   support::for_tracks(extent, slot, [&](kvmeld::track t) {
-    std::uint32_t const layer = scope == plan_scope::group ? 0 : t.layer;
+    std::uint32_t const layer = scope == plan_scope::all_layers ? 0 : t.layer;
     CHECK(planned(cache, t) == planned(cache, kvmeld::make_track(extent, layer, slot, 0)));
     // One length, and no slot of it empty: what such engines have one block table and no mask for.
     CHECK(cache.ref().length(t) == cache.length(layer, slot, 0));
@@ -73,7 +73,7 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
   // Evictions do not look at rows.
   using identify_type = typename Policy::identify_type;
   constexpr bool looks = identify_type::makes_sets || kvmeld::makes_spans<identify_type>::value;
-  CHECK(((cache.findings(2) & kvmeld::finding::nonfinite_rows) != 0) == looks);
+  CHECK(((cache.warnings(2) & kvmeld::warning::nonfinite_rows) != 0) == looks);
   // plan + apply for two sequences, whatever order the plan has them in.
   cache.plan({2, 0}, budget::entries(26));
   CHECK(cache.planned_work().tracks(extent) == 16);
@@ -106,8 +106,8 @@ template <class Policy> void same_as_joined(char const* name, Policy const& poli
   };
   write_rows(cache, d, 1, 60);
   join(0, 60);
-  cache.open(1, 60, 2, 5);
-  expected.open(1, 60, 2, 5);
+  cache.open(1, 60, 2, kvmeld::sequence_id{5});
+  expected.open(1, 60, 2, kvmeld::sequence_id{5});
   auto const scores = support::random_scores(d, 60);
   for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
     for (std::uint32_t head : {0u, 1u})
@@ -120,7 +120,7 @@ template <class Policy> void same_as_joined(char const* name, Policy const& poli
     auto const& a = cache.current_plan();
     auto const& b = expected.current_plan();
     for (kvmeld::slot_t s = 0; s < 60; ++s) {
-      CHECK(a.what[a.at(item, s)] == b.what[s]);
+      CHECK(a.fates[a.at(item, s)] == b.fates[s]);
       CHECK(a.target[a.at(item, s)] == b.target[s]);
       CHECK(a.span[a.at(item, s)] == b.span[s]);
       CHECK(a.degree_weight[a.at(item, s)] == b.degree_weight[s]);
@@ -139,7 +139,7 @@ template <class Policy> void one_track_is_its_own_scope(char const* name, Policy
   CAPTURE(std::string(name));
   constexpr kvmeld::shape s{1, 2, 1, 1, 12, 8, 80};
   std::vector<support::byte_list> all;
-  for (auto scope : {plan_scope::head, plan_scope::layer, plan_scope::group}) {
+  for (auto scope : {plan_scope::head, plan_scope::layer, plan_scope::all_layers}) {
     support::engine_memory<float> memory(s);
     support::dice d(2);
     auto cache = cache_for(memory, policy, scoped(scope));
@@ -160,7 +160,7 @@ template <class Policy> void one_track_is_its_own_scope(char const* name, Policy
 
 TEST_CASE("tracks of a scope keep equal lengths, positions and degrees, for every preset") {
   each_policy([](char const* name, auto const& policy) {
-    for (auto scope : {plan_scope::layer, plan_scope::group}) shares_plans(name, policy, scope);
+    for (auto scope : {plan_scope::layer, plan_scope::all_layers}) shares_plans(name, policy, scope);
   });
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("scopes refuse tracks that are not alike") {
     cache_test::refused(
         cache, memory, [&](auto& c) { c.compress({0}, b); }, parts);
   };
-  for (auto scope : {plan_scope::layer, plan_scope::group}) {
+  for (auto scope : {plan_scope::layer, plan_scope::all_layers}) {
     auto cache = support::make_cache(memory, policy, scoped(scope));
     char const* const leader =
         scope == plan_scope::layer ? "layer 1, sequence 0, head 0" : "layer 0, sequence 0, head 0";
@@ -193,13 +193,13 @@ TEST_CASE("scopes refuse tracks that are not alike") {
     refuses(cache, budget::per_track(table.data()),
             {"compress", "layer 1, sequence 0, head 2",
              "compress: budget of track (layer 1, sequence 0, head 2) is 29", leader,
-             ", sequence 0, head 0), whose plan it shares (limits.scope)", "limits.scope"});
+             ", sequence 0, head 0), whose plan it shares (options.scope)", "options.scope"});
     cache.close(0);
     cache.resume(0, ragged.save(0));
     refuses(cache, budget::entries(20),
             {"compress", "layer 1, sequence 0, head 2",
              ": length of track (layer 1, sequence 0, head 2) is 29", leader,
-             ", sequence 0, head 0), whose plan it shares (limits.scope)"});
+             ", sequence 0, head 0), whose plan it shares (options.scope)"});
     cache_test::refused(cache, memory, [&](auto& c) { c.plan({0}, budget::entries(20)); },
                         {"plan: ", ": length of track (layer 1, sequence 0, head 2) is 29"});
   }
@@ -214,7 +214,7 @@ TEST_CASE("scopes refuse tracks that are not alike") {
   refuses(
       sharing, budget::entries(20),
       {"head 3", "compress: number of members of track (layer 0, sequence 0, head 3) is 1",
-       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (limits.scope)"});
+       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (options.scope)"});
 }
 
 TEST_CASE("scopes refuse tracks with other shared pages") {
@@ -224,7 +224,7 @@ TEST_CASE("scopes refuse tracks with other shared pages") {
     explicit uneven(support::paged<float> const& p) : support::paged<float>(p) {}
     bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.kv_head != 1 || s >= 6; }
   };
-  kvmeld::limits sizes = scoped(plan_scope::layer);
+  kvmeld::cache_options sizes = scoped(plan_scope::layer);
   sizes.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
                              kvmeld::kv{uneven(keys.view()), uneven(values.view())}, sizes};
@@ -234,7 +234,7 @@ TEST_CASE("scopes refuse tracks with other shared pages") {
       {"compress", "head 1",
        "compress: length of the beginning that may not be written of track (layer 0, sequence 0, head 1) is "
        "6",
-       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (limits.scope)"});
+       "it must be 0, as that of track (layer 0, sequence 0, head 0), whose plan it shares (options.scope)"});
 }
 
 }  // namespace scope_cases

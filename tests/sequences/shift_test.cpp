@@ -60,7 +60,7 @@ template <class Policy> void merge_then_shift(char const* name, Policy const& po
   open(cache, d, 1, 60);
   auto const x = cache.ref();
   // The first tokens go, so that there is room to shift to.
-  cache.plan({1}, budget::entries(36), kvmeld::shortfall::report);
+  cache.plan({1}, budget::entries(36), kvmeld::shortfall::keep);
   kvmeld::plan_ref const& plan = cache.current_plan();
   kvmeld::rope_params const rope = rope_of(pairing);
   position_t const by = 41;
@@ -70,17 +70,17 @@ template <class Policy> void merge_then_shift(char const* name, Policy const& po
     kvmeld::track const t = cache.planned_work().at(extent, item);
     std::vector<std::vector<double>> keys;
     for (kvmeld::slot_t p = 0; p < 60; ++p) {
-      if (plan.what[plan.at(item, p)] != kvmeld::fate::keep) continue;
+      if (plan.fates[plan.at(item, p)] != kvmeld::fate::keep) continue;
       std::vector<double> sum(extent.key_dim, 0.0);
       bool const alone = [&] {
         for (kvmeld::slot_t s = 0; s < 60; ++s) {
-          auto const what = plan.what[plan.at(item, s)];
+          auto const what = plan.fates[plan.at(item, s)];
           if (s != p && what == kvmeld::fate::merge && plan.target[plan.at(item, s)] == p) return false;
         }
         return true;
       }();
       for (kvmeld::slot_t s = 0; s < 60; ++s) {
-        auto const what = plan.what[plan.at(item, s)];
+        auto const what = plan.fates[plan.at(item, s)];
         if (s != p && (what != kvmeld::fate::merge || plan.target[plan.at(item, s)] != p)) continue;
         auto const row = turned(in_double(support::get_row(x.keys, t, s)), pairing, 10000.0, by);
         double const weight = alone ? 1.0 : static_cast<double>(plan.key_weight[plan.at(item, s)]);
@@ -130,9 +130,9 @@ std::vector<float> attended(Cache& cache, std::vector<float> const& raw, rope_pa
   std::vector<float> out(2 * heads * dv), lse(2 * heads);
   auto const params = kvmeld::attention_params{};
   auto const from = kvmeld::rows_by_token<float const>(q.data(), 2, heads, dk);
-  kvmeld::attention::extend(cache.executor(), params, {1, 0, 2}, from, cache.ref(),
+  kvmeld::attention::attend(cache.executor(), {1, 0, 2}, from, cache.ref(),
                             kvmeld::rows_by_token(out.data(), 2, heads, dv),
-                            kvmeld::rows_by_head(lse.data(), 2, heads, 1));
+                            kvmeld::rows_by_head(lse.data(), 2, heads, 1), params);
   out.insert(out.end(), lse.begin(), lse.end());
   return out;
 }
@@ -145,7 +145,7 @@ void same_logits(char const* name, Policy const& policy, rope_pairing pairing, b
   CAPTURE(pads);
   support::engine_memory<float> memory(extent);
   support::dice d(12);
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.padded = pads;
   auto cache = cache_for(memory, policy, sizes);
   open(cache, d, 0, 70);
@@ -184,7 +184,7 @@ TEST_CASE("merging and then shifting is shifting and then merging") {
     merge_then_shift("kvmerger", kvmeld::preset::kvmerger::for_budget(), pairing);
     merge_then_shift("ems collapsed",
                      kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), pairing);
-    merge_then_shift("h2o", kvmeld::preset::h2o::halves(), pairing);
+    merge_then_shift("h2o", kvmeld::preset::h2o::defaults(), pairing);
   }
 }
 
@@ -272,9 +272,9 @@ TEST_CASE("an executor whose memory the host cannot read shifts the same bits") 
         });
       }
       void report_and_shift(std::uint32_t q, position_t by) {
-        this->far_.request_report();
+        this->far_.request_lengths();
         shift(q, by, rope_pairing::interleaved);
-        while (!this->far_.poll_report()) continue;
+        while (!this->far_.poll_lengths()) continue;
       }
     };
     shifting pair(policy, 13);
@@ -302,8 +302,8 @@ TEST_CASE("which shifts are refused") {
   auto const refused = [&](auto call, std::initializer_list<char const*> parts) {
     cache_test::refused(cache, memory, call, parts);
   };
-  refused([&](auto& c) { c.shift(3, 1, rope); }, {"shift: sequence slot is 3", "it must be 0 to 2"});
-  refused([&](auto& c) { c.shift(0, 1, rope); }, {"shift: sequence slot is 0"});
+  refused([&](auto& c) { c.shift(3, 1, rope); }, {"shift: sequence is 3", "it must be 0 to 2"});
+  refused([&](auto& c) { c.shift(0, 1, rope); }, {"shift: sequence is 0"});
   open(cache, d, 0, 40, 3);
   refused([&](auto& c) { c.shift(0, -1); },
           {"shift: offset is -1", "holds position 0",
@@ -326,15 +326,14 @@ TEST_CASE("which shifts are refused") {
                                                     "it must be rope_positions::stored, because keys that "
                                                     "turn lie rotated for the positions stored with them"});
   cache.append({0}, {2});
-  refused([&](auto& c) { c.shift(0, 5, rope, 3); },
-          {"shift: number of pending entries of sequence slot 0 is 2"});
+  refused([&](auto& c) { c.shift(0, 5, rope, 3); }, {"shift: number of pending entries of sequence 0 is 2"});
   cache.commit({0}, {0});
   cache.shift(0, 5, rope, 3);
   cache.shift(0, 5);  // frozen keys that lie unrotated
   CHECK(cache.tokens(0) == 50);
   // Values that are channels of the keys.
   kvmeld::strided<float> const keys = memory.tensors().keys;
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   kvmeld::merged_cache latent{kvmeld::host_executor(1), cache.policy(),
                               kvmeld::kv{keys, kvmeld::latent(keys, extent.value_dim)}, sizes};
   latent.open(0, 40);
@@ -353,7 +352,7 @@ TEST_CASE("shared rows do not turn: refused, or where the host cannot ask, found
   keys.shared[static_cast<std::size_t>(keys.table[1])] = 1;  // slots 8 to 15 of sequence 0
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
   kvmeld::kv const tensors{keys.view(), values.view()};
-  kvmeld::limits const sizes{extent};
+  kvmeld::cache_options const sizes{extent};
   auto const rope = rope_of(rope_pairing::half_split);
   support::dice d(4);
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
@@ -369,8 +368,8 @@ TEST_CASE("shared rows do not turn: refused, or where the host cannot ask, found
   kvmeld::merged_cache far{support::fenced_executor(), policy, tensors, sizes};
   far.open(0, 30);
   far.shift(0, 9, rope);
-  far.report_lengths(0);
-  CHECK((far.findings(0) & kvmeld::finding::unrotated) != 0);
+  far.sync_lengths(0);
+  CHECK((far.warnings(0) & kvmeld::warning::unrotated) != 0);
   tensor was(extent, extent.key_dim);
   was.memory = before;
   support::for_tracks(extent, 0, [&](kvmeld::track t) {

@@ -39,14 +39,14 @@ TEST_CASE(
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (split among : splits) {
+    for (budget_scope among : splits) {
       support::engine_memory<float> memory(extent), alone_memory(extent);
       support::dice d(5);
       auto cache = cache_for(memory, p, over(among, 18));
       for (std::uint32_t q : {0u, 1u, 2u}) write_rows(cache, d, q, 80);
       support::for_tracks(extent, 1, [&](kvmeld::track t) { spoil(cache, t, 0, 80); });
       for (std::uint32_t q : {0u, 1u, 2u}) {
-        cache.open(q, 80 - q, q, q);
+        cache.open(q, 80 - q, q, kvmeld::sequence_id{q});
         score(cache, d, q);
       }
       support::for_tracks(extent, 1, [&](kvmeld::track t) {
@@ -73,7 +73,7 @@ TEST_CASE("sums stay exact while a sequence grows, and no track falls below its 
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (split among : splits) {
+    for (budget_scope among : splits) {
       support::engine_memory<float> memory(extent);
       support::dice d(6);
       auto cache = cache_for(memory, p, over(among));
@@ -86,7 +86,7 @@ TEST_CASE("sums stay exact while a sequence grows, and no track falls below its 
           for (kvmeld::track t : of) CHECK(cache.ref().length(t) >= 24);
         }
         CHECK(cache.longest(0) <= bound);
-        CHECK(cache.findings(0) == 0);
+        CHECK(cache.warnings(0) == 0);
         feed(cache, d, 0, 11);
       }
       // Within the sum nothing happens, however ragged the tracks are.
@@ -106,13 +106,13 @@ TEST_CASE("with its whole budget as floor every track keeps to its own") {
     CAPTURE(std::string(all[i].first));
     support::engine_memory<float> memory(extent), own_memory(extent);
     support::dice d(7), same(7);
-    auto cache = cache_for(memory, all[i].second, over(split::group));
-    auto own = cache_for(own_memory, all[i].second, over(split::group));
+    auto cache = cache_for(memory, all[i].second, over(budget_scope::all_layers));
+    auto own = cache_for(own_memory, all[i].second, over(budget_scope::all_layers));
     open(cache, d, 0, 70);
     open(own, same, 0, 70);
     std::vector<std::uint32_t> table(extent.tracks());
     for (std::uint32_t& n : table) n = d.between(20, 60);
-    cache.compress({0}, budget::per_track(table.data()).over(split::group, 1.0));
+    cache.compress({0}, budget::per_track(table.data()).over(budget_scope::all_layers, 1.0));
     own.compress({0}, budget::per_track(table.data()));
     support::for_tracks(extent, 0,
                         [&](kvmeld::track t) { CHECK(cache.ref().length(t) == own.ref().length(t)); });
@@ -123,7 +123,7 @@ TEST_CASE("with its whole budget as floor every track keeps to its own") {
 TEST_CASE(
     "plan and apply are compress, round by round, and policies fixed at compile time are the composed ones") {
   auto const all = policies();
-  for (split among : splits) {
+  for (budget_scope among : splits) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       CAPTURE(std::string(all[i].first));
       support::engine_memory<float> memory(extent), planned_memory(extent);
@@ -139,7 +139,7 @@ TEST_CASE(
       }
       CHECK(positions_of(cache, 2) == positions_of(planned, 2));
       CHECK(cache.rounds(2) == planned.rounds(2));
-      CHECK(planned.findings(2) == 0);
+      CHECK(planned.warnings(2) == 0);
     }
     auto const fixed = [&](auto const& p) {
       support::engine_memory<float> memory(extent), fixed_memory(extent);
@@ -153,14 +153,14 @@ TEST_CASE(
       CHECK(rows_of(cache, 0) == rows_of(other, 0));
       CHECK(positions_of(cache, 0) == positions_of(other, 0));
     };
-    fixed(kvmeld::preset::h2o::halves());
+    fixed(kvmeld::preset::h2o::defaults());
     fixed(kvmeld::preset::cam::over_h2o());
   }
 }
 
 TEST_CASE("pages that may not be written are kept, and their track is out of the split") {
   support::engine_memory<float> memory(extent);
-  kvmeld::limits sizes = over(split::layer);
+  kvmeld::cache_options sizes = over(budget_scope::layer);
   sizes.extent = extent;
   auto const x = memory.tensors();
   for (auto const& one : policies()) {
@@ -175,13 +175,13 @@ TEST_CASE("pages that may not be written are kept, and their track is out of the
     for (std::uint32_t layer : {0u, 1u})
       cache.observe_rows({layer, 0, 1}, kvmeld::rows_by_head<float const>(probabilities.data(), 1, 3, 96));
     memory.fill_sequence(d, 0, 0, 70, support::texture::walk);
-    cache.compress({0}, budget::entries(32).over(split::layer));
-    cache.report_lengths(0);
+    cache.compress({0}, budget::entries(32).over(budget_scope::layer));
+    cache.sync_lengths(0);
     for (std::uint32_t layer : {0u, 1u}) {
       CHECK(cache.length(layer, 0, 1) == 70);
       CHECK(cache.length(layer, 0, 0) + cache.length(layer, 0, 2) == 64);
     }
-    CHECK((cache.findings(0) & kvmeld::finding::budget_unreached) != 0);
+    CHECK((cache.warnings(0) & kvmeld::warning::budget_unreached) != 0);
   }
 }
 
@@ -189,10 +189,10 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (split among : splits) {
+    for (budget_scope among : splits) {
       support::engine_memory<float> memory(extent), far_memory(extent);
       support::dice d(12);
-      kvmeld::limits sizes = over(among);
+      kvmeld::cache_options sizes = over(among);
       sizes.extent = extent;
       auto near = cache_for(memory, p, sizes);
       kvmeld::merged_cache far{support::fenced_executor(), p, far_memory.tensors(), sizes};
@@ -218,7 +218,7 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
                          : graph.replay(far.executor(), far_calls)) == "");
         for (std::uint32_t q : {0u, 2u}) {
           CHECK(far.length_bound(q) >= near.longest(q));
-          far.report_lengths(q);
+          far.sync_lengths(q);
           CHECK(far_memory == memory);
           CHECK(far.length_bound(q) == near.longest(q));
           CHECK(far.save(q) == near.save(q));
@@ -231,13 +231,13 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
 TEST_CASE("padded tracks hold the sum, besides empty slots") {
   support::engine_memory<float> memory(extent);
   support::dice d(13);
-  kvmeld::limits sizes;
-  sizes.budgets_over = split::layer;
+  kvmeld::cache_options sizes;
+  sizes.budgets_over = budget_scope::layer;
   sizes.padded = true;
   auto cache = cache_for(memory, policies()[1].second, sizes);
   open(cache, d, 0, 70);
   for (int round = 0; round < 2; ++round) {
-    cache.compress({0}, budget::entries(30).over(split::layer));
+    cache.compress({0}, budget::entries(30).over(budget_scope::layer));
     CHECK(cache.entries(0) == 30 * 6);
     support::for_tracks(extent, 0,
                         [&](kvmeld::track t) { CHECK(cache.ref().length(t) == cache.longest(0)); });
@@ -247,7 +247,7 @@ TEST_CASE("padded tracks hold the sum, besides empty slots") {
 
 TEST_CASE("shared budgets are refused where nothing could be shared") {
   support::engine_memory<float> memory(extent);
-  auto const refuses = [&](auto const& p, kvmeld::limits const& sizes, budget b,
+  auto const refuses = [&](auto const& p, kvmeld::cache_options const& sizes, budget b,
                            std::initializer_list<char const*> parts) {
     auto cache = cache_for(memory, p, sizes);
     cache.open(0, 60);
@@ -257,65 +257,69 @@ TEST_CASE("shared budgets are refused where nothing could be shared") {
   };
   composed const h2o = policies()[0].second;
   budget const b = budget::entries(30);
-  refuses(part(kvmeld::preset::streaming_llm::with_sinks(2)), over(split::group), b.over(split::layer),
-          {"compress: split of the budget is split::layer", "none x sinks_and_recents x zero_class x drop",
-           "split::", "split::head"});
+  refuses(part(kvmeld::preset::streaming_llm::with_sinks(2)), over(budget_scope::all_layers),
+          b.over(budget_scope::layer),
+          {"compress: scope of the budget is budget_scope::layer",
+           "none x sinks_and_recents x evict_rest x drop", "budget_scope::", "budget_scope::head"});
   for (composed const& clusters :
        {part(kvmeld::preset::kvmerger::for_budget()), part(kvmeld::preset::chelsea::llama2()),
         part(kvmeld::preset::keepkv::for_budget())}) {
-    refuses(clusters, over(split::group), b.over(split::group),
-            {"compress: split of the budget is split::group; it must be split::head, because policy ",
+    refuses(clusters, over(budget_scope::all_layers), b.over(budget_scope::all_layers),
+            {"compress: scope of the budget is budget_scope::all_layers; it must be budget_scope::head, "
+             "because policy ",
              "does not decide by score alone what stays"});
   }
-  refuses(part(kvmeld::preset::cam::over_streaming_llm()), over(split::group), b.over(split::group),
-          {"split::"});
-  refuses(h2o, over(split::layer), b.over(split::group),
-          {"compress: split of the budget is split::group",
-           "it must be no wider than limits.budgets_over, which is split::layer",
-           "it must be no wider than limits.budgets_over, which is split::layer"});
-  refuses(h2o, over(split::head), b.over(split::layer), {"compress: split of the budget is split::layer"});
-  refuses(h2o, over(split::layer), b.over(split::layer, 1.5), {"floor", "split::layer is 1.5", "0 to 1"});
-  refuses(h2o, over(split::layer), b.over(split::layer, -0.1), {"floor", "is -0.1", "0 to 1"});
-  kvmeld::limits scoped = over(split::layer);
+  refuses(part(kvmeld::preset::cam::over_streaming_llm()), over(budget_scope::all_layers),
+          b.over(budget_scope::all_layers), {"budget_scope::"});
+  refuses(h2o, over(budget_scope::layer), b.over(budget_scope::all_layers),
+          {"compress: scope of the budget is budget_scope::all_layers",
+           "it must be no wider than options.budgets_over, which is budget_scope::layer",
+           "it must be no wider than options.budgets_over, which is budget_scope::layer"});
+  refuses(h2o, over(budget_scope::head), b.over(budget_scope::layer),
+          {"compress: scope of the budget is budget_scope::layer"});
+  refuses(h2o, over(budget_scope::layer), b.over(budget_scope::layer, 1.5),
+          {"floor", "budget_scope::layer is 1.5", "0 to 1"});
+  refuses(h2o, over(budget_scope::layer), b.over(budget_scope::layer, -0.1), {"floor", "is -0.1", "0 to 1"});
+  kvmeld::cache_options scoped = over(budget_scope::layer);
   scoped.scope = kvmeld::plan_scope::layer;
-  refuses(h2o, scoped, b.over(split::layer),
-          {"split::layer", "share a plan", "compress: split of the budget is split::layer"});
-  refuses(h2o, over(split::layer), b.over(split::layer),
+  refuses(h2o, scoped, b.over(budget_scope::layer),
+          {"budget_scope::layer", "share a plan", "compress: scope of the budget is budget_scope::layer"});
+  refuses(h2o, over(budget_scope::layer), b.over(budget_scope::layer),
           {"compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0",
            "layer 0, sequence 0, head 0"});
   // A track within its own budget takes part too, and has to have scores.
   std::vector<std::uint32_t> table(extent.tracks(), 20);
   table[0] = 80;
-  refuses(h2o, over(split::layer), budget::per_track(table.data()).over(split::layer),
+  refuses(h2o, over(budget_scope::layer), budget::per_track(table.data()).over(budget_scope::layer),
           {"compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0",
            "layer 0, sequence 0, head 0"});
-  auto cache = cache_for(memory, h2o, over(split::layer));
+  auto cache = cache_for(memory, h2o, over(budget_scope::layer));
   cache.open(0, 60);
   auto const refused = [&](budget bad, std::initializer_list<char const*> parts) {
     cache_test::refused(
         cache, memory, [&](auto& c) { c.compress({0}, bad); }, parts);
   };
-  refused(budget::entries(0).over(split::layer), {"budget", "is 0"});
-  refused(budget::ratio(1.5).over(split::layer), {"ratio is 1.5"});
-  cache.compress({0}, budget::entries(60).over(split::layer));  // within the sum: nothing to look at
+  refused(budget::entries(0).over(budget_scope::layer), {"budget", "is 0"});
+  refused(budget::ratio(1.5).over(budget_scope::layer), {"ratio is 1.5"});
+  cache.compress({0}, budget::entries(60).over(budget_scope::layer));  // within the sum: nothing to look at
   CHECK(cache.longest(0) == 60);
 }
 
 TEST_CASE("waves hold whole splits") {
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   for (std::uint32_t wanted : {0u, 1u, 4u, 7u, 100u}) {
     sizes.wave_tracks = wanted;
-    sizes.budgets_over = split::layer;
+    sizes.budgets_over = budget_scope::layer;
     CHECK(kvmeld::tracks_of_wave(sizes, 1) % 3 == 0);
-    sizes.budgets_over = split::group;
+    sizes.budgets_over = budget_scope::all_layers;
     CHECK(kvmeld::tracks_of_wave(sizes, 1) % 6 == 0);
     CHECK(kvmeld::tracks_of_wave(sizes, 1) >= 6);
   }
-  sizes.budgets_over = split::group;
+  sizes.budgets_over = budget_scope::all_layers;
   sizes.extent.capacity = 1u << 30;
   CHECK(kvmeld::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=
         std::string::npos);
-  sizes.budgets_over = split::head;
+  sizes.budgets_over = budget_scope::head;
   CHECK(kvmeld::split_size_problem(sizes).empty());
 }
 

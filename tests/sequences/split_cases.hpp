@@ -12,38 +12,38 @@
 
 namespace sequences_test {
 
+using kvmeld::budget_scope;
 using kvmeld::quantity;
-using kvmeld::split;
 using kvmeld::compose::composed;
 
 template <class Policy> composed part(Policy const& p) { return kvmeld::compose::composed_of(p); }
 
 inline std::vector<std::pair<char const*, composed>> policies() {
   using namespace kvmeld;
-  select::bands const bands{quantity::entries(1), quantity::of_budget(0.25), quantity::entries(2), 2.0};
-  return {{"h2o", part(preset::h2o::halves())},
+  select::tiers const tiers{quantity::entries(1), quantity::of_budget(0.25), quantity::entries(2), 2.0};
+  return {{"h2o", part(preset::h2o::defaults())},
           {"window", part(policy{score::global{}, preset::snapkv::with_window(6).select,
-                                 identify::zero_class{}, merge::drop{}})},
+                                 identify::evict_rest{}, merge::drop{}})},
           {"cam", part(preset::cam::over_h2o())},
-          {"bands", part(policy{score::global{}, bands, identify::nearest_center<admit::threshold>{{0.1f}},
+          {"tiers", part(policy{score::global{}, tiers, identify::nearest_center<admit::threshold>{{0.1f}},
                                 merge::collapsed{}})}};
 }
 
-inline kvmeld::limits over(split among, std::uint32_t wave = 0) {
-  kvmeld::limits sizes = support::with_plan();
+inline kvmeld::cache_options over(budget_scope among, std::uint32_t wave = 0) {
+  kvmeld::cache_options sizes = support::with_plan();
   sizes.budgets_over = among;
   sizes.wave_tracks = wave;
   return sizes;
 }
 
-inline constexpr split splits[] = {split::layer, split::group};
+inline constexpr budget_scope splits[] = {budget_scope::layer, budget_scope::all_layers};
 
 // The tracks of one sequence, split by split.
 inline std::vector<std::vector<kvmeld::track>> splits_of(kvmeld::shape const& s, std::uint32_t q,
-                                                         split among) {
+                                                         budget_scope among) {
   std::vector<std::vector<kvmeld::track>> out;
   support::for_tracks(s, q, [&](kvmeld::track t) {
-    if (t.kv_head == 0 && (among == split::layer || t.layer == 0)) out.emplace_back();
+    if (t.kv_head == 0 && (among == budget_scope::layer || t.layer == 0)) out.emplace_back();
     out.back().push_back(t);
   });
   return out;

@@ -30,6 +30,13 @@ std::vector<float> coarse_scores(support::dice& d, std::uint32_t n) {
   return out;
 }
 
+// Scores that differ in their last bits only.
+std::vector<float> close_scores(support::dice& d, std::uint32_t n) {
+  std::vector<float> out(n);
+  for (float& x : out) x = kvmeld::bits_float(kvmeld::float_bits(0.5f) + d.below(600));
+  return out;
+}
+
 kvmeld::shape random_shape(support::dice& d) {
   return {d.between(1, 3), d.between(1, 2), d.between(1, 4), 1, 16, 8, 100};
 }
@@ -49,7 +56,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
     std::uint32_t const which = d.below(4);
     std::string const name = all[which].first;
     composed const& p = all[which].second;
-    split const among = d.pick(splits);
+    budget_scope const among = d.pick(splits);
     double const floor = d.pick({0.0, 0.2, 0.6, 1.0});
     CAPTURE(name);
     CAPTURE(int(among));
@@ -58,10 +65,13 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
     auto cache = cache_for(memory, p, over(among));
     for (std::uint32_t q = 0; q < s.sequences; ++q) {
       open_ragged(cache, d, q, d.between(40, 90), d.chance(0.5));
-      bool const ties = d.chance(0.5);
+      std::uint32_t const kind = d.below(3);
       support::for_tracks(s, q, [&](kvmeld::track t) {
         std::uint32_t const n = cache.ref().length(t);
-        support::set_scores(cache.ledger(), t, ties ? coarse_scores(d, n) : support::random_scores(d, n));
+        support::set_scores(cache.ledger(), t,
+                            kind == 0   ? coarse_scores(d, n)
+                            : kind == 1 ? close_scores(d, n)
+                                        : support::random_scores(d, n));
       });
     }
     auto const table = random_budgets(d, s, d.pick({25u, 50u, 110u}));
@@ -73,15 +83,15 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
         for (kvmeld::track t : of) {
           reference::track_state const was = support::read_track(cache.ref(), t);
           std::size_t const b = std::min(table[t.index], s.capacity);
-          bool const bands = name == "bands", window = name == "window";
+          bool const tiers = name == "tiers", window = name == "window";
           x.scores.push_back(was.score);
-          x.shares.push_back({b, reference::reserve_of(floor, b, was.size()), bands ? 1u : 0u,
-                              bands    ? reference::floor_count(0.25, b)
+          x.shares.push_back({b, reference::reserve_of(floor, b, was.size()), tiers ? 1u : 0u,
+                              tiers    ? reference::floor_count(0.25, b)
                               : window ? 6u
                                        : reference::floor_count(0.5, b)});
         }
         // Bands keep two more whole, and a centre for the others.
-        expected.push_back(reference::limits_by_score(x.scores, x.shares, name == "bands" ? 3 : 0));
+        expected.push_back(reference::limits_by_score(x.scores, x.shares, name == "tiers" ? 3 : 0));
         tracks.push_back(of);
       }
     }
@@ -94,7 +104,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
         moved += expected[k][m] != table[tracks[k][m].index] ? 1 : 0;
       }
     }
-    for (std::uint32_t q : slots) CHECK((cache.findings(q) & kvmeld::finding::budget_unreached) == 0);
+    for (std::uint32_t q : slots) CHECK((cache.warnings(q) & kvmeld::warning::budget_unreached) == 0);
   }
   CHECK(moved > 300);
 }
@@ -103,12 +113,12 @@ TEST_CASE("of equal scores the earlier track keeps more, and in it the lower slo
   kvmeld::shape const s{2, 1, 2, 1, 8, 8, 40};
   support::engine_memory<float> memory(s);
   support::dice d(2);
-  auto cache = cache_for(memory, policies()[1].second, over(split::group));
+  auto cache = cache_for(memory, policies()[1].second, over(budget_scope::all_layers));
   open(cache, d, 0, 30);
   support::for_tracks(
       s, 0, [&](kvmeld::track t) { support::set_scores(cache.ledger(), t, std::vector<float>(30, 0.5f)); });
   // 4 tracks of 12: six recents and two more are each one's reserve of 8; 16 are left, and go to the first.
-  cache.compress({0}, budget::entries(12).over(split::group, 0.7));
+  cache.compress({0}, budget::entries(12).over(budget_scope::all_layers, 0.7));
   CHECK(positions_of(cache, 0)[0] == std::vector<long>{0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                                        12, 13, 14, 15, 16, 17, 24, 25, 26, 27, 28, 29});
   for (std::size_t t : {1u, 2u, 3u})

@@ -47,7 +47,7 @@ template <class Policy> void goes_back(char const* name, Policy const& policy) {
   CHECK(cache.compressed_at(1) == 73);
   CHECK(cache_test::refusal_of([&] {
           cache.truncate(1, 72);
-        }).find("it must be 73 to 73, the tokens of sequence slot 1") != std::string::npos);
+        }).find("it must be 73 to 73, the tokens of sequence 1") != std::string::npos);
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ TEST_CASE("a sequence that was never compressed goes back to any length behind i
   cache.open(1, 20, 8);
   CHECK(cache_test::refusal_of([&] {
           cache.truncate(1, 7);
-        }).find("it must be 8 to 20, the tokens of sequence slot 1") != std::string::npos);
+        }).find("it must be 8 to 20, the tokens of sequence 1") != std::string::npos);
   cache.truncate(1, 8);
   CHECK(cache.longest(1) == 8);
 }

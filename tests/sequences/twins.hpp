@@ -30,7 +30,7 @@ public:
   void open(std::uint32_t q) {
     std::uint32_t const n = d_.between(20, 60), frozen = d_.below(3), id = d_.below(100);
     write(q, n);
-    both([&](auto& c) { c.open(q, n, frozen, id); });
+    both([&](auto& c) { c.open(q, n, frozen, kvmeld::sequence_id{id}); });
     observe({q});
   }
   void append() {
@@ -79,13 +79,13 @@ public:
     std::uint32_t const q = opened()[d_.below(static_cast<std::uint32_t>(opened().size()))];
     if (d_.chance(0.3) && far_.compressed_at(q) + 2 < far_.tokens(q)) {
       std::uint32_t const tokens = far_.tokens(q) - 1;
-      far_.report_lengths(q);
+      far_.sync_lengths(q);
       both([&](auto& c) { c.truncate(q, tokens); });
     }
     if (d_.chance(0.2)) {
       if (is_open(2)) both([&](auto& c) { c.close(2); });
       std::uint32_t const from = d_.below(2), id = d_.below(9);
-      both([&](auto& c) { c.fork(from, 2, id); });
+      both([&](auto& c) { c.fork(from, 2, 0, kvmeld::sequence_id{id}); });
     }
     if (d_.chance(0.2)) {
       std::uint32_t const frozen = d_.below(4);
@@ -109,25 +109,25 @@ public:
   // The same entries, bit for bit, and bounds that hold.
   void check() {
     CHECK(near_memory_ == far_memory_);
-    if (d_.chance(0.2)) far_.request_report();
-    far_.poll_report();
+    if (d_.chance(0.2)) far_.request_lengths();
+    far_.poll_lengths();
     for (std::uint32_t q : opened()) {
       CHECK(far_.length_bound(q) >= near_.longest(q));
       CHECK(far_.tokens(q) == near_.tokens(q));
       CHECK(far_.compressed_at(q) >= near_.compressed_at(q));
       CHECK(far_.save(q) == near_.save(q));
       if (!d_.chance(0.5)) continue;
-      far_.report_lengths(q);
+      far_.sync_lengths(q);
       CHECK(far_.length_bound(q) == near_.longest(q));
       CHECK(far_.entries(q) == near_.entries(q));
-      CHECK(far_.findings(q) == near_.findings(q));
+      CHECK(far_.warnings(q) == near_.warnings(q));
       CHECK(far_.rounds(q) == near_.rounds(q));
     }
   }
 
 protected:
-  static kvmeld::limits sizes() {
-    kvmeld::limits s{extent};
+  static kvmeld::cache_options sizes() {
+    kvmeld::cache_options s{extent};
     s.whole_plan = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
     return s;

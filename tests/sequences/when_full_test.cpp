@@ -53,7 +53,7 @@ TEST_CASE("a stream far longer than the capacity: each full sequence is compress
     std::uint32_t compressions = 0;
     for (auto* c : {&cache, &by_hand}) {
       c->open(0);
-      c->open(1, 0, 0, 5);
+      c->open(1, 0, 0, kvmeld::sequence_id{5});
     }
     for (std::uint32_t i = 0; i < 230; ++i) {
       // The second sequence gets every other token, so that the two are full at different times.
@@ -82,7 +82,7 @@ TEST_CASE("memory of a device: room is made by what the host knows, and no entry
     CAPTURE(std::string(name));
     support::engine_memory<float> near_memory(extent), far_memory(extent);
     auto near = cache_for(near_memory, policy);
-    kvmeld::limits sizes{extent};
+    kvmeld::cache_options sizes{extent};
     sizes.members = near.sizes().members;
     kvmeld::merged_cache far{support::fenced_executor(), policy, far_memory.tensors(), sizes};
     support::dice d(3);
@@ -115,8 +115,8 @@ TEST_CASE("memory of a device: room is made by what the host knows, and no entry
     CHECK(far.tokens(0) == 200);
     CHECK(far.save(0) == near.save(0));
     CHECK(near_memory == far_memory);
-    far.report_lengths(0);
-    CHECK((far.findings(0) & kvmeld::finding::overfull) == 0);
+    far.sync_lengths(0);
+    CHECK((far.warnings(0) & kvmeld::warning::overfull) == 0);
   });
 }
 
@@ -131,8 +131,8 @@ TEST_CASE("what cannot make room is refused, and nothing has been compressed") {
     return [=](auto& c) { c.append({0, 1}, {n, 1}, full); };
   };
   // Merging alone promises no length.
-  refused(cache, memory, append(1, {budget::entries(40), shortfall::report}),
-          {"append", "full.shrink_to", "96", "sequence slot 0", "full.fallback"});
+  refused(cache, memory, append(1, {budget::entries(40), shortfall::keep}),
+          {"append", "full.shrink_to", "96", "sequence 0", "full.fallback"});
   refused(cache, memory, append(57, {budget::entries(40)}), {"full.shrink_to", "40", "at most 39"});
   refused(cache, memory, append(1, {budget::ratio(1.0)}), {"full.shrink_to", "96", "at most 95"});
   refused(cache, memory, append(capacity + 1, {budget::entries(40)}), {"counts[0]", "97", "96"});
@@ -145,7 +145,7 @@ TEST_CASE("what cannot make room is refused, and nothing has been compressed") {
   CHECK(cache.longest(0) == 41);
   CHECK(cache.longest(1) == 25);
   cache.append({0}, {55});
-  refused(cache, memory, append(1, {budget::entries(40)}), {"sequence slot 0", "56", "pending"});
+  refused(cache, memory, append(1, {budget::entries(40)}), {"sequence 0", "56", "pending"});
   cache.commit({0}, {56});
   cache.append({0}, {56}, {budget::entries(40)});  // as many as then fit
   CHECK(cache.longest(0) == capacity);
@@ -156,7 +156,7 @@ TEST_CASE("evicting policies need no fallback, guarded ones may not have one") {
   support::dice d(4);
   auto evicting = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks());
   open(evicting, d, 0, extent.capacity);
-  evicting.append({0}, {1}, {budget::entries(40), shortfall::report});
+  evicting.append({0}, {1}, {budget::entries(40), shortfall::keep});
   CHECK(evicting.longest(0) == 41);
 
   float number = 0;
@@ -164,7 +164,7 @@ TEST_CASE("evicting policies need no fallback, guarded ones may not have one") {
   guard.probes = {{&number, 0, 0, 0}, {&number, 0, 0, 0}, 0, 0, 1, &number};
   auto guarded = support::make_cache(memory, kvmeld::preset::chelsea::guarded(guard));
   open(guarded, d, 0, extent.capacity);
-  for (auto fallback : {shortfall::report, shortfall::evict_lowest}) {
+  for (auto fallback : {shortfall::keep, shortfall::evict_lowest}) {
     refused(guarded, memory,
             [&](auto& c) {
               c.append({0}, {1}, {budget::entries(90), fallback});

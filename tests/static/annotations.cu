@@ -8,7 +8,7 @@ namespace {
 
 template <class Policy> void whole_pipeline(Policy const& policy, std::uint32_t members = 0) {
   kvmeld::shape const extent{1, 2, 1, 1, 4, 4, 8};
-  kvmeld::limits sizes{extent};
+  kvmeld::cache_options sizes{extent};
   sizes.members = members;
   float k[64] = {}, v[64] = {}, q[4] = {}, out[4], lse[1];
   kvmeld::merged_cache cache{kvmeld::host_executor{1}, policy,
@@ -16,7 +16,7 @@ template <class Policy> void whole_pipeline(Policy const& policy, std::uint32_t 
                                         kvmeld::transposed<float>{v, "LSHCT", extent, 4}},
                              sizes};
   cache.open(0, 8);
-  kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), cache.ref(),
+  kvmeld::attention::attend(cache.executor(), {0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), cache.ref(),
                             kvmeld::rows_by_token(out, 1, 1, 4), kvmeld::rows_by_token(lse, 1, 1, 1));
   float const* const seen = lse;
   cache.observe({0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), kvmeld::rows_by_token(seen, 1, 1, 1));
@@ -31,7 +31,7 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::chelsea::llama3());
   whole_pipeline(kvmeld::preset::kvmerger::for_budget());
   whole_pipeline(kvmeld::preset::snapkv::with_window());
-  whole_pipeline(kvmeld::preset::scissorhands::halves());
+  whole_pipeline(kvmeld::preset::scissorhands::defaults());
   whole_pipeline(kvmeld::preset::cam::over_streaming_llm());
   whole_pipeline(kvmeld::preset::ems::shared(), 8);
   whole_pipeline(kvmeld::preset::ems::collapsed());

@@ -58,8 +58,8 @@ struct tensors {
 using dropping = preset::h2o::type;
 using cache_type = merged_cache<host_executor, dropping, strided<float>, strided<float>>;
 
-limits sizes_with_plan() {
-  limits sizes{extent};
+cache_options sizes_with_plan() {
+  cache_options sizes{extent};
   sizes.whole_plan = true;
   return sizes;
 }
@@ -86,12 +86,12 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
   refused(cache.commit({0}, {1}), says("commit"));
   refused(cache.fork(1, 0), says("fork"));
   refused(cache.fork(0, 9), says("fork"));
-  refused(cache.fork(0, 1, 0, 65), says("fork"));
+  refused(cache.fork(0, 1, 65), says("fork"));
   refused(cache.truncate(0, 65), says("truncate"));
   refused(cache.freeze(0, 65), says("freeze"));
   refused(cache.shift(0, -1000), says("shift"));
-  refused(cache.adopt(1, 4, 4, page_notes<>{}), says("adopt"));
-  refused(cache.write_pages({0}, page_notes<>{}), says("write_pages"));
+  refused(cache.adopt(1, 4, 4, page_metadata<>{}), says("adopt"));
+  refused(cache.export_page_metadata({0}, page_metadata<>{}), says("export_page_metadata"));
   refused(cache.plan({1}, budget::entries(8)), says("plan"));
   refused(cache.apply(), says("apply"));
   refused(cache.compress({0}, budget::entries(0)), says("compress"));
@@ -104,7 +104,7 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
   refused(cache.observe_rows({0, 0, 1}, null), says("observe"));
   refused(cache.observe({0, 0, 1}, null, log_sums<float const>{}), says("observe"));
   refused(cache.observe({0, 0, 1}, rows, log_sums<float const>{}), says("observe"));
-  refused(cache.request_figures({0}), says("figures"));
+  refused(cache.request_stats({0}), says("stats"));
   refused(cache.save(1, span<std::byte>{}), says("save"));
   refused(cache.save(0, span<std::byte>{}), says("save"));
   refused(cache.resume(1, span<std::byte const>{}), says("resume"));
@@ -112,30 +112,30 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
   expect(cache.saved_bytes(1) == 0 && cache.saved_bytes(far) == 0, "nothing has no bytes");
   expect(cache.length(2, 0, 0) == 0 && cache.length(0, 2, 0) == 0 && cache.length(0, 0, 2) == 0, "length");
   expect(cache.longest(2) == 0 && cache.length_bound(2) == 0 && cache.tokens(2) == 0, "longest");
-  expect(cache.entries(far) == 0 && cache.findings(far) == 0 && cache.compressed_at(far) == 0, "entries");
+  expect(cache.entries(far) == 0 && cache.warnings(far) == 0 && cache.compressed_at(far) == 0, "entries");
   expect(cache.length_after(2, budget::entries(8)) == 0, "length_after");
   expect(!cache.due(2, trigger{8, 1}), "due");
-  expect(cache.figures(0).tokens == 0 && cache.figures(far).tokens == 0, "figures");
-  (void)cache.figures(0, far, 0);
-  cache.report_lengths(far);
-  (void)cache.poll_report();
+  expect(cache.stats(0).tokens == 0 && cache.stats(far).tokens == 0, "stats");
+  (void)cache.stats(0, far, 0);
+  cache.sync_lengths(far);
+  (void)cache.poll_lengths();
   if constexpr (std::is_same_v<Cache, any_cache>) {
-    std::string const attend = cache.empty() ? every : "extend",
+    std::string const attend = cache.empty() ? every : "attend",
                       bias = cache.empty() ? every : "write_log_degree";
-    refused(cache.attend({}, {2, 0, 1}, rows, to), attend);
-    refused(cache.attend({}, {0, 2, 1}, rows, to), attend);
-    refused(cache.attend({}, {0, 0, 1}, null, to), attend);
-    refused(cache.attend_and_observe({}, {0, 0, 1}, rows, to, {}), says("extend"));
-    refused(cache.attend_and_observe({}, {2, 0, 1}, rows, to, {out.data(), out.size()}), says("extend"));
+    refused(cache.attend({2, 0, 1}, rows, to), attend);
+    refused(cache.attend({0, 2, 1}, rows, to), attend);
+    refused(cache.attend({0, 0, 1}, null, to), attend);
+    refused(cache.attend_and_observe({0, 0, 1}, rows, to, {}), says("attend"));
+    refused(cache.attend_and_observe({2, 0, 1}, rows, to, {out.data(), out.size()}), says("attend"));
     refused(cache.write_log_degree(2, {0}, to), bias);
     refused(cache.write_log_degree(0, {2}, to), bias);
   } else {
     host_executor host;
     attention_params const params;
-    refused(attention::extend(host, params, {2, 0, 1}, rows, cache.ref(), to), "extend");
-    refused(attention::extend(host, params, {0, 2, 1}, rows, cache.ref(), to), "extend");
-    refused(attention::extend(host, params, {0, 0, 1}, null, cache.ref(), to), "extend");
-    refused(attention::extend_and_observe(cache, params, {0, 0, 1}, rows, to, {}), says("extend"));
+    refused(attention::attend(host, {2, 0, 1}, rows, cache.ref(), to, {}, params), "attend");
+    refused(attention::attend(host, {0, 2, 1}, rows, cache.ref(), to, {}, params), "attend");
+    refused(attention::attend(host, {0, 0, 1}, null, cache.ref(), to, {}, params), "attend");
+    refused(attention::attend_and_observe(cache, {0, 0, 1}, rows, to, {}, {}, params), says("attend"));
     refused(attention::write_log_degree(host, cache.ref(), 2, {0}, to), "write_log_degree");
     refused(attention::write_log_degree(host, cache.ref(), 0, {2}, to), "write_log_degree");
     std::ostringstream text;
@@ -148,7 +148,7 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
 
 void cache_refuses() {
   tensors t;
-  cache_type cache{host_executor{}, preset::h2o::halves(), t.rows(), sizes_with_plan()};
+  cache_type cache{host_executor{}, preset::h2o::defaults(), t.rows(), sizes_with_plan()};
   accepted(cache.valid(), "construction");
   accepted(cache.open(0, 60), "open");
   std::vector<std::byte> const before = cache.save(0);
@@ -185,13 +185,13 @@ void cache_refuses() {
   cache_type moved(std::move(cache));
   bad_calls(cache, "moved");  // NOLINT: calls of what was moved from are refused
   expect(moved.longest(0) == 40, "what it was moved to works");
-  cache_type plain{host_executor{}, preset::h2o::halves(), t.rows(), limits{extent}};
+  cache_type plain{host_executor{}, preset::h2o::defaults(), t.rows(), cache_options{extent}};
   refused(plain.plan({0}, budget::entries(8)), "whole_plan");
 }
 
 // A cache that could not be made: it says why, and so does every call.
 template <class Policy, class Rows>
-void no_cache(Policy const& policy, Rows const& rows, limits const& sizes, std::string const& says) {
+void no_cache(Policy const& policy, Rows const& rows, cache_options const& sizes, std::string const& says) {
   using type = merged_cache<host_executor, Policy, decltype(Rows::keys), decltype(Rows::values)>;
   type cache{host_executor{}, policy, rows, sizes};
   refused(cache.valid(), says);
@@ -207,57 +207,57 @@ void no_cache(Policy const& policy, Rows const& rows, limits const& sizes, std::
 void construction_refuses() {
   tensors t;
   auto const rows = t.rows();
-  auto const policy = preset::h2o::halves();
+  auto const policy = preset::h2o::defaults();
   auto const with = [](auto change) {
-    limits sizes{extent};
+    cache_options sizes{extent};
     change(sizes);
     return sizes;
   };
-  no_cache(policy, rows, with([](limits& l) { l.extent.layers = 0; }), "layers");
-  no_cache(policy, rows, with([](limits& l) { l.extent.capacity = 0; }), "capacity");
-  no_cache(policy, rows, with([](limits& l) { l.extent.key_dim = 0; }), "");
-  no_cache(policy, rows, with([](limits& l) { l.extent = {far, far, far, far, far, far, far}; }), "");
+  no_cache(policy, rows, with([](cache_options& l) { l.extent.layers = 0; }), "layers");
+  no_cache(policy, rows, with([](cache_options& l) { l.extent.capacity = 0; }), "capacity");
+  no_cache(policy, rows, with([](cache_options& l) { l.extent.key_dim = 0; }), "");
+  no_cache(policy, rows, with([](cache_options& l) { l.extent = {far, far, far, far, far, far, far}; }), "");
   kv<strided<float>, strided<float>> bad = rows;
   bad.keys = strided<float>(t.k.data(), "LSTHX", extent, 8);
-  no_cache(policy, bad, limits{extent}, "stride");
+  no_cache(policy, bad, cache_options{extent}, "stride");
   bad.keys = strided<float>(t.k.data(), static_cast<char const*>(nullptr), extent, 8);
-  no_cache(policy, bad, limits{extent}, "stride");
+  no_cache(policy, bad, cache_options{extent}, "stride");
   bad.keys = strided<float>(nullptr, "LSTHC", extent, 8);
-  no_cache(policy, bad, limits{extent}, "null");
+  no_cache(policy, bad, cache_options{extent}, "null");
   bad.keys = strided<float>(t.k.data(), "LSTHC", extent, 0);
-  no_cache(policy, bad, limits{extent}, "slot stride is 0");
+  no_cache(policy, bad, cache_options{extent}, "slot stride is 0");
   bad = rows;
   bad.values = bad.keys;
-  no_cache(policy, bad, limits{extent}, "");
+  no_cache(policy, bad, cache_options{extent}, "");
 
   compose::composed parts;
   expect(!compose::find("no such score", parts.score), "a score that is not there");
   expect(!compose::find("", parts.identify), "an identifier that is not there");
   compose::find("none", parts.score);
   compose::find("top", parts.select);  // which needs a score
-  compose::find("zero_class", parts.identify);
+  compose::find("evict_rest", parts.identify);
   compose::find("drop", parts.merge);
-  no_cache(parts, rows, limits{extent}, "score");
+  no_cache(parts, rows, cache_options{extent}, "score");
 
   std::vector<float> const some(64, 0.5f);
   std::vector<float> out(64);
   auto const query = rows_by_head(some.data(), 1, 4, 8);
   auto const to = rows_by_head(out.data(), 1, 4, 8);
-  cache_type cache{host_executor{}, policy, rows, with([](limits& l) { l.extent.layers = 0; })};
+  cache_type cache{host_executor{}, policy, rows, with([](cache_options& l) { l.extent.layers = 0; })};
   bad_calls(cache, cache.valid().text());
   host_executor host;
   // What would be good calls of any other cache.
-  refused(attention::extend(host, {}, {0, 0, 1}, query, cache.ref(), to), "extend");
+  refused(attention::attend(host, {0, 0, 1}, query, cache.ref(), to), "attend");
   refused(attention::write_log_degree(host, cache.ref(), 0, {0}, to), "write_log_degree");
   any_cache any(std::move(cache));
   bad_calls(any, any.valid().text());
-  refused(any.attend({}, {0, 0, 1}, query, to), "extend");
+  refused(any.attend({0, 0, 1}, query, to), "attend");
   refused(any.write_log_degree(0, {0}, to), "write_log_degree");
 }
 
 void any_cache_refuses() {
   tensors t;
-  any_cache cache(cache_type{host_executor{}, preset::h2o::halves(), t.rows(), sizes_with_plan()});
+  any_cache cache(cache_type{host_executor{}, preset::h2o::defaults(), t.rows(), sizes_with_plan()});
   accepted(cache.open(0, 60), "open");
   std::vector<std::byte> const before = cache.save(0);
   bad_calls(cache);

@@ -16,7 +16,7 @@
 
 namespace support {
 
-// What becomes of a finding: by default it is printed and the program ends. Tests of the barrier itself record it.
+// What becomes of a warning: by default it is printed and the program ends. Tests of the barrier itself record it.
 using finding_handler = void (*)(std::string const&);
 
 inline void print_and_abort(std::string const& text) {

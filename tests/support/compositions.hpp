@@ -10,9 +10,9 @@ inline kvmeld::round_schedule steep() { return {0.45, 0.05, 3, 0.05}; }
 template <class F> void each_eviction_preset(F f) {
   using kvmeld::quantity;
   f("streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3));
-  f("h2o", kvmeld::preset::h2o::halves());
+  f("h2o", kvmeld::preset::h2o::defaults());
   f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
-  f("scissorhands", kvmeld::preset::scissorhands::halves(7));
+  f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
 }
 
 template <class F> void each_cam_preset(F f) {
@@ -21,7 +21,7 @@ template <class F> void each_cam_preset(F f) {
   f("cam over h2o", cam::over_h2o());
   f("cam over streaming_llm as printed", cam::as_printed(cam::over_streaming_llm(), 5));
   f("cam over h2o as printed, by the maximum", cam::as_printed(cam::over_h2o(), 6, true));
-  auto some = cam::over(kvmeld::preset::scissorhands::halves().select, kvmeld::score::above_mean{7});
+  auto some = cam::over(kvmeld::preset::scissorhands::defaults().select, kvmeld::score::above_mean{7});
   some.identify.targets = 5;
   some.identify.mode = kvmeld::identify::mask_mode::threshold;
   f("cam over scissorhands, five targets", some);
@@ -47,7 +47,7 @@ template <class F> void each_chelsea_preset(F f) {
   f("chelsea in chunks of 12", chelsea);
 }
 
-// EMS for values that are noise. Those that share want limits.members.
+// EMS for values that are noise. Those that share want options.members.
 template <class F> void each_ems_preset(F f) {
   using namespace kvmeld;
   f("ems", preset::ems::shared(quantity::entries(6), 6, 0.05f));
@@ -61,13 +61,13 @@ template <class F> void each_ems_preset(F f) {
 // Centres found otherwise, and other scores for members.
 template <class F> void each_center_mix(F f) {
   using namespace kvmeld;
-  select::bands const bands{quantity::entries(2), quantity::entries(4), quantity::entries(3), 2.5};
+  select::tiers const tiers{quantity::entries(2), quantity::entries(4), quantity::entries(3), 2.5};
   f("nearest by the product as printed, shared",
-    policy{score::local{5, {3, pooling_mode::mean}}, bands,
+    policy{score::local{5, {3, pooling_mode::mean}}, tiers,
            identify::nearest_center<admit::threshold, identify::resemblance::signed_product>{{0.05f, true}},
            merge::shared{}});
   f("nearest key, collapsed",
-    policy{score::global_local{5, {}}, bands,
+    policy{score::global_local{5, {}}, tiers,
            identify::nearest_center<admit::threshold, identify::resemblance::keys>{{0.4f}},
            merge::collapsed{}});
 }

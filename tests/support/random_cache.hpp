@@ -135,14 +135,14 @@ private:
 };
 
 template <class T, class Policy>
-auto make_cache(engine_memory<T>& memory, Policy const& policy, kvmeld::limits sizes = {},
+auto make_cache(engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {},
                 std::uint32_t threads = 1) {
   sizes.extent = memory.extent;
   return kvmeld::merged_cache{kvmeld::host_executor(threads), policy, memory.tensors(), sizes};
 }
 
-inline kvmeld::limits with_plan(std::uint32_t members = 0) {
-  kvmeld::limits sizes;
+inline kvmeld::cache_options with_plan(std::uint32_t members = 0) {
+  kvmeld::cache_options sizes;
   sizes.whole_plan = true;
   sizes.members = members;
   return sizes;

@@ -88,8 +88,8 @@ private:
   using slots = std::vector<std::uint32_t>;
   using budget = kvmeld::budget;
 
-  static kvmeld::limits sizes(kvmeld::shape const& s) {
-    kvmeld::limits out =
+  static kvmeld::cache_options sizes(kvmeld::shape const& s) {
+    kvmeld::cache_options out =
         with_plan(kvmeld::shares_entries<typename Policy::merge_type>::value ? 3 * s.capacity : 0);
     out.extent = s;
     return out;
@@ -189,7 +189,7 @@ private:
     m.append(names);
     m.commit(n);
     m.frozen = d.chance(0.3) ? d.below(n + 1) : 0;
-    cache.open(q, n, m.frozen, q);
+    cache.open(q, n, m.frozen, kvmeld::sequence_id{q});
     score(q, n);
   }
   void close(std::uint32_t q) {
@@ -231,7 +231,8 @@ private:
       }
       auto const frozen = d.chance(0.4) ? d.below(model[from].shortest() + 1) / 2 : 0;
       bool const copies = d.chance(0.6);
-      cache.fork(from, into, into, frozen, copies ? kvmeld::fork_rows::copy : kvmeld::fork_rows::shared);
+      cache.fork(from, into, frozen, kvmeld::sequence_id{into},
+                 copies ? kvmeld::fork_rows::copy : kvmeld::fork_rows::shared);
       copy_rows(from, into, copies ? frozen : extent.capacity);
       model[from].frozen = kvmeld::max_of(model[from].frozen, unsigned{frozen});
       model[into] = model[from];
@@ -377,7 +378,7 @@ private:
       }
     };
     if (kind == shadow::any) {
-      auto const fallback = d.chance(0.5) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::report;
+      auto const fallback = d.chance(0.5) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
       kvmeld::testing::watch const before(cache);
       if (!accepted("compress", [&] { act(fallback); })) return;
       std::string const broken = before.after_compress(cache, list);
@@ -385,7 +386,7 @@ private:
       for (std::uint32_t other : list) follow(other);
       return;
     }
-    act(kvmeld::shortfall::report);
+    act(kvmeld::shortfall::keep);
     for (std::uint32_t other : list) {
       auto& m = model[other];
       bool changed = false;
@@ -421,7 +422,7 @@ private:
     for (std::uint32_t other = 0; other < extent.sequences; ++other) {
       if (!model[other].open && d.chance(0.3)) copy = other;
     }
-    if (copy < extent.sequences) cache.fork(list[0], copy, 0, 0);
+    if (copy < extent.sequences) cache.fork(list[0], copy);
     if (copy < extent.sequences) cache.freeze(copy, model[list[0]].frozen);
     for (bool again = true; again;) {
       again = false;
@@ -433,7 +434,7 @@ private:
         std::size_t const i = std::size_t{t.layer} * extent.kv_heads + t.kv_head;
         std::vector<int> target;
         for (std::uint32_t s = 0; s < m.tracks[i].size(); ++s) {
-          auto const what = plan.what[plan.at(item, s)];
+          auto const what = plan.fates[plan.at(item, s)];
           if (s < m.frozen && what != kvmeld::fate::keep) wrong("a frozen entry goes");
           target.push_back(what == kvmeld::fate::drop ? -1 : static_cast<int>(plan.target[plan.at(item, s)]));
         }

@@ -21,14 +21,14 @@ enum class degree_law {
   one,     ///< eviction: every entry stands for itself
   tokens,  ///< merging: degrees sum to the tokens seen, none is lost
   losing,  ///< evicting, then merging: degrees are tokens, members among them, but not all tokens
-  mass,    ///< degrees stand for attention: finite, from `least_degree` to `most_degree`
+  mass,    ///< degrees stand for attention: finite, from `min_degree` to `max_degree`
 };
 
 struct toy_options {
   kvmeld::trigger when{24, 1};  // down to `limit` at `limit + interval` entries
   std::uint32_t steps = long_life(100000);
   degree_law degrees = degree_law::one;
-  double least_degree = 1, most_degree = 1;   // for degree_law::mass, with a rounding of 1e-4
+  double min_degree = 1, max_degree = 1;      // for degree_law::mass, with a rounding of 1e-4
   bool meets_budget = true;                   // false: lengths may stay above the limit, up to the capacity
   kvmeld::shape extent{1, 2, 1, 1, 4, 3, 0};  // capacity 0: the trigger's most
   std::uint64_t seed = 1;
@@ -39,8 +39,8 @@ struct toy_options {
 struct toy_report {
   std::string broken;
   std::uint32_t at_step = 0;
-  std::size_t compressions = 0, most_members = 0;
-  double most_degree = 0, largest_value = 0;
+  std::size_t compressions = 0, max_members = 0;
+  double max_degree = 0, largest_value = 0;
 };
 
 namespace detail {
@@ -59,7 +59,7 @@ public:
                  options_.extent.value_dim),
         lse_(std::size_t{options_.extent.sequences} * options_.extent.query_heads()) {
     for (std::uint32_t q = 0; q < options_.extent.sequences; ++q) {
-      cache_.open(q, 0, 0, 100 + q);
+      cache_.open(q, 0, 0, kvmeld::sequence_id{100 + q});
       slots_.push_back(q);
       ones_.push_back(1);
     }
@@ -116,7 +116,7 @@ private:
     auto const queries = kvmeld::rows_by_token<float const>(queries_.data(), 1, heads, s.key_dim);
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
       kvmeld::query_batch const batch{layer, slots_, ones_};
-      kvmeld::attention::extend(cache_.executor(), {}, batch, queries, cache_.ref(),
+      kvmeld::attention::attend(cache_.executor(), batch, queries, cache_.ref(),
                                 kvmeld::rows_by_token(outputs_.data(), 1, heads, s.value_dim),
                                 kvmeld::rows_by_head(lse_.data(), 1, heads, 1));
       cache_.observe(batch, queries, kvmeld::rows_by_head<float const>(lse_.data(), 1, heads, 1));
@@ -131,7 +131,7 @@ private:
     ++report_.compressions;
     for (std::uint32_t q : slots_) {
       require(!options_.meets_budget || cache_.longest(q) == options_.when.limit, "the budget is met");
-      require(!options_.meets_budget || cache_.findings(q) == 0, "nothing is found");
+      require(!options_.meets_budget || cache_.warnings(q) == 0, "nothing is found");
     }
   }
 
@@ -168,14 +168,14 @@ private:
     require(bad_rows == 0, "rows are finite");
     require(bad_scores == 0, "scores are finite");
     require(n == l.extent.capacity || l.degree[l.at(t, n)] == 0.0f, "empty slots have degree 0");
-    report_.most_degree = std::max(report_.most_degree, most);
+    report_.max_degree = std::max(report_.max_degree, most);
     if (l.members.capacity != 0) check_members(l, t);
     switch (options_.degrees) {
     case degree_law::one: require(least == 1 && most == 1, "degrees are 1"); break;
     case degree_law::tokens: require(sum == step_ && least >= 1, "degrees sum to the tokens"); break;
     case degree_law::losing: require(sum <= step_ && least >= 1, "degrees sum to some of the tokens"); break;
     case degree_law::mass:
-      require(least > options_.least_degree * (1 - 1e-4) && most < options_.most_degree * (1 + 1e-4) &&
+      require(least > options_.min_degree * (1 - 1e-4) && most < options_.max_degree * (1 + 1e-4) &&
                   kvmeld::is_finite(static_cast<float>(most)),
               "degrees stay in their bounds");
       break;
@@ -185,7 +185,7 @@ private:
   // Ordered by owner, each token in one place, each entry's degree itself and its members.
   void check_members(kvmeld::ledger_ref const& l, kvmeld::track t) {
     std::uint32_t const n = l.length[t.index], held = l.members.count[t.index];
-    report_.most_members = std::max(report_.most_members, std::size_t{held});
+    report_.max_members = std::max(report_.max_members, std::size_t{held});
     require(held <= l.members.capacity, "members fit");
     std::vector<float> tokens(n, 1.0f);
     std::vector<std::int32_t> positions(l.position + l.at(t, 0), l.position + l.at(t, 0) + n);

@@ -112,12 +112,12 @@ private:
 class warp_executor : public lane_executor {
 public:
   explicit warp_executor(std::uint32_t warps = 1, kvmeld::tuning tuning = kvmeld::tuning::on,
-                         std::size_t most_scratch = std::size_t{220} << 10)
-      : lane_executor(warps * kvmeld::warp_size), tuning_(tuning), most_scratch_(most_scratch) {
+                         std::size_t max_scratch = std::size_t{220} << 10)
+      : lane_executor(warps * kvmeld::warp_size), tuning_(tuning), max_scratch_(max_scratch) {
     for (std::uint32_t i = 0; i < warps; ++i) boards_of_warps_.push_back(std::make_shared<warp_board>());
   }
 
-  std::size_t most_scratch() const { return most_scratch_; }
+  std::size_t max_scratch() const { return max_scratch_; }
   std::uint32_t tuned_launches() const { return *tuned_; }
 
   template <class Phase, class Source>
@@ -140,7 +140,7 @@ public:
 
 private:
   kvmeld::tuning tuning_;
-  std::size_t most_scratch_;
+  std::size_t max_scratch_;
   std::shared_ptr<std::uint32_t> tuned_ = std::make_shared<std::uint32_t>(0);
   std::vector<std::shared_ptr<warp_board>> boards_of_warps_;
 };

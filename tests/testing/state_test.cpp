@@ -86,7 +86,7 @@ TEST_CASE("a cache keeps its invariants through its life") {
   w.cache.close(1);
   w.cache.ledger().degree[w.cache.ledger().at(kvmeld::make_track(extent, 0, 1, 0), 0)] = -1;
   CHECK(invariant_problem(w.cache) == "");  // nobody's
-  CHECK(short_ones.unchanged(w.cache) == "sequence slot 1 changed its counters");
+  CHECK(short_ones.unchanged(w.cache) == "sequence 1 changed its counters");
 }
 
 TEST_CASE("broken ledgers are told by track and slot") {
@@ -147,7 +147,7 @@ TEST_CASE("what compression must not do is told") {
   kvmeld::track const other = kvmeld::make_track(extent, 1, 1, 0);
   CHECK(after([](world&, auto const&) {}) == "");
   CHECK(after([](world&, auto const& l) { l.seen[0] += 1; }) ==
-        "sequence slot 0: open, seen, pending, frozen or id changed");
+        "sequence 0: open, seen, pending, frozen or id changed");
   CHECK(after([](world&, auto const& l) { l.degree[3] = 0; }) ==
         "slot 3" + slot + " has degree 0; it must be a finite number above 0");
   CHECK(after([](world& w, auto const&) { w.spoil(w.memory.keys, 8, first, 1); }) ==
@@ -184,7 +184,7 @@ TEST_CASE("what compression must not do is told") {
         "slot 9 of track (layer 1, sequence 1, head 0) changed its key, though its track kept its length");
   CHECK(before.unchanged(w.cache) == "slot 9 of track (layer 1, sequence 1, head 0) changed its key");
   w.cache.append({1}, {1});
-  CHECK(before.after_compress(w.cache, {1}) == "sequence slot 1: open, seen, pending, frozen or id changed");
+  CHECK(before.after_compress(w.cache, {1}) == "sequence 1: open, seen, pending, frozen or id changed");
   w.cache.commit({1}, {0});
   w.cache.ledger().length[other.index] = 31;
   CHECK(before.after_compress(w.cache, {1}) != "");
@@ -198,7 +198,7 @@ TEST_CASE("the plan validator speaks for the whole cache") {
   CHECK(plan_problem(w.cache) == "");
   kvmeld::plan_ref const p = w.cache.current_plan();
   std::size_t const i = p.at(7, 0);  // layer 1, sequence 0, head 1; slot 0 is frozen
-  p.what[i] = kvmeld::fate::drop;
+  p.fates[i] = kvmeld::fate::drop;
   CHECK(plan_problem(w.cache) == "plan: fate of slot 0 of track (layer 1, sequence 0, head 1) is drop; it "
                                  "must be keep, because the slot lies in the frozen beginning of 2 entries");
   kvmeld::keep_entry(p, 7, 0);

@@ -65,11 +65,11 @@ struct folded_tables {
   std::int32_t *indptr, *indices, *last_page_len;
 };
 
-/// Fills the folded tables of one layer from the engine's table [sequence slot][most_pages] and kvmeld's lengths, which
+/// Fills the folded tables of one layer from the engine's table [sequence][max_pages] and kvmeld's lengths, which
 /// stay on the device. One block; short, not fast.
 template <int threads = 256>
 __global__ void fold_heads(kvmeld::ledger_ref ledger, std::uint32_t layer, std::uint32_t const* sequence_of,
-                           std::uint32_t rows, std::int32_t const* table, std::uint32_t most_pages,
+                           std::uint32_t rows, std::int32_t const* table, std::uint32_t max_pages,
                            std::uint32_t page_size, std::int32_t pages_per_page, folded_tables out) {
   std::uint32_t const heads = ledger.extent.kv_heads;
   auto const length_of = [&](std::uint32_t i) {
@@ -87,7 +87,7 @@ __global__ void fold_heads(kvmeld::ledger_ref ledger, std::uint32_t layer, std::
   }
   __syncthreads();
   for (std::uint32_t i = 0; i < rows * heads; ++i) {
-    std::int32_t const* const pages = table + std::size_t{sequence_of[i / heads]} * most_pages;
+    std::int32_t const* const pages = table + std::size_t{sequence_of[i / heads]} * max_pages;
     std::int32_t const begin = out.indptr[i], count = out.indptr[i + 1] - begin;
     for (std::int32_t p = static_cast<std::int32_t>(threadIdx.x); p < count; p += threads)
       out.indices[begin + p] = pages[p] * pages_per_page + static_cast<std::int32_t>(i % heads);

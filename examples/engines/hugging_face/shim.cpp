@@ -42,9 +42,9 @@ kvmeld::compose::composed policy_named(std::string const& method) {
     return composed_of(
         preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)));
   if (method == "kvmerger") return composed_of(preset::kvmerger::for_budget());
-  if (method == "d2o") return composed_of(preset::d2o::halves());
+  if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());
-  if (method == "h2o") return composed_of(preset::h2o::halves());
+  if (method == "h2o") return composed_of(preset::h2o::defaults());
   if (method == "snapkv") return composed_of(preset::snapkv::with_window());
   if (method == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
   throw kvmeld::invalid_argument(
@@ -70,11 +70,11 @@ template <class F> int guarded(F f) {
 }  // namespace
 
 struct kvmeld_c_cache {
-  kvmeld::limits sizes;
+  kvmeld::cache_options sizes;
   std::variant<tensors_of<float>, tensors_of<kvmeld::half>, tensors_of<kvmeld::bfloat16>> tensors;
   kvmeld::any_cache cache;
 
-  kvmeld_c_cache(kvmeld::compose::composed const& policy, kvmeld::limits const& l, decltype(tensors) t)
+  kvmeld_c_cache(kvmeld::compose::composed const& policy, kvmeld::cache_options const& l, decltype(tensors) t)
       : sizes(l), tensors(std::move(t)) {
     std::visit(
         [&](auto const& held) {
@@ -94,7 +94,7 @@ kvmeld_c_cache* kvmeld_create(char const* method, kvmeld_c_sizes const* s) {
   guarded([&] {
     if (s->element > kvmeld_c_bfloat16 || s->scope > kvmeld_c_group)
       throw kvmeld::invalid_argument("kvmeld_create: element and scope are 0, 1 or 2");
-    kvmeld::limits sizes{
+    kvmeld::cache_options sizes{
         {s->layers, s->sequences, s->kv_heads, s->group, s->head_dim, s->head_dim, s->capacity}};
     sizes.scope = static_cast<kvmeld::plan_scope>(s->scope);
     sizes.ignore_degree = s->ignore_degree != 0;
@@ -155,7 +155,7 @@ int kvmeld_observe_rows(kvmeld_c_cache* c, uint32_t layer, uint32_t slot, uint32
 int kvmeld_compress(kvmeld_c_cache* c, uint32_t slot, double share, int equal) {
   return guarded([&] {
     c->cache.compress({slot}, kvmeld::budget::ratio(share),
-                      equal != 0 ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::report);
+                      equal != 0 ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep);
   });
 }
 
@@ -179,7 +179,7 @@ int kvmeld_log_degree(kvmeld_c_cache* c, uint32_t layer, uint32_t slot, float* o
   return guarded([&] {
     kvmeld::shape const& s = c->sizes.extent;
     c->cache.write_log_degree(layer, {slot}, kvmeld::rows_by_head(out, 1, s.query_heads(), s.capacity),
-                              s.group);
+                              s.queries_per_kv_head);
   });
 }
 

@@ -110,7 +110,7 @@ std::vector<float> reference(tiny_llama::model& model, kvmeld::shape const& exte
   auto const attend = [&](int layer, int, float const* q, float const* k, float const* v, float* out) {
     for (std::uint32_t head = 0; head < extent.query_heads(); ++head) {
       auto const where =
-          kvmeld::make_track(extent, static_cast<std::uint32_t>(layer), 0, head / extent.group);
+          kvmeld::make_track(extent, static_cast<std::uint32_t>(layer), 0, head / extent.queries_per_kv_head);
       std::size_t const own = where.kv_head * d;
       std::vector<double> weights;
       double sum = 0;

@@ -136,7 +136,7 @@ public:
   /// `extent` of one sequence, `capacity` the most cells.
   sequence_shortener(kvmeld::shape const& extent, Policy policy, reading how = {})
       : policy_(policy), sizes_{extent} {
-    sizes_.scope = how.one_plan ? kvmeld::plan_scope::group : kvmeld::plan_scope::head;
+    sizes_.scope = how.one_plan ? kvmeld::plan_scope::all_layers : kvmeld::plan_scope::head;
     sizes_.bias = how.degrees ? kvmeld::bias_support::per_head : kvmeld::bias_support::none;
     sizes_.ignore_degree = !how.degrees;
   }
@@ -180,7 +180,7 @@ public:
 private:
   using rows = kvmeld::paged<kvmeld::pool_pages<T>>;
   Policy policy_;
-  kvmeld::limits sizes_;
+  kvmeld::cache_options sizes_;
   std::optional<kvmeld::merged_cache<kvmeld::host_executor, Policy, rows, rows>> cache_;
 };
 

@@ -84,7 +84,7 @@ __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part con
   __shared__ float most, sum;
   std::uint32_t const row = blockIdx.x, d = cache.extent().key_dim, heads = gridDim.y;
   batch_part const mine = parts[part[row]];
-  kvmeld::track const head = cache.where(layer, mine.slot, blockIdx.y / cache.extent().group);
+  kvmeld::track const head = cache.where(layer, mine.slot, blockIdx.y / cache.extent().queries_per_kv_head);
   std::uint32_t const seen = cache.length(head) - (mine.first + mine.count - 1 - row);
   auto const* const q = reinterpret_cast<float2 const*>(query + (std::size_t{row} * heads + blockIdx.y) * d);
   for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) {
@@ -136,10 +136,10 @@ public:
       : pool_(model, sizes),
         pages_(&pages),
         memory_(pool_.elements()),
-        host_table_(std::size_t{sizes.slots} * pool_.most_pages(), 0),
+        host_table_(std::size_t{sizes.slots} * pool_.max_pages(), 0),
         table_(host_table_.size()),
         shared_(sizes.pages),
-        cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::limits{pool_.extent()}) {
+        cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::cache_options{pool_.extent()}) {
     check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::half)), "cudaMemset");
     upload_tables();
   }
@@ -147,7 +147,7 @@ public:
   device_kv& operator=(device_kv const&) = delete;
 
   void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
-    host_table_[slot * pool_.most_pages() + i] = static_cast<std::int32_t>(page);
+    host_table_[slot * pool_.max_pages() + i] = static_cast<std::int32_t>(page);
   }
   /// Tables and marks go along with the calls that read them.
   auto& cache() {
@@ -164,7 +164,7 @@ public:
     auto const rows = static_cast<std::uint32_t>(part.size());
     std::uint32_t const heads = pool_.extent().query_heads();
     std::size_t const own = std::size_t{rows} * pool_.extent().kv_heads * pool_.extent().key_dim,
-                      all = own * pool_.extent().group;
+                      all = own * pool_.extent().queries_per_kv_head;
     parts_.upload(batch.data(), batch.size());
     part_.upload(part.data(), rows);
     query_.upload(q, all);
@@ -197,7 +197,7 @@ public:
     });
     return out;
   }
-  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
+  void export_page_metadata(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
     kvmeld::half const* from = saved.data();
     pool_.for_each_part(pages, [&](std::size_t at) {
       memory_.upload(from, pool_.page_elements(), at);

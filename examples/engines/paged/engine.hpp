@@ -164,7 +164,7 @@ private:
     s.done = static_cast<std::uint32_t>(s.pages.size()) * kv_.pool().sizes().page_size;
     totals_.prefix_tokens += s.done;
     write_table(s);
-    kv_.cache().open(s.slot, s.done, s.done, s.asked.id);
+    kv_.cache().open(s.slot, s.done, s.done, kvmeld::sequence_id{s.asked.id});
   }
   void resume(sequence& s) {
     std::vector<std::uint32_t> own;
@@ -173,7 +173,7 @@ private:
       own.push_back(s.pages.back());
     }
     write_table(s);
-    kv_.write_pages(own, s.rows);
+    kv_.export_page_metadata(own, s.rows);
     kv_.cache().resume(s.slot, {s.ledger.data(), s.ledger.size()});
     s.ledger.clear();
     s.rows.clear();
@@ -285,7 +285,7 @@ private:
       std::uint32_t const reads = std::min(known, most);
       std::vector<int> guesses;
       if (reads == known && !s.reads_prompt()) {
-        std::uint32_t const left = s.asked.most_new - s.answered() - 1;
+        std::uint32_t const left = s.asked.max_new - s.answered() - 1;
         guesses = look_up(s.tokens, options_.draft_words, std::min({options_.drafts, most - reads, left}));
       }
       auto const count = reads + static_cast<std::uint32_t>(guesses.size());

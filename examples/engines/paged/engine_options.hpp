@@ -57,10 +57,10 @@ inline std::string options_problem(engine_options const& o) {
 
 /// Why a request could never run; empty if it can.
 inline std::string request_problem(request const& r, engine_options const& o, std::uint32_t max_positions) {
-  auto const last = static_cast<std::uint32_t>(r.prompt.size()) + r.most_new;
+  auto const last = static_cast<std::uint32_t>(r.prompt.size()) + r.max_new;
   std::uint32_t const most = o.trigger == 0 ? last : std::min(last, o.trigger);
   std::uint32_t const pages = kvmeld::ceil_div(most, o.sizes.page_size);
-  if (r.prompt.empty() || r.most_new == 0) return "the prompt is empty or nothing new is asked for";
+  if (r.prompt.empty() || r.max_new == 0) return "the prompt is empty or nothing new is asked for";
   if (last > max_positions) {
     return std::to_string(last) + " tokens; the model allows " + std::to_string(max_positions);
   }

@@ -28,14 +28,14 @@ public:
         query_heads_(static_cast<std::uint32_t>(model.heads)),
         shared_(pages.shared()),
         memory_(pool_.elements()),
-        table_(std::size_t{sizes.slots} * pool_.most_pages(), -1),
+        table_(std::size_t{sizes.slots} * pool_.max_pages(), -1),
         cache_(kvmeld::host_executor(), how, {rows(0), rows(1)}, limits_of(pool_)) {}
   host_kv(host_kv const&) = delete;
   host_kv& operator=(host_kv const&) = delete;
 
   /// The engine writes the table; kvmeld reads it.
   void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
-    table_[slot * pool_.most_pages() + i] = static_cast<std::int32_t>(page);
+    table_[slot * pool_.max_pages() + i] = static_cast<std::int32_t>(page);
   }
   auto& cache() { return cache_; }
   auto const& cache() const { return cache_; }
@@ -84,7 +84,7 @@ public:
     });
     return out;
   }
-  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
+  void export_page_metadata(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
     auto from = saved.begin();
     pool_.for_each_part(pages, [&](std::size_t at) {
       auto const next = from + static_cast<std::ptrdiff_t>(pool_.page_elements());
@@ -101,14 +101,14 @@ public:
 private:
   using layout = pool_layout::rows_type;
 
-  static kvmeld::limits limits_of(pool_layout const& pool) {
-    kvmeld::limits l{pool.extent()};
+  static kvmeld::cache_options limits_of(pool_layout const& pool) {
+    kvmeld::cache_options l{pool.extent()};
     l.first_kv_head = pool.sizes().first_head;  // so that random draws are those of one rank with all heads
     return l;
   }
   layout rows(std::size_t side) { return pool_.rows(side, memory_.data(), table_.data(), shared_); }
   kvmeld::shape const& extent() const { return pool_.extent(); }
-  std::uint32_t first_query_head() const { return pool_.sizes().first_head * extent().group; }
+  std::uint32_t first_query_head() const { return pool_.sizes().first_head * extent().queries_per_kv_head; }
 
   void attend_head(std::uint32_t layer, batch_part const& part, std::uint32_t head, float const* q,
                    float const* k, float const* v, float* out, float* lse, head_scratch& room) const {
@@ -116,7 +116,7 @@ private:
     kvmeld::track const where = ref.where(layer, part.slot, head);
     std::uint32_t const d = extent().key_dim, length = ref.length(where),
                         global = pool_.sizes().first_head + head;
-    std::uint32_t const kv_heads = query_heads_ / extent().group;
+    std::uint32_t const kv_heads = query_heads_ / extent().queries_per_kv_head;
     for (std::uint32_t i = 0; i < part.count; ++i) {
       auto const key = ref.keys.locate(where, length - part.count + i);
       auto const value = ref.values.locate(where, length - part.count + i);
@@ -127,8 +127,8 @@ private:
       }
     }
     gather(ref, where, room);
-    for (std::uint32_t g = 0; g < extent().group; ++g) {
-      std::uint32_t const own = head * extent().group + g;
+    for (std::uint32_t g = 0; g < extent().queries_per_kv_head; ++g) {
+      std::uint32_t const own = head * extent().queries_per_kv_head + g;
       std::size_t const at = (std::size_t{part.first} * query_heads_ + first_query_head() + own) * d;
       paged_engine::attend({q + at, out + at, lse + std::size_t{part.first} * extent().query_heads() + own,
                             part.count, query_heads_ * d, extent().query_heads()},

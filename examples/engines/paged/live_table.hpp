@@ -28,7 +28,7 @@ public:
     auto const& t = e.sums();
     line("step %llu: %zu running, %zu waiting, %llu tokens; pages %u of %u in use, %u at most",
          static_cast<unsigned long long>(t.steps), e.running().size(), e.waiting().size(),
-         static_cast<unsigned long long>(t.tokens), e.pool().used(), e.pool().total(), e.pool().most_used());
+         static_cast<unsigned long long>(t.tokens), e.pool().used(), e.pool().total(), e.pool().max_used());
     line("  request  state      tokens  entries  pages  merged  drafts kept  answer");
     for (sequence const& s : e.running()) {
       line("  %7u  %-9s  %6u  %7u  %5zu  %6u  %5u/%-5u  %s", s.asked.id,

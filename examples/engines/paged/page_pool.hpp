@@ -24,7 +24,7 @@ public:
     std::uint32_t const page = free_.back();
     free_.pop_back();
     count(page, 0, 1);
-    if (used() > most_used_) most_used_ = used();
+    if (used() > max_used_) max_used_ = used();
     return page;
   }
   /// One more user of a page in use.
@@ -39,13 +39,13 @@ public:
   std::uint32_t total() const { return static_cast<std::uint32_t>(users_.size()); }
   std::uint32_t available() const { return static_cast<std::uint32_t>(free_.size()); }
   std::uint32_t used() const { return total() - available(); }
-  std::uint32_t most_used() const { return most_used_; }
+  std::uint32_t max_used() const { return max_used_; }
   /// [page]: not 0 where several use it. What kvmeld must not write to.
   std::uint8_t const* shared() const { return shared_.data(); }
 
 private:
-  void count(std::uint32_t page, std::uint32_t least_now, std::uint32_t next) {
-    if (users_.at(page) < least_now) {
+  void count(std::uint32_t page, std::uint32_t min_now, std::uint32_t next) {
+    if (users_.at(page) < min_now) {
       throw std::logic_error("page_pool: page " + std::to_string(page) + " is free, but somebody uses it");
     }
     users_[page] = next;
@@ -54,7 +54,7 @@ private:
 
   std::vector<std::uint32_t> users_, free_;
   std::vector<std::uint8_t> shared_;
-  std::uint32_t most_used_ = 0;
+  std::uint32_t max_used_ = 0;
 };
 
 }  // namespace paged_engine

@@ -31,7 +31,7 @@ public:
   kv_sizes const& sizes() const { return sizes_; }
   kvmeld::shape const& extent() const { return extent_; }
   /// Entries of a slot's row in the table.
-  std::uint32_t most_pages() const { return pages_of(sizes_.capacity); }
+  std::uint32_t max_pages() const { return pages_of(sizes_.capacity); }
   std::uint32_t pages_of(std::uint32_t entries) const { return kvmeld::ceil_div(entries, sizes_.page_size); }
   std::size_t page_elements() const {
     return std::size_t{sizes_.page_size} * extent_.kv_heads * extent_.key_dim;
@@ -47,8 +47,7 @@ public:
     std::int64_t const page = token * sizes_.page_size;
     kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
     kvmeld::pool_pages<kvmeld::half> const from(memory + side * sizes_.pages * page_elements(),
-                                                kvmeld::table_rows(table, most_pages()), shared,
-                                                sizes_.pages);
+                                                kvmeld::table_rows(table, max_pages()), shared, sizes_.pages);
     return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
   }
   /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the other.

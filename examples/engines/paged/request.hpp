@@ -13,7 +13,7 @@ struct request {
   std::uint32_t id = 0;
   std::vector<int> prompt;
   std::uint32_t shared_tokens = 0;  ///< so many at the beginning may be others' too (a system prompt)
-  std::uint32_t most_new = 0;
+  std::uint32_t max_new = 0;
 };
 
 /// A request on its way. Its K and V are of the first `done` tokens; the others are still to be read, one at least.
@@ -34,7 +34,7 @@ struct sequence {
 
   bool reads_prompt() const { return done < asked.prompt.size(); }
   std::uint32_t answered() const { return static_cast<std::uint32_t>(tokens.size() - asked.prompt.size()); }
-  bool finished() const { return answered() >= asked.most_new; }
+  bool finished() const { return answered() >= asked.max_new; }
 };
 
 }  // namespace paged_engine

@@ -62,7 +62,7 @@ template <class Engine> void print_summary(std::ostream& out, Engine const& e, s
                 "drafts: %llu of %llu kept; preempted %llu times, %llu tokens read again\n",
                 r.tokens.size(), r.seconds, static_cast<unsigned long long>(t.tokens),
                 static_cast<unsigned long long>(t.steps), static_cast<double>(t.tokens) / r.seconds,
-                r.right_digits, r.digits, e.pool().most_used(), e.pool().total(), e.pool().most_used() * kib,
+                r.right_digits, r.digits, e.pool().max_used(), e.pool().total(), e.pool().max_used() * kib,
                 e.kv().pool().pages_of(static_cast<std::uint32_t>(r.full_entries)),
                 static_cast<unsigned long long>(t.compressions),
                 static_cast<unsigned long long>(t.pages_returned),

@@ -87,7 +87,7 @@ inline request random_request(tiny_llama::splitmix64& random, std::uint32_t id, 
   }
   for (std::uint64_t n = 1 + random.below(50); n != 0; --n)
     r.prompt.push_back(static_cast<int>(random.below(16)));
-  r.most_new = 1 + static_cast<std::uint32_t>(random.below(30));
+  r.max_new = 1 + static_cast<std::uint32_t>(random.below(30));
   return r;
 }
 
@@ -127,7 +127,7 @@ inline soak_result soak(std::uint64_t requests, std::uint64_t seed, std::uint32_
     kvmeld::compose::composed const policies[] = {
         kvmeld::compose::composed_of(kvmeld::preset::chelsea::with_schedule({}, pins, pins)),
         kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks(2)),
-        kvmeld::compose::composed_of(kvmeld::preset::h2o::halves())};
+        kvmeld::compose::composed_of(kvmeld::preset::h2o::defaults())};
     std::size_t const which = random.below(3);
     kvmeld::compose::composed const& policy = policies[which];
     bool const comparable = !kvmeld::traits_of_score(policy.score).needs_attention;
@@ -146,7 +146,7 @@ inline soak_result soak(std::uint64_t requests, std::uint64_t seed, std::uint32_
       if (e.idle()) continue;
       for (sequence const& s : e.step()) {
         ++finished;
-        if (s.answered() != s.asked.most_new) return fail("an answer has the wrong length");
+        if (s.answered() != s.asked.max_new) return fail("an answer has the wrong length");
         auto const found = expected.find(s.asked.id);
         if (found == expected.end()) continue;
         ++out.compared;

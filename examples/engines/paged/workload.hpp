@@ -42,7 +42,7 @@ inline std::vector<workload_item> make_workload(std::string_view text, std::uint
     item.asked.prompt = tiny_llama::byte_tokens(std::string(text.substr(system, system_tokens)) +
                                                 task.context + task.needles[0].question);
     item.asked.shared_tokens = system_tokens;
-    item.asked.most_new = 24 + static_cast<std::uint32_t>(random.below(40));
+    item.asked.max_new = 24 + static_cast<std::uint32_t>(random.below(40));
     item.answer = task.needles[0].answer;
     item.arrives = i / 2 * every;
     out.push_back(std::move(item));

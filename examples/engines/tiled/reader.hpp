@@ -32,7 +32,7 @@ public:
         extent_(extent_of(m.shape(), capacity)),
         keys_(extent_.slots() * extent_.key_dim),
         values_(extent_.slots() * extent_.value_dim),
-        cache_(kvmeld::host_executor(1), policy, {key_rows(), value_rows()}, kvmeld::limits{extent_}),
+        cache_(kvmeld::host_executor(1), policy, {key_rows(), value_rows()}, kvmeld::cache_options{extent_}),
         observes_(kvmeld::traits_of_score(policy.score).needs_attention),
         queries_(std::size_t{extent_.layers} * extent_.query_heads() * extent_.key_dim),
         lse_(std::size_t{extent_.layers} * extent_.query_heads()) {
@@ -98,8 +98,8 @@ private:
     }
     float const scale = 1.0f / std::sqrt(static_cast<float>(d));
     weights_.resize(length);
-    for (std::uint32_t g = 0; g < extent_.group; ++g) {
-      std::uint32_t const query_head = head * extent_.group + g;
+    for (std::uint32_t g = 0; g < extent_.queries_per_kv_head; ++g) {
+      std::uint32_t const query_head = head * extent_.queries_per_kv_head + g;
       float const* const query = q + std::size_t{query_head} * d;
       std::fill_n(weights_.data(), length, 0.0f);
       for (std::uint32_t tile = 0; tile < d / width; ++tile) {

@@ -81,7 +81,7 @@ void token_major_attend(token_major_engine* e, uint32_t layer, float const* q, f
   }
 }
 
-static int most_likely(float const* logits, int vocab) {
+static int max_likely(float const* logits, int vocab) {
   int best = 0;
   for (int i = 1; i < vocab; ++i) best = logits[i] > logits[best] ? i : best;
   return best;
@@ -93,7 +93,7 @@ int token_major_generate(token_major_engine* e, int vocab, int const* prompt, in
   for (int pos = 0; pos < steps; ++pos) {
     float const* const logits = token_major_forward(e, token, (uint32_t)pos);
     if (logits == NULL) return 1;
-    token = pos + 1 < prompt_tokens ? prompt[pos + 1] : most_likely(logits, vocab);
+    token = pos + 1 < prompt_tokens ? prompt[pos + 1] : max_likely(logits, vocab);
     out[pos] = token;
   }
   return 0;

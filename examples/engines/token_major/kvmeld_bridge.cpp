@@ -40,7 +40,7 @@ composed policy_named(std::string const& name) {
   }
   if (name == "recommended") return composed_of(preset::recommended::for_budget());
   if (name == "kvmerger") return composed_of(preset::kvmerger::for_budget());
-  if (name == "h2o") return composed_of(preset::h2o::halves());
+  if (name == "h2o") return composed_of(preset::h2o::defaults());
   if (name == "snapkv") return composed_of(preset::snapkv::with_window());
   if (name == "streaming_llm") return composed_of(preset::streaming_llm::with_sinks());
   throw kvmeld::invalid_argument(kvmeld::refusal(
@@ -63,7 +63,7 @@ struct kvmeld_bridge {
                 kvmeld_bridge_budget when_full)
       : extent(s),
         full(when_full),
-        cache(kvmeld::host_executor(1), policy, {rows(keys, s), rows(values, s)}, kvmeld::limits{s}),
+        cache(kvmeld::host_executor(1), policy, {rows(keys, s), rows(values, s)}, kvmeld::cache_options{s}),
         bias(s.slots(), 0.0f) {
     cache.open(0);
   }

@@ -15,17 +15,17 @@ inline namespace KVMELD_ABI {
 /// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25 KiB).
 class column_sets {
 public:
-  static constexpr std::uint32_t most_sets = 512, most_members = 2048;
-  static constexpr std::uint32_t most_slots = 1024;  ///< of a list for kernels
-  static constexpr std::uint32_t most_lanes = 16, fewest_lanes = 4;
+  static constexpr std::uint32_t max_sets = 512, max_members = 2048;
+  static constexpr std::uint32_t max_slots = 1024;  ///< of a list for kernels
+  static constexpr std::uint32_t max_lanes = 16, fewest_lanes = 4;
   /// Scratch of a kernel: rows of `lanes` elements for all slots, and for all merged entries.
   static constexpr std::size_t kernel_bytes(std::size_t element) {
-    return (most_slots + most_sets) * most_lanes * element;
+    return (max_slots + max_sets) * max_lanes * element;
   }
 
-  /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `most_members` never fit.
+  /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `max_members` never fit.
   bool add(slot_t pivot, member_list const& m, float const* weight) {
-    if (sets_ == most_sets || members_ + m.count > most_members) return false;
+    if (sets_ == max_sets || members_ + m.count > max_members) return false;
     pivot_[sets_] = pivot;
     begin_[sets_++] = members_;
     for (std::uint32_t j = 0; j < m.count; ++j) {
@@ -87,17 +87,17 @@ public:
 
 private:
   static constexpr std::uint32_t sizes = 16;
-  static bool is_near(slot_t low, slot_t high) { return high - low / most_lanes * most_lanes < most_slots; }
+  static bool is_near(slot_t low, slot_t high) { return high - low / max_lanes * max_lanes < max_slots; }
   std::uint32_t size(std::uint32_t i) const { return min_of(begin_[i + 1] - begin_[i], sizes - 1); }
 
   std::uint32_t sets_ = 0, members_ = 0;
   slot_t low_ = 0, high_ = 0;
-  slot_t pivot_[most_sets];
-  std::uint32_t begin_[most_sets + 1] = {};
-  std::uint32_t order_[most_sets];
-  slot_t slot_[most_members];
-  float weight_[most_members];
-  std::uint64_t squares_[most_slots / fewest_lanes / 64];
+  slot_t pivot_[max_sets];
+  std::uint32_t begin_[max_sets + 1] = {};
+  std::uint32_t order_[max_sets];
+  slot_t slot_[max_members];
+  float weight_[max_members];
+  std::uint64_t squares_[max_slots / fewest_lanes / 64];
 };
 
 }  // namespace KVMELD_ABI

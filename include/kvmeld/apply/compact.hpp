@@ -26,7 +26,7 @@ struct renumber_phase {
     std::uint32_t const n = wave.state[t.item].length;
     std::size_t const base = wave.plan.at(t.item, 0);
     std::uint32_t const kept = compact_indices(
-        team, n, [&](std::uint32_t s) { return wave.plan.what[base + s] == fate::keep; },
+        team, n, [&](std::uint32_t s) { return wave.plan.fates[base + s] == fate::keep; },
         [&](std::uint32_t rank, std::uint32_t s) { wave.plan.new_slot[base + s] = rank; });
     if (team.lane() == 0) {
       wave.plan.old_length[t.item] = n;
@@ -38,7 +38,7 @@ struct renumber_phase {
 /// First slot that is not where it belongs after compaction; n if nothing moves.
 KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std::uint32_t n) {
   slot_t s = 0;
-  while (s < n && plan.what[plan.at(item, s)] == fate::keep) ++s;
+  while (s < n && plan.fates[plan.at(item, s)] == fate::keep) ++s;
   return s;
 }
 
@@ -47,7 +47,7 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
-  static constexpr int least_blocks = 3;  ///< of a multiprocessor: each waits for memory between barriers
+  static constexpr int min_blocks = 3;  ///< of a multiprocessor: each waits for memory between barriers
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -84,18 +84,18 @@ template <class Layout> struct compact_rows_phase {
       };
       if constexpr (has_kernels<Team>::value && (sizeof(T) == 4 || sizeof(T) == 2)) {
         if (auto const* const tuned = team.kernels()) {
-          return pack_columns(*tuned, plan.what + base, begin, kept, n, column(0), s.channel_stride,
+          return pack_columns(*tuned, plan.fates + base, begin, kept, n, column(0), s.channel_stride,
                               channels);
         }
       }
       // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no barrier.
       for (slot_t from = begin; from < n;) {
-        if (plan.what[base + from] != fate::keep) {
+        if (plan.fates[base + from] != fate::keep) {
           ++from;
           continue;
         }
         std::uint32_t run = 1;
-        while (from + run < n && plan.what[base + from + run] == fate::keep) ++run;
+        while (from + run < n && plan.fates[base + from + run] == fate::keep) ++run;
         slot_t const to = plan.new_slot[base + from];
         team.for_each(channels, [&](std::uint32_t i) {
           T* const x = column(i);
@@ -111,7 +111,7 @@ template <class Layout> struct compact_rows_phase {
     } else {
       bool const past_caches = streams(team, kept - begin);
       for (slot_t from = begin; from < n; ++from) {
-        if (plan.what[base + from] == fate::keep) {
+        if (plan.fates[base + from] == fate::keep) {
           move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
         }
       }
@@ -182,7 +182,7 @@ private:
     row_pieces<Layout> const rows(layout, t.where);
     std::uint32_t const first_piece = slice * t.index;
     std::uint32_t const pieces = slice == 0 ? rows.count() : min_of(slice, rows.count() - first_piece);
-    fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    fate const* const what = wave.plan.fates + wave.plan.at(t.item, 0);
     slot_t* const from = team.template scratch<slot_t>(window);
     piece_share const mine(team, pieces);
     slot_t to = 0;
@@ -297,7 +297,7 @@ private:
     constexpr std::uint32_t at_once = 4;
     plan_ref const& plan = wave.plan;
     T* const x = array + wave.ledger.at(t.where, 0);
-    fate const* const what = plan.what + plan.at(t.item, 0);
+    fate const* const what = plan.fates + plan.at(t.item, 0);
     slot_t const* const to = plan.new_slot + plan.at(t.item, 0);
     if (team.lanes() == 1) {
       for (slot_t s = begin; s < n; ++s) {
@@ -330,7 +330,7 @@ private:
     for (std::uint32_t first = 0; first < count; first += team.lanes()) {
       std::uint32_t const i = first + team.lane();
       std::size_t const owner = i < count ? plan.at(t.item, m.owner[base + i]) : 0;
-      bool const stays = i < count && plan.what[owner] == fate::keep;
+      bool const stays = i < count && plan.fates[owner] == fate::keep;
       scan_result const places = team.scan(stays ? 1u : 0u);
       std::size_t const from = base + i, to = base + kept + places.before;
       auto const shift = [&](auto* array) {

@@ -26,22 +26,22 @@ struct compose_phase {
     plan_ref const& step = wave.step;
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
-    if (begin >= n || wave.state[t.item].still != 0) return;
+    if (begin >= n || wave.state[t.item].unchanged != 0) return;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t entry) {
       slot_t const s = begin + entry;
       std::size_t const i = plan.at(t.item, s);
-      if (plan.what[i] == fate::drop || plan.what[i] == fate::spread) return;
-      bool const held = plan.what[i] == fate::keep;
+      if (plan.fates[i] == fate::drop || plan.fates[i] == fate::spread) return;
+      bool const held = plan.fates[i] == fate::keep;
       std::size_t const root = step.at(t.item, held ? s : plan.target[i]);
       float const key = step.key_weight[root], value = step.value_weight[root],
                   degree = step.degree_weight[root];
-      bool const kept = step.what[root] == fate::keep;
+      bool const kept = step.fates[root] == fate::keep;
       if (kept && key == 1.0f && value == 1.0f && degree == 1.0f) return;  // most entries, most rounds
       plan.key_weight[i] *= key;
       plan.value_weight[i] *= value;
       plan.degree_weight[i] *= degree;
       if (kept) return;
-      plan.what[i] = !held && step.what[root] == fate::merge ? plan.what[i] : step.what[root];
+      plan.fates[i] = !held && step.fates[root] == fate::merge ? plan.fates[i] : step.fates[root];
       plan.target[i] = step.target[root];
       plan.span[i] = step.span[root];
     });

@@ -31,7 +31,7 @@ struct merge_ledger_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
-    if (begin >= n || wave.state[t.item].still != 0) return;
+    if (begin >= n || wave.state[t.item].unchanged != 0) return;
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
       member_list const m = members_of(wave, t.item, begin + i);
       if (m.count > 1) merge_set(t, begin + i, m);
@@ -49,7 +49,7 @@ private:
     l.degree[l.at(t.where, p)] = degree;
     look_again(t, p, entry_flag::key_checked | entry_flag::value_checked);
     slot_t const other = m.slots[0] == p ? m.slots[1] : m.slots[0];
-    bool const shared = map.what[map.at(t.item, other)] == fate::share;
+    bool const shared = map.fates[map.at(t.item, other)] == fate::share;
     merge_weights(t, p, m);
     if (shared) return;  // its members keep their own scores
     for (std::uint32_t c = 0; c < l.channels.count; ++c) {

@@ -37,10 +37,10 @@ template <class Keys> struct merge_members_phase {
     member_ref const& members = l.members;
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const before = members.count[t.where.index];
-    slot_t* const fresh = wave.field + wave.at(t.item, 0);         // free between rounds, as are candidates:
+    slot_t* const fresh = wave.live + wave.at(t.item, 0);          // free between rounds, as are candidates:
     candidate* const list = wave.candidates + wave.at(t.item, 0);  // .source ends of the owners' lists
     std::uint32_t* const order = wave.member_order + 2 * wave.member_at(t.item, 0);
-    auto const what = [&](slot_t s) { return map.what[map.at(t.item, s)]; };
+    auto const what = [&](slot_t s) { return map.fates[map.at(t.item, s)]; };
     auto const owner_of = [&](slot_t s) {
       return what(s) == fate::share ? map.target[map.at(t.item, s)] : s;
     };
@@ -122,9 +122,9 @@ private:
     member_list const m = members_of(wave, t.item, s);
     if (m.count > 1) {
       slot_t const other = m.slots[0] == s ? m.slots[1] : m.slots[0];
-      return map.what[map.at(t.item, other)] == fate::share;
+      return map.fates[map.at(t.item, other)] == fate::share;
     }
-    return map.what[map.at(t.item, s)] == fate::share;
+    return map.fates[map.at(t.item, s)] == fate::share;
   }
 
   /// Degrees of entries whose members the plan gives up.

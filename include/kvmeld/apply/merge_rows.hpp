@@ -27,11 +27,11 @@ enum class side : std::uint8_t { key, value };
 /// touched. Sets are disjoint and sources are read only by their own target, so tiles need no order.
 /// Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along tokens.
 template <class Layout> struct merge_rows_phase {
-  static constexpr int least_blocks = 3;  ///< of a multiprocessor: members are looked up one after the other
+  static constexpr int min_blocks = 3;  ///< of a multiprocessor: members are looked up one after the other
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice =
-      64;                                           ///< channels per tile, tokens first: each lists the sets
-  static constexpr std::uint32_t most_fetched = 8;  ///< rows of a set that are asked for ahead
+      64;                                          ///< channels per tile, tokens first: each lists the sets
+  static constexpr std::uint32_t max_fetched = 8;  ///< rows of a set that are asked for ahead
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -68,7 +68,7 @@ private:
   template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
-    if (begin >= n || wave.state[t.item].still != 0) return;
+    if (begin >= n || wave.state[t.item].unchanged != 0) return;
     std::uint32_t const end = min_of(n, begin + block);
     float const* const weight = weights() + map.at(t.item, 0);
     blend_buffers const b(team, layout.channels());
@@ -93,7 +93,7 @@ private:
       while (ahead < end) {
         member_list const m = members_of(wave, t.item, ahead++);
         if (m.count < 2) continue;
-        for (std::uint32_t i = 0; i < min_of(m.count, most_fetched); ++i)
+        for (std::uint32_t i = 0; i < min_of(m.count, max_fetched); ++i)
           prefetch_row(team, layout, t.where, m.slots[i]);
         return;
       }
@@ -220,7 +220,7 @@ private:
   template <class Team> KVMELD_HD void tokens_first(Team const& team, tile const& t) const {
     using T = typename Layout::element_type;
     std::uint32_t const n = wave.state[t.item].length;
-    if (n == 0 || wave.state[t.item].still != 0) return;
+    if (n == 0 || wave.state[t.item].unchanged != 0) return;
     std::uint32_t const first = t.index * channel_slice;
     std::uint32_t const channels = min_of(channel_slice, layout.channels() - first);
     float const* const weight = weights() + map.at(t.item, 0);

@@ -24,7 +24,7 @@ inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std
   std::vector<slot_t> dropped;
   std::uint32_t alone = 0;
   for (slot_t s = 0; s < n; ++s) {
-    fate const f = plan.what[plan.at(item, s)];
+    fate const f = plan.fates[plan.at(item, s)];
     if (f == fate::merge || f == fate::share) sources[plan.target[plan.at(item, s)]].push_back(s);
     if (f == fate::drop) dropped.push_back(s);
   }
@@ -34,16 +34,16 @@ inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std
   };
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
-    if (plan.what[i] == fate::spread) {
+    if (plan.fates[i] == fate::spread) {
       out << "  spread " << s << " over " << plan.target[i] << " to " << plan.target[i] + plan.span[i] - 1
           << " (value " << plan.value_weight[i] << ")\n";
     }
-    if (plan.what[i] != fate::keep) continue;
+    if (plan.fates[i] != fate::keep) continue;
     if (sources[s].empty()) {
       ++alone;
       continue;
     }
-    out << "  " << (plan.what[plan.at(item, sources[s][0])] == fate::share ? "share " : "merge ");
+    out << "  " << (plan.fates[plan.at(item, sources[s][0])] == fate::share ? "share " : "merge ");
     for (slot_t source : sources[s]) {
       if (source != sources[s].front()) out << " + ";
       weights(source);

@@ -50,7 +50,7 @@ KVMELD_HD void for_each_reached(plan_ref const& map, std::uint32_t item, member_
 
 /// A kept entry that is not a pivot: what may be spread over.
 KVMELD_HD inline bool may_receive(wave_ref const& wave, plan_ref const& map, std::uint32_t item, slot_t p) {
-  return map.what[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
+  return map.fates[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
 }
 
 }  // namespace KVMELD_ABI

@@ -38,8 +38,8 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
   std::uint32_t shared = 0;
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
-    if (plan.what[i] > fate::drop) return bad("fate", s, static_cast<int>(plan.what[i]), "0 to 4");
-    char const* const what = fate_name(plan.what[i]);
+    if (plan.fates[i] > fate::drop) return bad("fate", s, static_cast<int>(plan.fates[i]), "0 to 4");
+    char const* const what = fate_name(plan.fates[i]);
     std::pair<char const*, float> const weights[] = {{"key_weight", plan.key_weight[i]},
                                                      {"value_weight", plan.value_weight[i]},
                                                      {"degree_weight", plan.degree_weight[i]}};
@@ -53,7 +53,7 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
     if (share * l.degree[l.at(where, s)] > largest::degree) {
       return bad("degree_weight * degree", s, share * l.degree[l.at(where, s)], "at most ", largest::degree);
     }
-    if (plan.what[i] == fate::keep) {
+    if (plan.fates[i] == fate::keep) {
       if (share == 0.0f) return bad("degree_weight", s, share, "above 0, because the entry is kept");
       if (plan.target[i] != s) return bad("target", s, plan.target[i], s, ", because the entry is kept");
       continue;
@@ -62,10 +62,10 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
       return bad("fate", s, what, "keep, because the slot lies in the frozen beginning of ", shielded,
                  " entries");
     }
-    if (plan.what[i] == fate::drop) continue;
+    if (plan.fates[i] == fate::drop) continue;
     if (!l.usable(where, s))
       return bad("fate", s, what, "keep or drop, because the row holds NaN or infinity");
-    std::uint32_t const span = plan.what[i] == fate::spread ? plan.span[i] : 1;
+    std::uint32_t const span = plan.fates[i] == fate::spread ? plan.span[i] : 1;
     if (plan.target[i] >= n)
       return bad("target", s, plan.target[i], "less than ", n, ", the entries of the track");
     if (span == 0 || span > n - plan.target[i]) {
@@ -74,25 +74,25 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
     }
     for (std::uint32_t k = 0; k < span; ++k) {
       slot_t const to = plan.target[i] + k;
-      if (plan.what[plan.at(item, to)] != fate::keep) return bad("target", s, to, "a slot that is kept");
+      if (plan.fates[plan.at(item, to)] != fate::keep) return bad("target", s, to, "a slot that is kept");
       if (!l.usable(where, to)) return bad("target", s, to, "a slot whose row holds no NaN or infinity");
       if (to < shielded) {
         return bad("target", s, to, "at least ", shielded, ", because the entries before are frozen");
       }
-      (plan.what[i] == fate::spread ? receives : owns)[to] = 1;
+      (plan.fates[i] == fate::spread ? receives : owns)[to] = 1;
       if (receives[to] != 0 && owns[to] != 0) {
         return bad("target", s, to, "a slot that takes in either a set or a spread, not both");
       }
     }
-    shared += plan.what[i] == fate::share ? 1 : 0;
+    shared += plan.fates[i] == fate::share ? 1 : 0;
   }
   // A set is merged or shared as a whole, and members move only with a shared entry.
   std::vector<std::uint8_t> merges(n, 0);
   std::vector<std::uint8_t> shares(n, 0);
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
-    if (plan.what[i] == fate::merge) merges[plan.target[i]] = merges[s] = 1;
-    if (plan.what[i] == fate::share) shares[plan.target[i]] = 1;
+    if (plan.fates[i] == fate::merge) merges[plan.target[i]] = merges[s] = 1;
+    if (plan.fates[i] == fate::share) shares[plan.target[i]] = 1;
   }
   for (slot_t s = 0; s < n; ++s) {
     if (merges[s] != 0 && shares[s] != 0) {
@@ -103,16 +103,16 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
   std::uint32_t living = shared;
   for (std::uint32_t m = 0; m < held; ++m) {
     slot_t const owner = l.members.owner[l.member_at(where, m)];
-    if (merges[owner] != 0 || plan.what[plan.at(item, owner)] == fate::spread) {
+    if (merges[owner] != 0 || plan.fates[plan.at(item, owner)] == fate::spread) {
       return bad(
           "set", owner, "one that merges or spreads",
           "one of shared entries, because members belong to the slot (its fate is keep, share or drop)");
     }
-    living += plan.keeps_member(item, m) && plan.what[plan.at(item, owner)] != fate::drop ? 1u : 0u;
+    living += plan.keeps_member(item, m) && plan.fates[plan.at(item, owner)] != fate::drop ? 1u : 0u;
   }
   if (living <= l.members.capacity || shared == 0) return {};
   return refusal("plan", message("number of members of ", track_name), living, "at most ", l.members.capacity,
-                 ", the limits.members");
+                 ", the options.members");
 }
 
 }  // namespace KVMELD_ABI

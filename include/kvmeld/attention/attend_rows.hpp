@@ -28,15 +28,16 @@ template <class Q, class Out> struct attend_rows {
   head_rows<Out> out;
   log_sums<float> lse;
 
-  KVMELD_HD std::uint32_t blocks() const { return ceil_div(source.batch.most_queries(), query_block); }
+  KVMELD_HD std::uint32_t blocks() const { return ceil_div(source.batch.max_queries(), query_block); }
   std::uint32_t tiles(shape const&) const { return blocks(); }
 
   KVMELD_HD block_of_rows rows_of(shape const& s, tile const& t) const {
     std::uint32_t const member = source.row_of(t.item);
     std::uint32_t const queries = source.batch.queries(member);
     std::uint32_t const first = t.index * query_block;
-    std::uint32_t const rows = first < queries ? min_of(query_block, queries - first) * s.group : 0;
-    return {member, queries, first, s.group, t.where.kv_head, rows};
+    std::uint32_t const rows =
+        first < queries ? min_of(query_block, queries - first) * s.queries_per_kv_head : 0;
+    return {member, queries, first, s.queries_per_kv_head, t.where.kv_head, rows};
   }
 
   /// q[row][key_dim], scaled. Cooperative; barrier at the end.
@@ -89,12 +90,12 @@ namespace detail {
 
 /// Why an attention call cannot run; empty if it can. `readable`: the host can read the parameters' arrays.
 template <class Q, class Out>
-std::string extend_problem(attention_params const& params, query_batch const& batch, shape const& s,
+std::string attend_problem(attention_params const& params, query_batch const& batch, shape const& s,
                            head_rows<Q> query, head_rows<Out> out, bool readable) {
-  std::string problem = batch_problem("attention::extend", s, batch);
-  if (problem.empty()) problem = params_problem("attention::extend", params, s.key_dim, readable);
-  if (problem.empty() && batch.most_queries() != 0 && (query.data == nullptr || out.data == nullptr)) {
-    problem = refusal("attention::extend", query.data == nullptr ? "query.data" : "out.data", "null",
+  std::string problem = batch_problem("attention::attend", s, batch);
+  if (problem.empty()) problem = params_problem("attention::attend", params, s.key_dim, readable);
+  if (problem.empty() && batch.max_queries() != 0 && (query.data == nullptr || out.data == nullptr)) {
+    problem = refusal("attention::attend", query.data == nullptr ? "query.data" : "out.data", "null",
                       "the rows of the queries' heads (only lse may be empty)");
   }
   return problem;

@@ -26,17 +26,17 @@ template <class Keys, class Values> struct cache_ref {
   Values values;      ///< the engine's values
   ledger_ref ledger;  ///< lengths, degrees, positions and the rest, in memory of the executor
 
-  /// The track of a layer of the group, a sequence slot and a KV head.
+  /// The track of a layer of the group, a sequence and a KV head.
   KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return make_track(ledger.extent, layer, sequence, kv_head);
   }
-  /// Slots in use: entries held, pending ones included, and empty slots (limits.padded). New rows of an engine go to slots
+  /// Slots in use: entries held, pending ones included, and empty slots (options.padded). New rows of an engine go to slots
   /// below it, after `append`.
   KVMELD_HD std::uint32_t length(track t) const { return ledger.length[t.index]; }
   /// Tokens the entry stands for; 0 for an empty slot.
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
   /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry, the lowest float
-  /// for an empty slot. With limits.ignore_degree 0 for every entry.
+  /// for an empty slot. With options.ignore_degree 0 for every entry.
   KVMELD_HD float log_degree(track t, slot_t s) const { return ledger.log_degree(t, s); }
   /// Token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }

@@ -80,21 +80,22 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                         behind_end behind = behind_end::masked) {
   shape const& s = cache.extent();
   if (std::string const problem = ref_problem("attention::write_log_degree", cache.ledger); !problem.empty())
-    return report(problem);
+    return raise(problem);
   if (layer >= s.layers) {
-    return report(refusal("attention::write_log_degree", "layer", layer, "0 to ", s.layers - 1));
+    return raise(refusal("attention::write_log_degree", "layer", layer, "0 to ", s.layers - 1));
   }
   for (std::uint32_t sequence : sequences) {
     if (sequence >= s.sequences) {
-      return report(refusal("attention::write_log_degree", "sequence", sequence, "0 to ", s.sequences - 1));
+      return raise(refusal("attention::write_log_degree", "sequence", sequence, "0 to ", s.sequences - 1));
     }
   }
   if (out.data == nullptr) {
-    return report(refusal("attention::write_log_degree", "out.data", "null", "the rows of the log degrees"));
+    return raise(refusal("attention::write_log_degree", "out.data", "null", "the rows of the log degrees"));
   }
-  if (heads_per_track != 1 && heads_per_track != s.group) {
-    return report(refusal("attention::write_log_degree", "heads_per_track", heads_per_track,
-                          "1, for a row per KV head, or ", s.group, ", the group, for a row per query head"));
+  if (heads_per_track != 1 && heads_per_track != s.queries_per_kv_head) {
+    return raise(refusal("attention::write_log_degree", "heads_per_track", heads_per_track,
+                         "1, for a row per KV head, or ", s.queries_per_kv_head,
+                         ", the group, for a row per query head"));
   }
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};

@@ -51,20 +51,20 @@ status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> cons
                                 page_places<Entry, Index> const& places, T* out) {
   char const* const call = "attention::write_log_degree_by_page";
   shape const& s = cache.extent();
-  if (std::string const problem = ref_problem(call, cache.ledger); !problem.empty()) return report(problem);
+  if (std::string const problem = ref_problem(call, cache.ledger); !problem.empty()) return raise(problem);
   if (sequences.size() != slots.size()) {
-    return report(
+    return raise(
         refusal(call, "number of slots given", slots.size(), sequences.size(), ", one for each sequence"));
   }
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i] >= s.sequences)
-      return report(refusal(call, "sequence", sequences[i], "0 to ", s.sequences - 1));
+      return raise(refusal(call, "sequence", sequences[i], "0 to ", s.sequences - 1));
     if (slots[i] > s.capacity)
-      return report(
+      return raise(
           refusal(call, message("slots[", i, "]"), slots[i], "at most ", s.capacity, ", the capacity"));
   }
-  if (out == nullptr) return report(refusal(call, "out", "null", "an array of the pool's pages"));
-  if (std::string const problem = places.problem(call); !problem.empty()) return report(problem);
+  if (out == nullptr) return raise(refusal(call, "out", "null", "an array of the pool's pages"));
+  if (std::string const problem = places.problem(call); !problem.empty()) return raise(problem);
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
   using phase_type = log_degree_by_page_phase<Keys, Values, page_places<Entry, Index>, T>;

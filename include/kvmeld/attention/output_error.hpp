@@ -1,8 +1,8 @@
 // How far attention over a compressed cache lies from what it was: the output error of probe queries.
 #pragma once
 
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_shared.hpp>
+#include <kvmeld/attention/attend.hpp>
+#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
@@ -34,8 +34,8 @@ struct output_error_phase {
     std::uint32_t const member = source.row_of(t.item), queries = source.batch.queries(member);
     std::uint32_t const channels = extent.value_dim;
     float* const partial = team.template scratch<float>(team_partials);
-    for (std::uint32_t g = 0; g < extent.group; ++g) {
-      std::uint32_t const head = t.where.kv_head * extent.group + g;
+    for (std::uint32_t g = 0; g < extent.queries_per_kv_head; ++g) {
+      std::uint32_t const head = t.where.kv_head * extent.queries_per_kv_head + g;
       auto const at = [&](head_rows<float const> rows, std::uint32_t i) {
         return rows.row(member, head, i / channels)[i % channels];
       };
@@ -54,16 +54,16 @@ struct output_error_phase {
 };
 
 /// errors[sequence of the batch][query head] = |out - expected| / |expected|, Frobenius norms over the queries of the batch,
-/// where `out` is extend over `cache` as it is now, and `expected` [.., query_heads, value_dim] what the same queries got
+/// where `out` is attend over `cache` as it is now, and `expected` [.., query_heads, value_dim] what the same queries got
 /// from the full cache. 0 for a head without queries; where `expected` is all zeros, 0 or 1. NaN shows. `scratch` has the
 /// form of `expected` and receives the outputs. `cache` is any ref (cache_ref, shared_ref); params are those that
 /// `expected` was made with, but for `causal`: probes that came after what the cache holds look at all of it, causal false.
-/// Enqueues extend's launch and one more; the order of sums is fixed. Rows and errors are the executor's memory; nothing
-/// aliases. Refuses what extend refuses, rows that are null, and room for fewer errors than there are heads.
+/// Enqueues attend's launch and one more; the order of sums is fixed. Rows and errors are the executor's memory; nothing
+/// aliases. Refuses what attend refuses, rows that are null, and room for fewer errors than there are heads.
 template <class Executor, class Ref, class Q>
-status output_error(Executor& executor, attention_params const& params, query_batch const& batch,
-                    head_rows<Q> query, Ref const& cache, head_rows<float const> expected,
-                    head_rows<float> scratch, span<float> errors) {
+status output_error(Executor& executor, query_batch const& batch, head_rows<Q> query, Ref const& cache,
+                    head_rows<float const> expected, head_rows<float> scratch, span<float> errors,
+                    attention_params const& params = {}) {
   shape const& s = cache.extent();
   std::string problem;
   if (expected.data == nullptr || scratch.data == nullptr) {
@@ -75,8 +75,8 @@ status output_error(Executor& executor, attention_params const& params, query_ba
     problem = refusal("attention::output_error", "number of errors", errors.size(), "at least ", wanted,
                       ", for ", batch.size(), " sequences of ", s.query_heads(), " query heads");
   }
-  if (!problem.empty()) return report(problem);
-  if (status st = extend(executor, params, batch, query, cache, scratch); !st.ok()) return st;
+  if (!problem.empty()) return raise(problem);
+  if (status st = attend(executor, batch, query, cache, scratch, {}, params); !st.ok()) return st;
   batch_source const source{s, batch.staged(executor)};
   head_rows<float const> const out{scratch.data, scratch.sequence_stride, scratch.head_stride,
                                    scratch.row_stride};

@@ -25,7 +25,7 @@ template <class Keys, class Values> struct shared_ref {
   Values values;      ///< the engine's values
   ledger_ref ledger;  ///< lengths, members and the rest, in memory of the executor
 
-  /// The track of a layer of the group, a sequence slot and a KV head.
+  /// The track of a layer of the group, a sequence and a KV head.
   KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return make_track(ledger.extent, layer, sequence, kv_head);
   }

@@ -66,13 +66,13 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   partial_rows parts;
 
   std::size_t scratch_bytes(int) const {
-    return softmax_scratch(this->query_block * extent.group, extent.value_dim);
+    return softmax_scratch(this->query_block * extent.queries_per_kv_head, extent.value_dim);
   }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     block_of_rows const b = this->rows_of(extent, t);
     if (b.rows == 0) return;
     std::uint32_t const dv = extent.value_dim;
-    softmax_state const state(team, this->query_block * extent.group, dv);
+    softmax_state const state(team, this->query_block * extent.queries_per_kv_head, dv);
     team.for_each(b.rows, [&](std::uint32_t r) { join_sums(b, r, state); });
     team.sync();
     team.for_each(b.rows * dv, [&](std::uint32_t i) {
@@ -116,10 +116,10 @@ private:
 namespace detail {
 
 inline std::string split_problem(split_keys const& split, query_batch const& batch, shape const& s) {
-  if (split.parts == 0) return refusal("attention::extend", "split.parts", 0, "at least 1");
-  std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.most_queries());
+  if (split.parts == 0) return refusal("attention::attend", "split.parts", 0, "at least 1");
+  std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.max_queries());
   if (split.memory.size() >= wanted) return {};
-  return refusal("attention::extend", "number of floats of split.memory", split.memory.size(), "at least ",
+  return refusal("attention::attend", "number of floats of split.memory", split.memory.size(), "at least ",
                  wanted, ", for ", split.parts, " parts");
 }
 

@@ -1,10 +1,10 @@
 // The memory of a cache: one block that holds ledger, workspace and the plan's list of sequences.
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
+#include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -25,12 +25,11 @@ struct cache_arrays {
   std::size_t ledger_bytes = 0;      ///< bytes of the ledger
   std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
   workspace_ref workspace{};         ///< the rest of the block
-  live_figures* figures =
-      nullptr;  ///< [tracks] what the last request wrote down; null without limits.figures
+  cache_stats* stats = nullptr;  ///< [tracks] what the last request wrote down; null without options.stats
 };
 
-/// The ledger of a cache with these limits; sizes where the arena has no memory.
-inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const& channels) {
+/// The ledger of a cache with these options; sizes where the arena has no memory.
+inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_list const& channels) {
   ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members);
   l.first_layer = sizes.first_layer;
   l.first_kv_head = sizes.first_kv_head;
@@ -40,7 +39,7 @@ inline ledger_ref carve_ledger(arena& a, limits const& sizes, channel_list const
 }
 
 /// Sizes (arena without memory) or carves.
-inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list const& channels) {
+inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_list const& channels) {
   cache_arrays c;
   c.ledger = carve_ledger(a, sizes, channels);
   c.word_bytes = static_cast<std::size_t>(reinterpret_cast<std::byte const*>(c.ledger.degree) -
@@ -52,25 +51,25 @@ inline cache_arrays carve_cache(arena& a, limits const& sizes, channel_list cons
                                 tracks_per_split(sizes.budgets_over, sizes.extent));
   c.workspace.zero_emptied = sizes.zero_emptied;
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
-  if (sizes.figures) {
-    c.workspace.figures = a.take<figure_counts>(sizes.extent.tracks());
-    c.figures = a.take<live_figures>(sizes.extent.tracks());
+  if (sizes.stats) {
+    c.workspace.stats = a.take<stat_counts>(sizes.extent.tracks());
+    c.stats = a.take<cache_stats>(sizes.extent.tracks());
   }
   return c;
 }
 
-/// Tracks of a wave as a cache takes it: what limits say, 0 for two per worker, whole scopes and splits, no more than there
+/// Tracks of a wave as a cache takes it: what its options say, 0 for two per worker, whole scopes and splits, no more than there
 /// are.
-inline std::uint32_t tracks_of_wave(limits const& sizes, std::uint32_t workers) {
+inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
   std::uint32_t const scope =
       max_of(tracks_per_plan(sizes.scope, sizes.extent), tracks_per_split(sizes.budgets_over, sizes.extent));
   std::uint32_t const wanted = sizes.wave_tracks != 0 ? sizes.wave_tracks : 2 * workers;
   return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
 }
 
-/// Bytes that a cache with these limits takes from its executor at construction, ledger and workspace, in one piece: for
+/// Bytes that a cache with these options takes from its executor at construction, ledger and workspace, in one piece: for
 /// engines that set the memory aside themselves. `channels` are those of the policy's score, `workers` the executor's.
-inline std::size_t cache_bytes(limits sizes, channel_list const& channels, std::uint32_t workers = 1) {
+inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1) {
   sizes.wave_tracks = tracks_of_wave(sizes, workers);
   arena sizing;
   carve_cache(sizing, sizes, channels);
@@ -86,7 +85,7 @@ struct readable_ledger {
 /// Waits where launches are not immediate.
 template <class Executor>
 readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void const* block,
-                            limits const& sizes) {
+                            cache_options const& sizes) {
   if constexpr (is_immediate<Executor>::value) {
     return {{}, arrays.ledger};
   } else {

@@ -9,7 +9,7 @@ inline namespace KVMELD_ABI {
 // ---- a cache as a value --------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, limits sizes)
+merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options sizes)
     : executor_(std::move(executor)),
       policy_(used_policy<policy_type>(policy)),
       tensors_{used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)},
@@ -18,7 +18,7 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, l
   require_layout<V>();
   require_whole(static_cast<P const*>(nullptr));
   require_guarded_rows<P, K, V>();
-  construction_ = report(construction_problem(policy_, tensors_, sizes_));
+  construction_ = raise(construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
   sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
   std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
@@ -28,7 +28,7 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, l
   executor_.clear(memory_.data(), memory_.size());
   if constexpr (!immediate) mirror_ = host_mirror(sizes_.extent);
   planned_.reserve(sizes_.extent.sequences);
-  if (sizes_.figures) figures_.resize(sizes_.extent.tracks());
+  if (sizes_.stats) stats_.resize(sizes_.extent.tracks());
   bind_memory();
   policy_name_ = name_of_policy(policy_);
 }
@@ -47,9 +47,9 @@ merged_cache<E, P, K, V>::merged_cache(merged_cache&& other) noexcept
       planned_(std::move(other.planned_)),
       bounds_(std::move(other.bounds_)),
       budgets_(std::move(other.budgets_)),
-      figures_(std::move(other.figures_)),
+      stats_(std::move(other.stats_)),
       report_(std::move(other.report_)),
-      figures_report_(std::move(other.figures_report_)) {
+      stats_report_(std::move(other.stats_report_)) {
   if (valid().ok()) bind_memory();
   other.ledger_ = other.facts_ = {};
   other.arrays_ = {};
@@ -70,9 +70,9 @@ merged_cache<E, P, K, V>& merged_cache<E, P, K, V>::operator=(merged_cache&& oth
   planned_ = std::move(other.planned_);
   bounds_ = std::move(other.bounds_);
   budgets_ = std::move(other.budgets_);
-  figures_ = std::move(other.figures_);
+  stats_ = std::move(other.stats_);
   report_ = std::move(other.report_);
-  figures_report_ = std::move(other.figures_report_);
+  stats_report_ = std::move(other.stats_report_);
   ledger_readings::operator=(std::move(other));
   if (valid().ok()) bind_memory();
   other.ledger_ = other.facts_ = {};
@@ -96,7 +96,7 @@ merged_cache<E, P, K, V> merged_cache<E, P, K, V>::clone(kv<K, V> tensors) const
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
   if (memory_.size() >= bytes) return;
-  construction_ = report(refusal("merged_cache", "memory in bytes", bytes, memory_to_be_had));
+  construction_ = raise(refusal("merged_cache", "memory in bytes", bytes, memory_to_be_had));
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
@@ -121,32 +121,33 @@ status merged_cache<E, P, K, V>::refuse_once(char const* call, Problem problem) 
 /// Checks an operation and carries it out.
 template <class E, class P, class K, class V>
 template <class Operation>
-status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list slots, index_list counts) {
-  auto const problem = [&] { return operation.problem(facts_, slots, counts); };
+status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list sequences,
+                                         index_list counts) {
+  auto const problem = [&] { return operation.problem(facts_, sequences, counts); };
   status s = Operation::recordable ? refuse(problem) : refuse_once(Operation::name, problem);
   if (!s.ok()) return s;
-  return carry_out(operation, slots, counts, [](sequence_phase const&) {});
+  return carry_out(operation, sequences, counts, [](sequence_phase const&) {});
 }
 
 /// Launches an operation, `before` first, and repeats it on the host's mirror.
 template <class E, class P, class K, class V>
 template <class Operation, class Before>
-status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list slots, index_list counts,
-                                           Before before) {
+status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list sequences,
+                                           index_list counts, Before before) {
   keep_mirror();
-  work_list const work = stage(slots);
+  work_list const work = stage(sequences);
   sequence_phase const all{ledger_, work, Operation::has_counts ? executor_.stage(counts).data() : nullptr};
   status const s = kvmeld::launch_all(executor_, Operation::name, [&] {
     before(all);
     sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
-    if (Operation::leaves == sequences::effect::begun && arrays_.workspace.figures != nullptr)
-      launch(first_figures(all));
+    if (Operation::leaves == sequences::effect::begun && arrays_.workspace.stats != nullptr)
+      launch(first_stats(all));
   });
   if (!s.ok()) return s;
-  if (Operation::outdates_plan) forget_plan_of(slots);
-  for (std::size_t i = 0; !immediate && i < slots.size(); ++i) {
-    if (Operation::leaves == sequences::effect::begun) mirror_.set_known(slots[i], true);
-    mirror_.apply(operation, slots[i], Operation::has_counts ? counts[i] : 0);
+  if (Operation::outdates_plan) forget_plan_of(sequences);
+  for (std::size_t i = 0; !immediate && i < sequences.size(); ++i) {
+    if (Operation::leaves == sequences::effect::begun) mirror_.set_known(sequences[i], true);
+    mirror_.apply(operation, sequences[i], Operation::has_counts ? counts[i] : 0);
   }
   return {};
 }
@@ -165,10 +166,10 @@ template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::kee
 
 /// A plan is for the sequences that were open when it was made.
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::forget_plan_of(index_list slots) {
+void merged_cache<E, P, K, V>::forget_plan_of(index_list sequences) {
   for (std::uint32_t planned : planned_) {
-    for (std::uint32_t slot : slots) {
-      if (planned == slot) return planned_.clear();
+    for (std::uint32_t sequence : sequences) {
+      if (planned == sequence) return planned_.clear();
     }
   }
 }
@@ -184,13 +185,14 @@ template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::see
 
 /// Whether the host knows the lengths of a sequence, not only bounds.
 template <class E, class P, class K, class V>
-bool merged_cache<E, P, K, V>::is_known(std::uint32_t slot) const {
-  return immediate || mirror_.known(slot);
+bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
+  return immediate || mirror_.known(sequence);
 }
 
 // Phases may run when the caller's lists are gone. Lists of one number are those of a call's arguments.
-template <class E, class P, class K, class V> work_list merged_cache<E, P, K, V>::stage(index_list slots) {
-  index_list const staged = executor_.stage(slots);
+template <class E, class P, class K, class V>
+work_list merged_cache<E, P, K, V>::stage(index_list sequences) {
+  index_list const staged = executor_.stage(sequences);
   return {staged.data(), static_cast<std::uint32_t>(staged.size())};
 }
 
@@ -208,40 +210,42 @@ void merged_cache<E, P, K, V>::launch(Phase const& phase, track_source const& so
 // ---- sequences -----------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::append(index_list slots, index_list counts, when_full const& full) {
+status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, when_full const& full) {
   std::vector<std::uint32_t> no_room;
-  auto const problem = [&] { return full_problem(slots, counts, full, no_room); };
+  auto const problem = [&] { return full_problem(sequences, counts, full, no_room); };
   if (status s = refuse_once("append", problem); !s.ok()) return s;
   if (!no_room.empty()) {
     index_list const list{no_room.data(), no_room.size()};
     if (status s = compress(list, full.shrink_to, full.fallback); !s.ok()) return s;
   }
-  return append(slots, counts);
+  return append(sequences, counts);
 }
 
 /// Why append cannot make room; fills `no_room` with the sequences that have none.
 template <class E, class P, class K, class V>
-std::string merged_cache<E, P, K, V>::full_problem(index_list slots, index_list counts, when_full const& full,
+std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_list counts,
+                                                   when_full const& full,
                                                    std::vector<std::uint32_t>& no_room) const {
-  std::string text = check_calls::one_count_each("append", slots, counts);
-  if (text.empty()) text = check_calls::is_open("append", facts_, slots);
+  std::string text = check_calls::one_count_each("append", sequences, counts);
+  if (text.empty()) text = check_calls::is_open("append", facts_, sequences);
   if (!text.empty()) return text;
   std::uint32_t const capacity = sizes_.extent.capacity;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (counts[i] > capacity) {
       return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity, ", the capacity");
     }
-    if (longest(slots[i]) > capacity - counts[i]) no_room.push_back(slots[i]);
+    if (longest(sequences[i]) > capacity - counts[i]) no_room.push_back(sequences[i]);
   }
   if (no_room.empty()) return {};
   text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to, full.fallback);
   if (!text.empty()) return text;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    std::uint32_t const left =
-        longest(slots[i]) > capacity - counts[i] ? length_after(slots[i], full.shrink_to, full.fallback) : 0;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    std::uint32_t const left = longest(sequences[i]) > capacity - counts[i]
+                                   ? length_after(sequences[i], full.shrink_to, full.fallback)
+                                   : 0;
     if (left <= capacity - counts[i]) continue;
     return refusal("append",
-                   message("what full.shrink_to and full.fallback leave of sequence slot ", slots[i]), left,
+                   message("what full.shrink_to and full.fallback leave of sequence ", sequences[i]), left,
                    "at most ", capacity - counts[i], " entries, so that counts[", i, "] = ", counts[i],
                    " fit into the capacity of ", capacity);
   }
@@ -249,9 +253,9 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list slots, index_list 
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, std::uint32_t id,
-                                      std::uint32_t frozen, fork_rows how) {
-  sequences::fork const operation{from, frozen, id};
+status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen,
+                                      sequence_id id, fork_rows how) {
+  sequences::fork const operation{from, frozen, static_cast<std::uint32_t>(id)};
   auto const problem = [&] { return operation.problem(facts_, into, how, seen_tensors()); };
   if (status s = refuse_once("fork", problem); !s.ok()) return s;
   bool const known = is_known(from);
@@ -268,16 +272,16 @@ status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, st
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::shift(std::uint32_t slot, position_t offset, rope_params const& rope,
+status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                                        position_t first) {
   sequences::shift<keys_used> const operation{tensors_.keys, rope, offset, first};
   auto const problem = [&] {
-    std::string text = operation.template problem<values_used>(facts_, slot, immediate);
+    std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
     if (!text.empty()) return text;
-    return operation.entries_problem(readable().ledger, slot, seen_tensors().keys);
+    return operation.entries_problem(readable().ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("shift", problem); !s.ok()) return s;
-  return carry_out(operation, {slot}, {}, [&](sequence_phase const& all) {
+  return carry_out(operation, {sequence}, {}, [&](sequence_phase const& all) {
     if (!rope.active()) return;
     launch(sequences::turn_keys_phase<keys_used>{tensors_.keys, ledger_, rope, offset, first},
            {sizes_.extent, all.work});
@@ -286,34 +290,35 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t slot, position_t offset, ro
 
 template <class E, class P, class K, class V>
 template <class Entry, class Index>
-status merged_cache<E, P, K, V>::write_pages(index_list slots, page_notes<Entry, Index> const& notes) {
-  auto const problem = [&] { return sequences::write_pages_problem(facts_, slots, notes); };
+status merged_cache<E, P, K, V>::export_page_metadata(index_list sequences,
+                                                      page_metadata<Entry, Index> const& notes) {
+  auto const problem = [&] { return sequences::export_problem(facts_, sequences, notes); };
   if (status s = refuse(problem); !s.ok()) return s;
   bounds_.clear();
-  for (std::uint32_t slot : slots) bounds_.push_back(longest(slot));
-  sequence_phase const all{ledger_, stage(slots), executor_.stage(bounds()).data()};
-  return kvmeld::launch_all(executor_, "write_pages", [&] {
-    launch(sequences::write_pages_phase<page_notes<Entry, Index>>{all, notes});
+  for (std::uint32_t sequence : sequences) bounds_.push_back(longest(sequence));
+  sequence_phase const all{ledger_, stage(sequences), executor_.stage(bounds()).data()};
+  return kvmeld::launch_all(executor_, "export_page_metadata", [&] {
+    launch(sequences::export_phase<page_metadata<Entry, Index>>{all, notes});
   });
 }
 
 template <class E, class P, class K, class V>
 template <class Notes>
-status merged_cache<E, P, K, V>::adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens,
-                                       Notes const& notes, std::uint32_t id) {
+status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
+                                       Notes const& notes, sequence_id id) {
   sequences::adopt<Notes> const operation{notes, tokens};
-  auto const problem = [&] { return operation.problem(facts_, {slot}, {slots}); };
+  auto const problem = [&] { return operation.problem(facts_, {sequence}, {entries}); };
   if (status s = refuse_once("adopt", problem); !s.ok()) return s;
-  sequences::open const begin{0, id};
-  status const s = carry_out(operation, {slot}, {slots}, [&](sequence_phase const& all) {
+  sequences::open const begin{0, static_cast<std::uint32_t>(id)};
+  status const s = carry_out(operation, {sequence}, {entries}, [&](sequence_phase const& all) {
     sequences::launch_operation([&](auto const& phase) { launch(phase); }, begin, all);
   });
   if (!s.ok()) return s;
   if constexpr (!immediate) {
-    mirror_.apply(begin, slot, slots);
-    mirror_.apply(operation, slot, slots);
-    mirror_.set_known(slot, false);
-    mirror_.pad(slot, false);
+    mirror_.apply(begin, sequence, entries);
+    mirror_.apply(operation, sequence, entries);
+    mirror_.set_known(sequence, false);
+    mirror_.pad(sequence, false);
   }
   return {};
 }
@@ -324,7 +329,7 @@ template <class E, class P, class K, class V>
 template <class Q>
 status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> query,
                                          log_sums<float const> lse, attention_params const& params,
-                                         probe_rows probes) {
+                                         query_sample probes) {
   char const* const null = query.data == nullptr ? "query.data" : lse.given() ? nullptr : "lse.data";
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
@@ -343,7 +348,7 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
 template <class E, class P, class K, class V>
 template <class T>
 status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_rows<T> rows,
-                                              attention_params const& params, probe_rows probes) {
+                                              attention_params const& params, query_sample probes) {
   char const* const null = rows.data == nullptr ? "rows.data" : nullptr;
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
@@ -361,10 +366,10 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_rows<float const> logits,
                                                 log_sums<float const> lse, attention_params const& params,
-                                                probe_rows probes) {
+                                                query_sample probes) {
   if constexpr (shares) {
-    return report(refusal("observe_logits", "policy", "one that shares entries",
-                          "one that does not, because members have logits of their own (or call observe)"));
+    return raise(refusal("observe_logits", "policy", "one that shares entries",
+                         "one that does not, because members have logits of their own (or call observe)"));
   } else {
     char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
     auto const problem = [&] { return observation_problem(batch, params, probes, null); };
@@ -384,7 +389,7 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
 /// `null` is the name of rows that were not given, or null.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
-                                                          attention_params const& params, probe_rows probes,
+                                                          attention_params const& params, query_sample probes,
                                                           char const* null) const {
   std::string text = probes_problem("observe", probes);
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
@@ -410,32 +415,33 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& 
 // ---- compression ---------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list slots, budget allowed,
+std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences, budget allowed,
                                                        shortfall fallback) const {
   std::string text = check_calls::splits(call, allowed, policy_, sizes_);
-  if (text.empty()) text = check_calls::compress(call, facts_, slots, allowed, policy_, seen_tensors());
+  if (text.empty()) text = check_calls::compress(call, facts_, sequences, allowed, policy_, seen_tensors());
   if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
-  if (text.empty()) text = check_calls::scopes(call, facts_, slots, allowed, sizes_.scope, seen_tensors());
+  if (text.empty())
+    text = check_calls::scopes(call, facts_, sequences, allowed, sizes_.scope, seen_tensors());
   return text;
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::plan(index_list slots, budget allowed, shortfall fallback) {
+status merged_cache<E, P, K, V>::plan(index_list sequences, budget allowed, shortfall fallback) {
   auto const problem = [&] {
     if (!sizes_.whole_plan) {
-      return refusal("plan", "limits.whole_plan", "false",
+      return refusal("plan", "options.whole_plan", "false",
                      "true, so that there is memory for a whole plan (or call compress)");
     }
-    return compress_problem("plan", slots, allowed, fallback);
+    return compress_problem("plan", sequences, allowed, fallback);
   };
   if (status s = refuse_once("plan", problem); !s.ok()) return s;
-  work_list const work = plan_work(arrays_.planned, slots.size());
+  work_list const work = plan_work(arrays_.planned, sequences.size());
   budget const staged = stage_budget(allowed);
   auto const launches = [&] {
     kvmeld::plan(executor_, policy_, tensors_, ledger_, work, staged, fallback, arrays_.workspace);
   };
   if (status s = make_room(executor_, "plan", launches); !s.ok()) return s;
-  planned_.assign(slots.begin(), slots.end());
+  planned_.assign(sequences.begin(), sequences.end());
   executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
   launches();
   return {};
@@ -454,33 +460,33 @@ template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::a
                   arrays_.workspace);
   });
   if (!s.ok()) return s;
-  for (std::uint32_t slot : planned_) {
+  for (std::uint32_t sequence : planned_) {
     if constexpr (immediate) break;
-    mirror_.mark_inexact(slot);  // the plan may have been edited
-    mirror_.compressed(slot);
+    mirror_.mark_inexact(sequence);  // the plan may have been edited
+    mirror_.compressed(sequence);
   }
   planned_.clear();
   return {};
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::compress(index_list slots, budget allowed, shortfall fallback) {
-  auto const problem = [&] { return compress_problem("compress", slots, allowed, fallback); };
+status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, shortfall fallback) {
+  auto const problem = [&] { return compress_problem("compress", sequences, allowed, fallback); };
   if (status s = refuse(problem); !s.ok()) return s;
-  launch_counts const counts = counts_for(slots, allowed, fallback);
-  work_list const work = stage(slots);
+  launch_counts const counts = counts_for(sequences, allowed, fallback);
+  work_list const work = stage(sequences);
   sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
   budget const staged = stage_budget(allowed);
   keep_mirror();
   status const s = kvmeld::launch_all(executor_, "compress", [&] {
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
                      staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
-    if (sizes_.padded) pad(all, slots);
+    if (sizes_.padded) pad(all, sequences);
   });
   if (!s.ok()) return s;
   planned_.clear();
-  for (std::uint32_t slot : slots) {
-    if constexpr (!immediate) mirror_compression(slot, allowed, fallback);
+  for (std::uint32_t sequence : sequences) {
+    if constexpr (!immediate) mirror_compression(sequence, allowed, fallback);
   }
   return {};
 }
@@ -493,53 +499,55 @@ template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::l
 
 /// Also fills bounds_: the longest that each sequence can be once it is compressed.
 template <class E, class P, class K, class V>
-auto merged_cache<E, P, K, V>::counts_for(index_list slots, budget allowed, shortfall fallback)
+auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, shortfall fallback)
     -> launch_counts {
   forecast<policy_type> const ahead = foresee(allowed, fallback);
   std::uint32_t rounds = immediate ? 0xffffffffu : 0;
   std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
   std::uint32_t likely = rounds;
-  bounds_.assign(slots.size(), 0);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    ahead.each_track(slots[i], is_known(slots[i]), [&](track, std::uint32_t bound, split_sum const& sum) {
-      bounds_[i] = max_of(bounds_[i], bound);
-      if constexpr (!immediate) {
-        split_sum full = sum;
-        full.held = sum.tracks * sizes_.extent.capacity;
-        rounds = max_of(rounds, ahead.rounds(sum));
-        if (executor_.records()) most = max_of(most, ahead.rounds(full));
-        if (sum.tracks == 1)
-          likely = max_of(likely, ahead.likely_rounds(slots[i], executor_.records() ? full : sum));
-      }
-    });
+  bounds_.assign(sequences.size(), 0);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    ahead.each_track(
+        sequences[i], is_known(sequences[i]), [&](track, std::uint32_t bound, split_sum const& sum) {
+          bounds_[i] = max_of(bounds_[i], bound);
+          if constexpr (!immediate) {
+            split_sum full = sum;
+            full.held = sum.tracks * sizes_.extent.capacity;
+            rounds = max_of(rounds, ahead.rounds(sum));
+            if (executor_.records()) most = max_of(most, ahead.rounds(full));
+            if (sum.tracks == 1)
+              likely = max_of(likely, ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
+          }
+        });
   }
   return {executor_.limit("rounds", rounds, most), likely};
 }
 
 /// Does to the mirror what a compression does to a sequence.
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t slot, budget allowed, shortfall fallback) {
+void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
+                                                  shortfall fallback) {
   bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
   bool loses = !exact(fallback);
-  if (sizes_.padded) mirror_.drop_padding(slot);
+  if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
-      .each_track(slot, is_known(slot), [&](track t, std::uint32_t bound, split_sum const& sum) {
+      .each_track(sequence, is_known(sequence), [&](track t, std::uint32_t bound, split_sum const& sum) {
         if (sum.held > sum.allowed) {
           changes = true;
           loses = loses || sum.tracks > 1;
         }
         mirror_.lower(t, bound);
       });
-  if (changes) mirror_.compressed(slot);
-  if (loses) mirror_.mark_inexact(slot);
-  if (sizes_.padded) mirror_.pad(slot, writes_all && mirror_.known(slot));
+  if (changes) mirror_.compressed(sequence);
+  if (loses) mirror_.mark_inexact(sequence);
+  if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
 }
 
 /// Fills the tracks of every sequence up to the longest that the host knows: if launches are immediate, the longest there
 /// is.
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list slots) {
-  for (std::size_t i = 0; immediate && i < slots.size(); ++i) bounds_[i] = longest(slots[i]);
+void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list sequences) {
+  for (std::size_t i = 0; immediate && i < sequences.size(); ++i) bounds_[i] = longest(sequences[i]);
   launch(clear_padding_phase<keys_used>{all, tensors_.keys});
   launch(clear_padding_phase<values_used>{all, tensors_.values});
   launch(pad_phase{all});
@@ -550,8 +558,8 @@ void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list slots) 
 template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::stage_budget(budget allowed) {
   if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
   budgets_.assign(sizes_.extent.tracks(), 0);
-  for (std::uint32_t slot = 0; slot < sizes_.extent.sequences; ++slot) {
-    for_tracks(slot, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[slot]); });
+  for (std::uint32_t sequence = 0; sequence < sizes_.extent.sequences; ++sequence) {
+    for_tracks(sequence, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[sequence]); });
   }
   return budget::per_track(budgets_.data())
       .over(allowed.among(), allowed.floor())
@@ -559,13 +567,13 @@ template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::s
 }
 
 template <class E, class P, class K, class V>
-std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t slot, budget allowed,
+std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, budget allowed,
                                                      shortfall fallback) const {
   std::uint32_t most = 0;
-  auto const problem = [&] { return compress_problem("length_after", {&slot, 1}, allowed, fallback); };
+  auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed, fallback); };
   if (!refuse(problem).ok()) return most;
   foresee(allowed, fallback)
-      .each_track(slot, is_known(slot),
+      .each_track(sequence, is_known(sequence),
                   [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
   return most;
 }
@@ -609,14 +617,14 @@ float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) 
 // ---- reports and figures -------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::report_lengths(std::uint32_t slot) {
-  if (!within("report_lengths", slot)) return;
-  if (!refuse_once("report_lengths", [] { return std::string(); }).ok()) return;
-  if constexpr (!immediate) mirror_.read(readable().ledger, slot);
+void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
+  if (!within("sync_lengths", sequence)) return;
+  if (!refuse_once("sync_lengths", [] { return std::string(); }).ok()) return;
+  if constexpr (!immediate) mirror_.read(readable().ledger, sequence);
 }
 
-template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::request_report() {
-  if (status s = refuse_once("request_report", [] { return std::string(); }); !s.ok()) return s;
+template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::request_lengths() {
+  if (status s = refuse_once("request_lengths", [] { return std::string(); }); !s.ok()) return s;
   if constexpr (!immediate) {
     if (report_.sent()) return {};
     report_.send(executor_, memory_.data(), arrays_.word_bytes);
@@ -625,7 +633,7 @@ template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::r
   return {};
 }
 
-template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::poll_report() {
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::poll_lengths() {
   if constexpr (immediate) {
     return true;
   } else {
@@ -637,91 +645,91 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::pol
 }
 
 template <class E, class P, class K, class V>
-std::string merged_cache<E, P, K, V>::no_figures(char const* call) const {
-  if (arrays_.figures != nullptr) return {};
-  return refusal(call, "limits.figures", "false",
+std::string merged_cache<E, P, K, V>::no_stats(char const* call) const {
+  if (arrays_.stats != nullptr) return {};
+  return refusal(call, "options.stats", "false",
                  "true when the cache is built, because else nothing is counted");
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::request_figures(index_list slots) {
+status merged_cache<E, P, K, V>::request_stats(index_list sequences) {
   auto const problem = [&] {
-    std::string text = no_figures("request_figures");
-    return text.empty() ? check_calls::is_open("request_figures", facts_, slots) : text;
+    std::string text = no_stats("request_stats");
+    return text.empty() ? check_calls::is_open("request_stats", facts_, sequences) : text;
   };
-  if (status s = refuse_once("request_figures", problem); !s.ok()) return s;
-  if (!immediate && figures_report_.sent()) return {};
-  show_figures_phase const show{{ledger_, stage(slots), nullptr}, arrays_.workspace.figures, arrays_.figures};
-  status const s = kvmeld::launch_all(executor_, "request_figures", [&] { launch(show); });
+  if (status s = refuse_once("request_stats", problem); !s.ok()) return s;
+  if (!immediate && stats_report_.sent()) return {};
+  show_stats_phase const show{{ledger_, stage(sequences), nullptr}, arrays_.workspace.stats, arrays_.stats};
+  status const s = kvmeld::launch_all(executor_, "request_stats", [&] { launch(show); });
   if (!s.ok()) return s;
-  std::size_t const bytes = figures_.size() * sizeof(live_figures);
+  std::size_t const bytes = stats_.size() * sizeof(cache_stats);
   if constexpr (immediate) {
-    std::memcpy(figures_.data(), arrays_.figures, bytes);
+    std::memcpy(stats_.data(), arrays_.stats, bytes);
   } else {
-    figures_report_.send(executor_, arrays_.figures, bytes);
+    stats_report_.send(executor_, arrays_.stats, bytes);
   }
   return {};
 }
 
-template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::figures_ready() {
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::stats_ready() {
   if constexpr (immediate) {
     return true;
   } else {
-    if (!figures_report_.arrived(executor_)) return false;
-    std::memcpy(figures_.data(), figures_report_.data(), figures_.size() * sizeof(live_figures));
+    if (!stats_report_.arrived(executor_)) return false;
+    std::memcpy(stats_.data(), stats_report_.data(), stats_.size() * sizeof(cache_stats));
     return true;
   }
 }
 
 template <class E, class P, class K, class V>
-live_figures merged_cache<E, P, K, V>::figures(std::uint32_t layer, std::uint32_t slot,
-                                               std::uint32_t kv_head) const {
-  if (!within("figures", slot, layer, kv_head) || !report(no_figures("figures")).ok()) return {};
-  return figures_[make_track(sizes_.extent, layer, slot, kv_head).index];
+cache_stats merged_cache<E, P, K, V>::stats(std::uint32_t layer, std::uint32_t sequence,
+                                            std::uint32_t kv_head) const {
+  if (!within("stats", sequence, layer, kv_head) || !raise(no_stats("stats")).ok()) return {};
+  return stats_[make_track(sizes_.extent, layer, sequence, kv_head).index];
 }
 
 template <class E, class P, class K, class V>
-figures_sum merged_cache<E, P, K, V>::figures(std::uint32_t slot) const {
-  figures_sum sum;
-  if (!within("figures", slot) || !report(no_figures("figures")).ok()) return sum;
-  for_tracks(slot, [&](track t) { sum += figures_sum(figures_[t.index]); });
+stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
+  stats_sum sum;
+  if (!within("stats", sequence) || !raise(no_stats("stats")).ok()) return sum;
+  for_tracks(sequence, [&](track t) { sum += stats_sum(stats_[t.index]); });
   return sum;
 }
 
 // ---- saving --------------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::save_problem(std::uint32_t slot) const {
-  return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {slot}); });
+status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {
+  return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {sequence}); });
 }
 template <class E, class P, class K, class V>
-std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t slot) const {
-  return save_problem(slot).ok() ? saved::bytes_of(readable().ledger, slot, policy_name_) : 0;
+std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t sequence) const {
+  return save_problem(sequence).ok() ? saved::bytes_of(readable().ledger, sequence, policy_name_) : 0;
 }
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::save(std::uint32_t slot, span<std::byte> out) const {
-  if (status s = save_problem(slot); !s.ok()) return s;
-  return report(saved::save(readable().ledger, slot, policy_name_, out));
+status merged_cache<E, P, K, V>::save(std::uint32_t sequence, span<std::byte> out) const {
+  if (status s = save_problem(sequence); !s.ok()) return s;
+  return raise(saved::save(readable().ledger, sequence, policy_name_, out));
 }
 template <class E, class P, class K, class V>
-std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t slot) const {
-  if (!save_problem(slot).ok()) return {};
-  return saved::save(readable().ledger, slot, policy_name_);
+std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t sequence) const {
+  if (!save_problem(sequence).ok()) return {};
+  return saved::save(readable().ledger, sequence, policy_name_);
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::resume(std::uint32_t slot, span<std::byte const> from) {
-  auto const problem = [&] { return saved::problem(facts_, slot, from, policy_name_); };
+status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte const> from) {
+  auto const problem = [&] { return saved::problem(facts_, sequence, from, policy_name_); };
   if (status s = refuse_once("resume", problem); !s.ok()) return s;
   readable_ledger const to = readable();
-  work_list const work = stage({&slot, 1});
+  work_list const work = stage({&sequence, 1});
   auto const launches = [&] {
-    if (arrays_.workspace.figures != nullptr) launch(first_figures({ledger_, work, nullptr}));
+    if (arrays_.workspace.stats != nullptr) launch(first_stats({ledger_, work, nullptr}));
   };
   if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
-  saved::resume(to.ledger, slot, from, policy_name_);
+  saved::resume(to.ledger, sequence, from, policy_name_);
   if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
-  if constexpr (!immediate) mirror_.read(to.ledger, slot);
+  if constexpr (!immediate) mirror_.read(to.ledger, sequence);
   launches();
   return {};
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/check_split.hpp>
-#include <kvmeld/cache/limits.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -36,8 +36,8 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
   if (std::string text = params_problem("observe", params, l.extent.key_dim, readable); !text.empty())
     return text;
-  auto const slot_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
-  if (std::string text = each_is_open("observe", l, batch.size(), slot_at); !text.empty()) return text;
+  auto const sequence_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
+  if (std::string text = each_is_open("observe", l, batch.size(), sequence_at); !text.empty()) return text;
   bool any = false;
   for (std::uint32_t i = 0; i < batch.size(); ++i) {
     std::uint32_t const sequence = batch.sequence(i);
@@ -45,8 +45,8 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
     if (l.padded && batch.queries(i) > max_of(since, 1u)) {
       return refusal(
           "observe", message("queries[", i, "]"), batch.queries(i), "at most ", max_of(since, 1u),
-          ", because sequence slot ", sequence, " got ", since,
-          " tokens since it was last compressed (limits.padded: older tokens lie before empty slots)");
+          ", because sequence ", sequence, " got ", since,
+          " tokens since it was last compressed (options.padded: older tokens lie before empty slots)");
     }
     if (std::string problem = nothing_pending("observe", l, sequence); !problem.empty()) return problem;
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
@@ -87,7 +87,7 @@ std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<K
   std::uint32_t const shielded = shielded_length(l, t, tensors);
   if (shielded < from) return {};
   return refusal(call, message("slot ", shielded - 1, " of ", track_name(t)), "not writable",
-                 "writable, because it lies behind the empty slot ", from - 1, " (limits.padded)");
+                 "writable, because it lies behind the empty slot ", from - 1, " (options.padded)");
 }
 
 template <class Guard, class = void> struct has_problem_of_call : std::false_type {};
@@ -102,34 +102,34 @@ std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_
     if constexpr (has_problem_of_call<typename Policy::identify_type::guard_type>::value) {
       if (std::string text = p.identify.guard.problem_of_call(call); !text.empty()) return text;
     }
-    if (wanted == shortfall::report) return {};
+    if (wanted == shortfall::keep) return {};
   } else {
     return {};
   }
   return refusal(call, "fallback", "shortfall::evict_lowest",
-                 "shortfall::report, because the policy is guarded and no bound covers what is evicted");
+                 "shortfall::keep, because the policy is guarded and no bound covers what is evicted");
 }
 
 /// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
 template <class Policy, class Keys, class Values>
-std::string compress(char const* call, ledger_ref const& l, index_list slots, budget allowed,
+std::string compress(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
                      Policy const& policy, kv<Keys, Values> const& tensors) {
-  if (std::string text = is_open(call, l, slots); !text.empty()) return text;
+  if (std::string text = is_open(call, l, sequences); !text.empty()) return text;
   if (allowed.is_ratio() && !(is_within(allowed.ratio_value(), 0.0, 1.0) && allowed.ratio_value() > 0.0)) {
     return refusal(call, "budget ratio", allowed.ratio_value(), "above 0 and at most 1");
   }
   if (allowed.is_per_track() && allowed.table() == nullptr) {
     return refusal(call, "per-track budget table", "null", "an array with one number per track");
   }
-  for (std::uint32_t slot : slots) {
-    if (std::string text = nothing_pending(call, l, slot); !text.empty()) return text;
+  for (std::uint32_t sequence : sequences) {
+    if (std::string text = nothing_pending(call, l, sequence); !text.empty()) return text;
     bool shrinks = false;  // of the split that the track is in
-    std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
+    std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
-      std::uint32_t const limit = allowed.resolve(t, l.seen[slot]);
-      if (allowed.among() != split::head && leads_split(allowed.among(), t)) {
+      std::uint32_t const limit = allowed.resolve(t, l.seen[sequence]);
+      if (allowed.among() != budget_scope::head && leads_split(allowed.among(), t)) {
         auto const held = [&](track other) { return l.held(other); };
-        shrinks = sum_of_split(l.extent, t, allowed, l.seen[slot], held).excess() != 0;
+        shrinks = sum_of_split(l.extent, t, allowed, l.seen[sequence], held).excess() != 0;
       }
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
@@ -157,20 +157,21 @@ std::string compress(char const* call, ledger_ref const& l, index_list slots, bu
 /// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows that may not
 /// be written.
 template <class Keys, class Values>
-std::string scopes(char const* call, ledger_ref const& l, index_list slots, budget allowed, plan_scope scope,
-                   kv<Keys, Values> const& tensors) {
+std::string scopes(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
+                   plan_scope scope, kv<Keys, Values> const& tensors) {
   if (scope == plan_scope::head) return {};
-  for (std::uint32_t slot : slots) {
-    std::string text = first_track_problem(l, slot, [&](track t) -> std::string {
-      track const leader = make_track(l.extent, scope == plan_scope::layer ? t.layer : 0, slot, 0);
+  for (std::uint32_t sequence : sequences) {
+    std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
+      track const leader = make_track(l.extent, scope == plan_scope::layer ? t.layer : 0, sequence, 0);
       auto const differ = [&](char const* what, std::uint32_t own, std::uint32_t other) {
         return own == other ? std::string()
                             : refusal(call, message(what, " of ", track_name(t)), own, other, ", as that of ",
-                                      track_name(leader), ", whose plan it shares (limits.scope)");
+                                      track_name(leader), ", whose plan it shares (options.scope)");
       };
       std::string problem = differ("length", l.length[t.index], l.length[leader.index]);
       if (problem.empty()) {
-        problem = differ("budget", allowed.resolve(t, l.seen[slot]), allowed.resolve(leader, l.seen[slot]));
+        problem =
+            differ("budget", allowed.resolve(t, l.seen[sequence]), allowed.resolve(leader, l.seen[sequence]));
       }
       if (problem.empty() && l.members.count != nullptr)
         problem = differ("number of members", l.members.count[t.index], l.members.count[leader.index]);

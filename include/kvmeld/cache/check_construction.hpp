@@ -1,11 +1,11 @@
 // Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged entries.
 #pragma once
 
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/check_split.hpp>
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/latent.hpp>
@@ -23,20 +23,20 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Why results of this merge function cannot be read under these limits; empty if they can. A merged entry that stands
+/// Why results of this merge function cannot be read under these options; empty if they can. A merged entry that stands
 /// for N tokens needs log N added to its logit, or it counts for too little.
-template <class Merge> std::string bias_problem(Merge const& merge, limits const& sizes) {
+template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& sizes) {
   if (!merge.carries_degree() || sizes.ignore_degree) return {};
   if (sizes.bias == bias_support::none) {
-    return refusal("limits", "bias", "bias_support::none",
-                   "per_head, or shared with limits.scope layer or group, because merged entries stand for "
-                   "several tokens (or set limits.ignore_degree)");
+    return refusal("options", "bias", "bias_support::none",
+                   "per_head, or shared with options.scope layer or group, because merged entries stand for "
+                   "several tokens (or set options.ignore_degree)");
   }
   if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
     return refusal(
-        "limits", "bias", "bias_support::shared",
-        "per_head, because every head makes a plan of its own (or set limits.scope to layer or group, "
-        "or limits.ignore_degree)");
+        "options", "bias", "bias_support::shared",
+        "per_head, because every head makes a plan of its own (or set options.scope to layer or group, "
+        "or options.ignore_degree)");
   }
   return {};
 }
@@ -64,48 +64,48 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
                  "one that gives both the same weights, because values are channels of the keys (latent)");
 }
 
-/// Why tracks cannot be padded to one length under these limits; empty if they can, or are not to be.
-template <class Merge> std::string padding_problem(Merge const& merge, limits const& sizes) {
+/// Why tracks cannot be padded to one length under these options; empty if they can, or are not to be.
+template <class Merge> std::string padding_problem(Merge const& merge, cache_options const& sizes) {
   if (!sizes.padded) return {};
   if (sizes.whole_plan) {
     return refusal(
-        "limits", "padded", "true",
-        "false with limits.whole_plan, whose plans may be edited to lengths that the host does not know");
+        "options", "padded", "true",
+        "false with options.whole_plan, whose plans may be edited to lengths that the host does not know");
   }
   if (traits_of_merge(merge).shares) {
     return refusal(
-        "limits", "padded", "true",
+        "options", "padded", "true",
         "false, because the policy shares entries and no bias per slot can express members (or use "
         "preset::ems::collapsed)");
   }
   if (sizes.bias == bias_support::per_head) return {};
   if (sizes.bias == bias_support::shared && sizes.scope != plan_scope::head) return {};
   return refusal(
-      "limits", "padded", "true",
-      "false, because empty slots are masked by a bias (or set limits.bias to per_head, or to shared "
-      "with limits.scope layer or group)");
+      "options", "padded", "true",
+      "false, because empty slots are masked by a bias (or set options.bias to per_head, or to shared "
+      "with options.scope layer or group)");
 }
 
 /// Why budgets cannot be shared so widely; empty if they can. Entries of a split are counted in 32 bits.
-inline std::string split_size_problem(limits const& sizes) {
+inline std::string split_size_problem(cache_options const& sizes) {
   std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
   std::uint64_t const entries = std::uint64_t{tracks} * sizes.extent.capacity;
   constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
   if (tracks == 1 || entries <= most) return {};
-  return refusal("limits.budgets_over", message("number of slots of a ", name_of_split(sizes.budgets_over)),
+  return refusal("options.budgets_over", message("number of slots of a ", name_of_scope(sizes.budgets_over)),
                  entries, "at most ", most);
 }
 
-/// Why merges cannot be guarded under these limits; empty if they can, or are not to be.
-template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits const& sizes) {
+/// Why merges cannot be guarded under these options; empty if they can, or are not to be.
+template <class Policy> std::string guard_options_problem([[maybe_unused]] cache_options const& sizes) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (sizes.scope != plan_scope::head) {
-      return refusal("limits", "scope",
-                     sizes.scope == plan_scope::layer ? "plan_scope::layer" : "plan_scope::group",
+      return refusal("options", "scope",
+                     sizes.scope == plan_scope::layer ? "plan_scope::layer" : "plan_scope::all_layers",
                      "plan_scope::head, because a guarded policy decides by every head's own rows");
     }
     if (sizes.ignore_degree) {
-      return refusal("limits", "ignore_degree", "true",
+      return refusal("options", "ignore_degree", "true",
                      "false, because a guarded policy's bound counts with log degrees");
     }
   }
@@ -114,7 +114,7 @@ template <class Policy> std::string guard_limits_problem([[maybe_unused]] limits
 
 /// Why a cache cannot be built from these; empty if it can.
 template <class Policy, class Keys, class Values>
-std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, limits const& sizes) {
+std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& sizes) {
   std::string problem = extent_problem(sizes.extent);
   if (problem.empty()) problem = members_problem(sizes);
   if (problem.empty()) problem = scope_problem(sizes);
@@ -124,9 +124,9 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, lim
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);
   if (problem.empty()) problem = split_size_problem(sizes);
-  if (problem.empty()) problem = guard_limits_problem<Policy>(sizes);
+  if (problem.empty()) problem = guard_options_problem<Policy>(sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
-    problem = refusal("limits", "members", 0,
+    problem = refusal("options", "members", 0,
                       "at least 1, because the policy shares entries (preset::ems::members_for(budget))");
   }
   return refusal_within("merged_cache", problem);

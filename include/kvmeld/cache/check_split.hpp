@@ -1,13 +1,13 @@
 // Budgets that tracks share: which calls they are refused in, and what the host knows of them.
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/policy/part_traits.hpp>
@@ -18,8 +18,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-inline char const* name_of_split(split s) {
-  return s == split::head ? "split::head" : s == split::layer ? "split::layer" : "split::group";
+inline char const* name_of_scope(budget_scope s) {
+  return s == budget_scope::head    ? "budget_scope::head"
+         : s == budget_scope::layer ? "budget_scope::layer"
+                                    : "budget_scope::all_layers";
 }
 
 /// What the tracks of one split hold and may keep together, as the host knows it.
@@ -32,7 +34,7 @@ struct split_sum {
 template <class Held>
 split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uint32_t seen, Held held) {
   split_sum all;
-  bool const whole = allowed.among() == split::group;
+  bool const whole = allowed.among() == budget_scope::all_layers;
   for (std::uint32_t layer = whole ? 0 : of.layer; layer < (whole ? s.layers : of.layer + 1); ++layer) {
     for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
       track const t = make_track(s, layer, of.sequence, head);
@@ -45,36 +47,37 @@ split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uin
 }
 
 /// Whether a track is the first of its split.
-inline bool leads_split(split among, track t) {
-  return among == split::head || (t.kv_head == 0 && (among == split::layer || t.layer == 0));
+inline bool leads_split(budget_scope among, track t) {
+  return among == budget_scope::head || (t.kv_head == 0 && (among == budget_scope::layer || t.layer == 0));
 }
 
 namespace check_calls {
 
 /// Why a call cannot share budgets so; empty if it can.
 template <class Policy>
-std::string splits(char const* call, budget const& allowed, Policy const& policy, limits const& sizes) {
-  if (allowed.among() == split::head) return {};
-  char const* const name = name_of_split(allowed.among());
+std::string splits(char const* call, budget const& allowed, Policy const& policy,
+                   cache_options const& sizes) {
+  if (allowed.among() == budget_scope::head) return {};
+  char const* const name = name_of_scope(allowed.among());
   if (!is_within(allowed.floor(), 0.0, 1.0)) {
     return refusal(call, message("floor of a budget over ", name), allowed.floor(),
                    "0 to 1, a share of a track's own budget");
   }
   if (allowed.among() > sizes.budgets_over) {
-    return refusal(call, "split of the budget", name, "no wider than limits.budgets_over, which is ",
-                   name_of_split(sizes.budgets_over));
+    return refusal(call, "scope of the budget", name, "no wider than options.budgets_over, which is ",
+                   name_of_scope(sizes.budgets_over));
   }
   if (sizes.scope != plan_scope::head) {
-    return refusal(call, "split of the budget", name,
-                   "split::head, because tracks that share a plan stay equally long (limits.scope)");
+    return refusal(call, "scope of the budget", name,
+                   "budget_scope::head, because tracks that share a plan stay equally long (options.scope)");
   }
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    return refusal(call, "split of the budget", name,
-                   "split::head, because the guard of the policy may leave a track above its share");
+    return refusal(call, "scope of the budget", name,
+                   "budget_scope::head, because the guard of the policy may leave a track above its share");
   }
   if (!stays_by_score(policy)) {
-    return refusal(call, "split of the budget", name, "split::head, because policy ", name_of_policy(policy),
-                   " does not decide by score alone what stays");
+    return refusal(call, "scope of the budget", name, "budget_scope::head, because policy ",
+                   name_of_policy(policy), " does not decide by score alone what stays");
   }
   return {};
 }

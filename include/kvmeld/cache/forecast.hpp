@@ -3,9 +3,9 @@
 
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -19,7 +19,7 @@ inline namespace KVMELD_ABI {
 /// True for policies that keep what their selector pins, centres included, and no more: lengths follow from numbers
 /// alone.
 template <class Policy> bool keeps_pins_only(Policy const& p) {
-  return traits_of_identifier(p.identify).empties_field && traits_of_selector(p.select).pins_exactly;
+  return traits_of_identifier(p.identify).drops_unmerged && traits_of_selector(p.select).pins_exactly;
 }
 
 /// Whether the length after `compress` follows from the length before it and the budget. Policies that merge what is
@@ -36,7 +36,7 @@ template <class Policy>
 std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std::uint32_t limit,
                           std::uint32_t frozen, bool only, shortfall fallback) {
   if (bound <= limit) return bound;
-  if (!is_exact(p, fallback) && fallback == shortfall::report) return bound;
+  if (!is_exact(p, fallback) && fallback == shortfall::keep) return bound;
   if (!known || !only || !keeps_pins_only(p)) return limit;
   pins const stay = p.select.pinned(bound, limit, frozen);
   return min_of(limit, stay.total() + stay.centers);
@@ -52,21 +52,21 @@ public:
   /// f(track, bound, sum) for every track of a sequence: what it holds at most after the compression, and what its split
   /// holds and may keep. `known`: the lengths in `facts` are exact. Of several tracks that share their budgets each may keep
   /// what the others lose.
-  template <class F> void each_track(std::uint32_t slot, bool known, F f) const {
+  template <class F> void each_track(std::uint32_t sequence, bool known, F f) const {
     shape const& extent = facts_.extent;
     auto const held = [&](track t) { return facts_.held(t); };
     split_sum sum;
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
-        track const t = make_track(extent, layer, slot, head);
-        std::uint32_t const before = held(t), limit = allowed_.resolve(t, facts_.seen[slot]);
+        track const t = make_track(extent, layer, sequence, head);
+        std::uint32_t const before = held(t), limit = allowed_.resolve(t, facts_.seen[sequence]);
         if (tracks_per_split(allowed_.among(), extent) == 1) {
-          f(t, bound_after(policy_, before, known, limit, facts_.frozen[slot], writes_all_, fallback_),
+          f(t, bound_after(policy_, before, known, limit, facts_.frozen[sequence], writes_all_, fallback_),
             split_sum{1, before, limit});
           continue;
         }
         if (leads_split(allowed_.among(), t))
-          sum = sum_of_split(extent, t, allowed_, facts_.seen[slot], held);
+          sum = sum_of_split(extent, t, allowed_, facts_.seen[sequence], held);
         bool const met =
             sum.excess() != 0 && (is_exact(policy_, fallback_) || fallback_ == shortfall::evict_lowest);
         f(t, met ? min_of(before, sum.allowed) : before, sum);
@@ -76,14 +76,14 @@ public:
 
   /// Rounds that a compression has to enqueue for a split.
   std::uint32_t rounds(split_sum const& sum) const {
-    return kvmeld::most_rounds(policy_.identify, sum.held, sum.allowed);
+    return kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed);
   }
   /// Those of them that may have something to do. If the host cannot count what is pinned, only what has to go is sure to
   /// take part.
-  std::uint32_t likely_rounds(std::uint32_t slot, split_sum const& sum) const {
+  std::uint32_t likely_rounds(std::uint32_t sequence, split_sum const& sum) const {
     bool const counts = traits_of_selector(policy_.select).pins_exactly;
     std::uint32_t const outside =
-        counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[slot]).total() : sum.held;
+        counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[sequence]).total() : sum.held;
     return kvmeld::likely_rounds(policy_.identify, sum.held, sum.allowed, outside);
   }
 

@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 
 /// A copy of the ledger's words of sequences and tracks in host memory. Every operation on a sequence is repeated on it. Tokens
 /// seen and pending, frozen beginnings and what is open are exact. Lengths are upper bounds, often exact; numbers of empty
-/// slots are lower bounds; `compressed_at` is where a compression may have changed something; findings and rounds are those
+/// slots are lower bounds; `compressed_at` is where a compression may have changed something; warnings and rounds are those
 /// of the last report.
 class host_mirror {
 public:
@@ -39,7 +39,7 @@ public:
   /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this moves.
   ledger_ref view(ledger_ref l) {
     l.length = length_.data();
-    l.findings = findings_.data();
+    l.warnings = findings_.data();
     l.track_words = track_words_.data();
     l.seen = seen_.data();
     l.pending = pending_.data();
@@ -127,7 +127,7 @@ public:
   void read(ledger_ref const& l, std::uint32_t sequence) {
     each(sequence, [&](track t) {
       length_[t.index] = l.length[t.index];
-      findings_[t.index] = l.findings[t.index];
+      findings_[t.index] = l.warnings[t.index];
       std::copy_n(&l.word(t, 0), std::uint32_t{track_word::count}, words_of(t));
     });
     seen_[sequence] = l.seen[sequence];
@@ -146,7 +146,7 @@ public:
     std::fill(since_.begin(), since_.end(), sequences::effect::counted);
   }
   /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of sequences
-  /// that nothing compressed since, they tell lengths, findings and rounds; of those opened or read since, nothing.
+  /// that nothing compressed since, they tell lengths, warnings and rounds; of those opened or read since, nothing.
   void take_report(ledger_ref const& then) {
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
       if (since_[q] == sequences::effect::begun || is_open_[q] == 0) continue;
@@ -158,7 +158,7 @@ public:
         length_[t.index] = std::min(length_[t.index], bound);
         empty = length_[t.index] - least;
         if (since_[q] != sequences::effect::counted) return;
-        findings_[t.index] = then.findings[t.index];
+        findings_[t.index] = then.warnings[t.index];
         for (std::uint32_t w : {track_word::padded_from, track_word::guarded_error})
           words_of(t)[w] = then.word(t, w);
       });

@@ -1,7 +1,7 @@
 // What can be read of the plan made last, and of what it was made from.
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/plan.hpp>
@@ -24,7 +24,7 @@ inline namespace KVMELD_ABI {
 template <class Policy> struct plan_reader {
   Policy const& policy;
   workspace_ref const& workspace;
-  limits const& sizes;
+  cache_options const& sizes;
   work_list work;
   bool immediate;  ///< the host can read the executor's memory
 
@@ -43,7 +43,7 @@ template <class Policy> struct plan_reader {
     if (std::string text = unplanned(call, item, s); !text.empty()) return text;
     std::uint32_t const tracks = work.tracks(sizes.extent);
     if (tracks > sizes.wave_tracks) {
-      return refusal(call, "limits.wave_tracks", sizes.wave_tracks, "at least ", tracks,
+      return refusal(call, "options.wave_tracks", sizes.wave_tracks, "at least ", tracks,
                      ", the planned tracks, so that one wave holds what all of them were planned from");
     }
     track_state const& state = workspace.wave.state[item];
@@ -61,7 +61,7 @@ template <class Policy> struct plan_reader {
 
   candidate candidate_of(std::uint32_t item, slot_t s) const {
     wave_ref const& wave = workspace.wave;
-    std::uint32_t count = wave.state[item].field;
+    std::uint32_t count = wave.state[item].live_count;
     if constexpr (lists_edges<typename Policy::identify_type>::value) {
       std::uint32_t const edges = policy.identify.edges(wave.state[item].places);
       if (edges != 0) count = edges;
@@ -78,7 +78,7 @@ template <class Policy> struct plan_reader {
     std::vector<slot_t> members;
     for (slot_t s = 0; s < plan.old_length[item]; ++s) {
       if (plan.target[plan.at(item, s)] == pivot &&
-          (s == pivot || plan.what[plan.at(item, s)] == fate::merge))
+          (s == pivot || plan.fates[plan.at(item, s)] == fate::merge))
         members.push_back(s);
     }
     if (members.size() < 2) return 0.0f;

@@ -1,7 +1,7 @@
 // A total budget shared out over heads by what each of them is known to lose.
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
@@ -107,7 +107,7 @@ inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ra
   if (problem.empty() && !is_within(ratio, floor, 1.0)) {
     problem = refusal("allot", "ratio", ratio, floor, ", the floor, to 1");
   }
-  if (!report(problem)) return {};
+  if (!raise(problem)) return {};
   std::vector<detail::stretch> stretches;
   for (std::size_t h = 0; h < heads.size(); ++h) detail::add_stretches(heads[h], h, floor, stretches);
   std::stable_sort(stretches.begin(), stretches.end(),
@@ -145,7 +145,7 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
       problem = refusal("entries_of", message("share[", h, "]"), share[h], "0 to 1");
     }
   }
-  if (!report(problem)) return {};
+  if (!raise(problem)) return {};
   std::vector<std::uint32_t> out(share.size());
   std::vector<double> rest(share.size());
   double whole = 0;
@@ -182,7 +182,7 @@ inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t seq
     problem =
         refusal("budget_table", "number of entries", entries.size(), heads, ", one per head of every layer");
   }
-  if (!report(problem)) return {};
+  if (!raise(problem)) return {};
   std::vector<std::uint32_t> table(s.tracks(), 0);
   for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
     for (std::uint32_t head = 0; head < s.kv_heads; ++head) {

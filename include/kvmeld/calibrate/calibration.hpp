@@ -20,15 +20,18 @@ namespace calibrate {
 
 /// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a deployment.
 struct model_shape {
-  /// Of the model; group: query heads per KV head.
-  std::uint32_t layers = 0, kv_heads = 0, group = 0, key_dim = 0, value_dim = 0;
+  /// Of the model.
+  std::uint32_t layers = 0, kv_heads = 0, queries_per_kv_head = 0, key_dim = 0, value_dim = 0;
 
   /// The numbers of a cache that holds all layers of the model.
-  static model_shape of(shape const& s) { return {s.layers, s.kv_heads, s.group, s.key_dim, s.value_dim}; }
+  static model_shape of(shape const& s) {
+    return {s.layers, s.kv_heads, s.queries_per_kv_head, s.key_dim, s.value_dim};
+  }
   /// KV heads of the whole model.
   std::size_t heads() const { return std::size_t{layers} * kv_heads; }
   friend bool operator==(model_shape const& a, model_shape const& b) {
-    return a.layers == b.layers && a.kv_heads == b.kv_heads && a.group == b.group && a.key_dim == b.key_dim &&
+    return a.layers == b.layers && a.kv_heads == b.kv_heads &&
+           a.queries_per_kv_head == b.queries_per_kv_head && a.key_dim == b.key_dim &&
            a.value_dim == b.value_dim;
   }
 };
@@ -47,7 +50,7 @@ struct layer_thresholds {
     } else if (theta[layer].empty()) {
       problem = refusal("mean", message("number of samples of layer ", layer), 0, "at least 1");
     }
-    if (!report(problem)) return 0;
+    if (!raise(problem)) return 0;
     double sum = 0;
     for (double x : theta[layer]) sum += x / static_cast<double>(theta[layer].size());
     return sum;
@@ -84,8 +87,8 @@ struct calibration {
 inline std::string calibration_problem(calibration const& c, shape const& s) {
   model_shape const wanted = model_shape::of(s);
   auto const text = [](model_shape const& m) {
-    return message(m.layers, " layers of ", m.kv_heads, " KV heads, ", m.group, " query heads each, ",
-                   m.key_dim, " and ", m.value_dim, " channels");
+    return message(m.layers, " layers of ", m.kv_heads, " KV heads, ", m.queries_per_kv_head,
+                   " query heads each, ", m.key_dim, " and ", m.value_dim, " channels");
   };
   if (!(c.of == wanted)) {
     return refusal("calibration", message("shape of ", c.model.empty() ? "the model" : c.model), text(c.of),
@@ -142,7 +145,7 @@ inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<doub
   std::vector<cost_curve> out(heads, cost_curve{shares, std::vector<double>(shares.size(), 0.0)});
   std::string problem = refusal_within("measure_heads", curves_problem(out));
   if (problem.empty() && !measure) problem = refusal("measure_heads", "measure", "empty", "a function");
-  if (!report(problem).ok()) return {};
+  if (!raise(problem).ok()) return {};
   std::size_t const each = shares.size() - 1;
   std::vector<double> now(heads, 1.0);
   for (std::size_t h = 0; h < heads; ++h) {

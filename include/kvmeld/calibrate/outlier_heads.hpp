@@ -1,7 +1,7 @@
 // Chelsea's outlier heads: those whose keys have no similar neighbours keep everything, the others less (Chelsea, section 4.3).
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -49,7 +49,7 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   using identifier = identify::chunked_bipartite<admit::threshold>;
   using policy_type = policy<score::none, select::sinks_and_recents, identifier, merge::degree_weighted>;
   identifier const match{rule.chunk, {rule.edge_threshold}};
-  limits sizes{extent};
+  cache_options sizes{extent};
   sizes.whole_plan = true;
   merged_cache<Executor, policy_type, Keys, Values> cache(
       std::move(executor), policy_type{{}, {rule.sinks, rule.recents}, match, {}}, tensors, sizes);
@@ -76,7 +76,7 @@ inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, dou
   } else if (unmatched.empty()) {
     problem = refusal("outlier_heads", "number of shares", 0, "at least 1, one per head");
   }
-  if (!report(problem)) return {};
+  if (!raise(problem)) return {};
   auto const heads = static_cast<std::uint32_t>(unmatched.size());
   std::uint32_t const count = fraction > 0.0 ? max_of(1u, floor_share(fraction, heads)) : 0;
   std::vector<std::size_t> order(heads);
@@ -100,7 +100,7 @@ inline std::vector<double> outlier_shares(std::vector<bool> const& outlier, doub
                 whole == heads ? " keep everything"
                                : message(" keep everything, ", whole, " of ", heads, ", and at most 1"));
   }
-  if (!report(problem)) return {};
+  if (!raise(problem)) return {};
   double const rest = whole == heads ? 1.0 : (ratio * heads - whole) / (heads - whole);
   std::vector<double> out;
   for (bool const is : outlier) out.push_back(is ? 1.0 : rest);

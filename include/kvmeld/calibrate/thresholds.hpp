@@ -1,7 +1,7 @@
 // KVMerger's thresholds for a ratio: one per layer, as the paper gives them (KVMerger, section 4.2 and table 1).
 #pragma once
 
-#include <kvmeld/cache/limits.hpp>
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -34,18 +34,18 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
   static_assert(is_immediate<Executor>::value,
                 "kvmeld: calibrate::thresholds_for reads plans on the host: copy K and V there");
   if (!(is_within(ratio, 0.0, 1.0) && ratio > 0.0)) {
-    (void)report(refusal("thresholds_for", "ratio", ratio, "above 0 and at most 1"));
+    (void)raise(refusal("thresholds_for", "ratio", ratio, "above 0 and at most 1"));
     return {};
   }
   std::vector<float> theta(extent.layers, 0.0f), low(extent.layers, -1.0f), high(extent.layers, 1.0f);
   policy.identify.admission = {0.0f, false, theta.data()};
-  limits sizes{extent};
+  cache_options sizes{extent};
   sizes.whole_plan = true;
   merged_cache<Executor, Policy, Keys, Values> cache(std::move(executor), policy, tensors, sizes);
   fill(cache);
   std::uint32_t const tokens = cache.tokens(0);
   if (tokens < 2) {
-    (void)report(refusal("thresholds_for", "number of tokens of the sample", tokens, "at least 2"));
+    (void)raise(refusal("thresholds_for", "number of tokens of the sample", tokens, "at least 2"));
     return {};
   }
   for (int step = 0; step < 13; ++step) {

@@ -1,16 +1,16 @@
 // A cache whose policy, layouts and executor are chosen at run time: one virtual interface in front of any merged_cache.
 #pragma once
 
-#include <kvmeld/attention/extend.hpp>
-#include <kvmeld/attention/extend_shared.hpp>
+#include <kvmeld/attention/attend.hpp>
+#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
-#include <kvmeld/cache/extend_and_observe.hpp>
+#include <kvmeld/cache/attend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/queries/log_sums.hpp>
@@ -66,88 +66,89 @@ public:
   observation_need needs_observation() const {
     return ask([&](interface& held) { return held.needs_observation(); });
   }
-  bool exact(shortfall fallback = shortfall::report) const {
+  bool exact(shortfall fallback = shortfall::keep) const {
     return ask([&](interface& held) { return held.exact(fallback); });
   }
   status const& valid() const {
     static status const nothing(no_cache());
     return empty() ? nothing : held_->readings().valid();
   }
-  limits const& sizes() const {
-    static limits const nothing{};
+  cache_options const& sizes() const {
+    static cache_options const nothing{};
     return empty() ? nothing : held_->sizes();
   }
 
-  status open(std::uint32_t slot, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
-              std::uint32_t id = 0) {
-    return ask([&](interface& held) { return held.open(slot, tokens_cached, frozen, id); });
+  status open(std::uint32_t sequence, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
+              sequence_id id = {}) {
+    return ask([&](interface& held) { return held.open(sequence, tokens_cached, frozen, id); });
   }
-  status close(std::uint32_t slot) {
-    return ask([&](interface& held) { return held.close(slot); });
+  status close(std::uint32_t sequence) {
+    return ask([&](interface& held) { return held.close(sequence); });
   }
-  status write_pages(index_list slots, page_notes<> const& notes) {
-    return ask([&](interface& held) { return held.write_pages(slots, notes); });
+  status export_page_metadata(index_list sequences, page_metadata<> const& notes) {
+    return ask([&](interface& held) { return held.export_page_metadata(sequences, notes); });
   }
-  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
-               std::uint32_t id = 0) {
-    return ask([&](interface& held) { return held.adopt(slot, slots, tokens, notes, id); });
+  status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
+               page_metadata<> const& notes, sequence_id id = {}) {
+    return ask([&](interface& held) { return held.adopt(sequence, entries, tokens, notes, id); });
   }
-  status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
-               std::uint32_t id = 0) {
-    return ask([&](interface& held) { return held.adopt(slot, slots, tokens, notes, id); });
+  status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
+               entry_metadata const& notes, sequence_id id = {}) {
+    return ask([&](interface& held) { return held.adopt(sequence, entries, tokens, notes, id); });
   }
-  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id = 0, std::uint32_t frozen = 0,
+  status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
               fork_rows how = fork_rows::copy) {
-    return ask([&](interface& held) { return held.fork(from, into, id, frozen, how); });
+    return ask([&](interface& held) { return held.fork(from, into, frozen, id, how); });
   }
-  status truncate(std::uint32_t slot, std::uint32_t tokens) {
-    return ask([&](interface& held) { return held.truncate(slot, tokens); });
+  status truncate(std::uint32_t sequence, std::uint32_t tokens) {
+    return ask([&](interface& held) { return held.truncate(sequence, tokens); });
   }
-  status freeze(std::uint32_t slot, std::uint32_t length) {
-    return ask([&](interface& held) { return held.freeze(slot, length); });
+  status freeze(std::uint32_t sequence, std::uint32_t length) {
+    return ask([&](interface& held) { return held.freeze(sequence, length); });
   }
-  status shift(std::uint32_t slot, position_t offset, rope_params const& rope = {}, position_t first = 0) {
-    return ask([&](interface& held) { return held.shift(slot, offset, rope, first); });
+  status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {},
+               position_t first = 0) {
+    return ask([&](interface& held) { return held.shift(sequence, offset, rope, first); });
   }
-  status append(index_list slots, index_list counts) {
-    return ask([&](interface& held) { return held.append(slots, counts); });
+  status append(index_list sequences, index_list counts) {
+    return ask([&](interface& held) { return held.append(sequences, counts); });
   }
-  status commit(index_list slots, index_list accepted) {
-    return ask([&](interface& held) { return held.commit(slots, accepted); });
+  status commit(index_list sequences, index_list accepted) {
+    return ask([&](interface& held) { return held.commit(sequences, accepted); });
   }
-  status append(index_list slots, index_list counts, when_full const& full) {
-    return ask([&](interface& held) { return held.append(slots, counts, full); });
+  status append(index_list sequences, index_list counts, when_full const& full) {
+    return ask([&](interface& held) { return held.append(sequences, counts, full); });
   }
 
   status observe(query_batch const& batch, any_rows query, log_sums<float const> lse,
-                 attention_params const& params = {}, probe_rows probes = {}) {
+                 attention_params const& params = {}, query_sample probes = {}) {
     return ask([&](interface& held) { return held.observe(batch, query, lse, params, probes); });
   }
   status observe_rows(query_batch const& batch, head_rows<float const> rows,
-                      attention_params const& params = {}, probe_rows probes = {}) {
+                      attention_params const& params = {}, query_sample probes = {}) {
     return ask([&](interface& held) { return held.observe_rows(batch, rows, params, probes); });
   }
-  status plan(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    return ask([&](interface& held) { return held.plan(slots, allowed, fallback); });
+  status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::keep) {
+    return ask([&](interface& held) { return held.plan(sequences, allowed, fallback); });
   }
   status apply() {
     return ask([&](interface& held) { return held.apply(); });
   }
-  status compress(index_list slots, budget allowed, shortfall fallback = shortfall::report) {
-    return ask([&](interface& held) { return held.compress(slots, allowed, fallback); });
+  status compress(index_list sequences, budget allowed, shortfall fallback = shortfall::keep) {
+    return ask([&](interface& held) { return held.compress(sequences, allowed, fallback); });
   }
 
-  /// attention::extend over this cache.
-  status attend(attention_params const& params, query_batch const& batch, any_rows query, any_output out,
-                log_sums<float> lse = {}) {
-    return ask([&](interface& held) { return held.attend(params, batch, query, out, lse); });
+  /// attention::attend over this cache.
+  status attend(query_batch const& batch, any_rows query, any_output out, log_sums<float> lse = {},
+                attention_params const& params = {}) {
+    return ask([&](interface& held) { return held.attend(batch, query, out, lse, params); });
   }
-  /// attention::extend_and_observe over this cache.
-  status attend_and_observe(attention_params const& params, query_batch const& batch, any_rows query,
-                            any_output out, span<float> memory, log_sums<float> lse = {},
-                            probe_rows probes = {}) {
+  /// attention::attend_and_observe over this cache.
+  status attend_and_observe(query_batch const& batch, any_rows query, any_output out, span<float> memory,
+                            log_sums<float> lse = {}, attention_params const& params = {},
+                            query_sample probes = {}) {
     return ask([&](interface& held) {
-      return held.attend_and_observe(params, batch, query, out, memory, lse, probes);
+      return held.attend_and_observe(batch, query, out, memory, lse, params, probes);
     });
   }
   /// attention::write_log_degree over this cache.
@@ -159,77 +160,77 @@ public:
     });
   }
 
-  std::uint32_t length(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
-    return ask([&](interface& held) { return held.readings().length(layer, slot, kv_head); });
+  std::uint32_t length(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
+    return ask([&](interface& held) { return held.readings().length(layer, sequence, kv_head); });
   }
-  std::uint32_t longest(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().longest(slot); });
+  std::uint32_t longest(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().longest(sequence); });
   }
-  std::uint32_t length_bound(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().length_bound(slot); });
+  std::uint32_t length_bound(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().length_bound(sequence); });
   }
-  std::uint32_t length_after(std::uint32_t slot, budget allowed,
-                             shortfall fallback = shortfall::report) const {
-    return ask([&](interface& held) { return held.length_after(slot, allowed, fallback); });
+  std::uint32_t length_after(std::uint32_t sequence, budget allowed,
+                             shortfall fallback = shortfall::keep) const {
+    return ask([&](interface& held) { return held.length_after(sequence, allowed, fallback); });
   }
-  void report_lengths(std::uint32_t slot) {
-    ask([&](interface& held) { held.report_lengths(slot); });
+  void sync_lengths(std::uint32_t sequence) {
+    ask([&](interface& held) { held.sync_lengths(sequence); });
   }
-  status request_report() {
-    return ask([&](interface& held) { return held.request_report(); });
+  status request_lengths() {
+    return ask([&](interface& held) { return held.request_lengths(); });
   }
-  bool poll_report() {
-    return ask([&](interface& held) { return held.poll_report(); });
+  bool poll_lengths() {
+    return ask([&](interface& held) { return held.poll_lengths(); });
   }
-  status request_figures(index_list slots) {
-    return ask([&](interface& held) { return held.request_figures(slots); });
+  status request_stats(index_list sequences) {
+    return ask([&](interface& held) { return held.request_stats(sequences); });
   }
-  bool figures_ready() {
-    return ask([&](interface& held) { return held.figures_ready(); });
+  bool stats_ready() {
+    return ask([&](interface& held) { return held.stats_ready(); });
   }
-  std::uint32_t rounds(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().rounds(slot); });
+  std::uint32_t rounds(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().rounds(sequence); });
   }
-  status set_rounds(std::uint32_t slot, std::uint32_t n) {
-    return ask([&](interface& held) { return held.set_rounds(slot, n); });
+  status set_rounds(std::uint32_t sequence, std::uint32_t n) {
+    return ask([&](interface& held) { return held.set_rounds(sequence, n); });
   }
-  live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t kv_head) const {
-    return ask([&](interface& held) { return held.figures(layer, slot, kv_head); });
+  cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
+    return ask([&](interface& held) { return held.stats(layer, sequence, kv_head); });
   }
-  figures_sum figures(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.figures(slot); });
+  stats_sum stats(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.stats(sequence); });
   }
-  std::uint32_t tokens(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().tokens(slot); });
+  std::uint32_t tokens(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().tokens(sequence); });
   }
-  std::size_t entries(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().entries(slot); });
+  std::size_t entries(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().entries(sequence); });
   }
-  std::uint32_t findings(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().findings(slot); });
+  std::uint32_t warnings(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().warnings(sequence); });
   }
-  std::uint32_t compressed_at(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.readings().compressed_at(slot); });
+  std::uint32_t compressed_at(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.readings().compressed_at(sequence); });
   }
-  bool due(std::uint32_t slot, trigger t) const {
-    return ask([&](interface& held) { return held.readings().due(slot, t); });
+  bool due(std::uint32_t sequence, trigger t) const {
+    return ask([&](interface& held) { return held.readings().due(sequence, t); });
   }
   ledger_ref const& ledger() const {
     static ledger_ref const nothing{};
     return empty() ? nothing : held_->readings().ledger();
   }
 
-  std::size_t saved_bytes(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.saved_bytes(slot); });
+  std::size_t saved_bytes(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.saved_bytes(sequence); });
   }
-  status save(std::uint32_t slot, span<std::byte> out) const {
-    return ask([&](interface& held) { return held.save(slot, out); });
+  status save(std::uint32_t sequence, span<std::byte> out) const {
+    return ask([&](interface& held) { return held.save(sequence, out); });
   }
-  std::vector<std::byte> save(std::uint32_t slot) const {
-    return ask([&](interface& held) { return held.save(slot); });
+  std::vector<std::byte> save(std::uint32_t sequence) const {
+    return ask([&](interface& held) { return held.save(sequence); });
   }
-  status resume(std::uint32_t slot, span<std::byte const> from) {
-    return ask([&](interface& held) { return held.resume(slot, from); });
+  status resume(std::uint32_t sequence, span<std::byte const> from) {
+    return ask([&](interface& held) { return held.resume(sequence, from); });
   }
 
   /// The cache itself where its type is Cache; null otherwise.
@@ -248,27 +249,28 @@ private:
     virtual bool needs_attention() const = 0;
     virtual observation_need needs_observation() const = 0;
     virtual bool exact(shortfall) const = 0;
-    virtual limits const& sizes() const = 0;
+    virtual cache_options const& sizes() const = 0;
     virtual ledger_readings& readings() = 0;
     virtual status set_rounds(std::uint32_t, std::uint32_t) = 0;
-    virtual void report_lengths(std::uint32_t) = 0;
-    virtual status request_report() = 0;
-    virtual bool poll_report() = 0;
-    virtual status request_figures(index_list) = 0;
-    virtual bool figures_ready() = 0;
-    virtual live_figures figures(std::uint32_t, std::uint32_t, std::uint32_t) const = 0;
-    virtual figures_sum figures(std::uint32_t) const = 0;
+    virtual void sync_lengths(std::uint32_t) = 0;
+    virtual status request_lengths() = 0;
+    virtual bool poll_lengths() = 0;
+    virtual status request_stats(index_list) = 0;
+    virtual bool stats_ready() = 0;
+    virtual cache_stats stats(std::uint32_t, std::uint32_t, std::uint32_t) const = 0;
+    virtual stats_sum stats(std::uint32_t) const = 0;
     virtual std::size_t saved_bytes(std::uint32_t) const = 0;
     virtual status save(std::uint32_t, span<std::byte>) const = 0;
     virtual std::vector<std::byte> save(std::uint32_t) const = 0;
     virtual status resume(std::uint32_t, span<std::byte const>) = 0;
     virtual void* as(char const* mark) = 0;
-    virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t) = 0;
+    virtual status open(std::uint32_t, std::uint32_t, std::uint32_t, sequence_id) = 0;
     virtual status close(std::uint32_t) = 0;
-    virtual status write_pages(index_list, page_notes<> const&) = 0;
-    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_notes<> const&, std::uint32_t) = 0;
-    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, entry_notes const&, std::uint32_t) = 0;
-    virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, fork_rows) = 0;
+    virtual status export_page_metadata(index_list, page_metadata<> const&) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, page_metadata<> const&,
+                         sequence_id) = 0;
+    virtual status adopt(std::uint32_t, std::uint32_t, std::uint32_t, entry_metadata const&, sequence_id) = 0;
+    virtual status fork(std::uint32_t, std::uint32_t, std::uint32_t, sequence_id, fork_rows) = 0;
     virtual status truncate(std::uint32_t, std::uint32_t) = 0;
     virtual status freeze(std::uint32_t, std::uint32_t) = 0;
     virtual status shift(std::uint32_t, position_t, rope_params const&, position_t) = 0;
@@ -276,17 +278,17 @@ private:
     virtual status append(index_list, index_list, when_full const&) = 0;
     virtual status commit(index_list, index_list) = 0;
     virtual status observe(query_batch const&, any_rows const&, log_sums<float const>,
-                           attention_params const&, probe_rows) = 0;
+                           attention_params const&, query_sample) = 0;
     virtual status observe_rows(query_batch const&, head_rows<float const>, attention_params const&,
-                                probe_rows) = 0;
+                                query_sample) = 0;
     virtual status plan(index_list, budget, shortfall) = 0;
     virtual status apply() = 0;
     virtual status compress(index_list, budget, shortfall) = 0;
     virtual std::uint32_t length_after(std::uint32_t, budget, shortfall) const = 0;
-    virtual status attend(attention_params const&, query_batch const&, any_rows const&, any_output const&,
-                          log_sums<float>) = 0;
-    virtual status attend_and_observe(attention_params const&, query_batch const&, any_rows const&,
-                                      any_output const&, span<float>, log_sums<float>, probe_rows) = 0;
+    virtual status attend(query_batch const&, any_rows const&, any_output const&, log_sums<float>,
+                          attention_params const&) = 0;
+    virtual status attend_and_observe(query_batch const&, any_rows const&, any_output const&, span<float>,
+                                      log_sums<float>, attention_params const&, query_sample) = 0;
     virtual status write_log_degree(std::uint32_t, index_list, any_output const&, std::uint32_t,
                                     attention::behind_end) = 0;
   };
@@ -299,86 +301,97 @@ private:
     bool needs_attention() const override { return traits_of_score(cache.policy().score).needs_attention; }
     observation_need needs_observation() const override { return cache.needs_observation(); }
     bool exact(shortfall fallback) const override { return cache.exact(fallback); }
-    limits const& sizes() const override { return cache.sizes(); }
+    cache_options const& sizes() const override { return cache.sizes(); }
     ledger_readings& readings() override { return cache; }
-    status set_rounds(std::uint32_t slot, std::uint32_t n) override { return cache.set_rounds(slot, n); }
-    void report_lengths(std::uint32_t slot) override { cache.report_lengths(slot); }
-    status request_report() override { return cache.request_report(); }
-    bool poll_report() override { return cache.poll_report(); }
-    status request_figures(index_list slots) override { return cache.request_figures(slots); }
-    bool figures_ready() override { return cache.figures_ready(); }
-    live_figures figures(std::uint32_t layer, std::uint32_t slot, std::uint32_t head) const override {
-      return cache.figures(layer, slot, head);
+    status set_rounds(std::uint32_t sequence, std::uint32_t n) override {
+      return cache.set_rounds(sequence, n);
     }
-    figures_sum figures(std::uint32_t slot) const override { return cache.figures(slot); }
-    std::size_t saved_bytes(std::uint32_t slot) const override { return cache.saved_bytes(slot); }
-    status save(std::uint32_t slot, span<std::byte> out) const override { return cache.save(slot, out); }
-    std::vector<std::byte> save(std::uint32_t slot) const override { return cache.save(slot); }
-    status resume(std::uint32_t slot, span<std::byte const> from) override {
-      return cache.resume(slot, from);
+    void sync_lengths(std::uint32_t sequence) override { cache.sync_lengths(sequence); }
+    status request_lengths() override { return cache.request_lengths(); }
+    bool poll_lengths() override { return cache.poll_lengths(); }
+    status request_stats(index_list sequences) override { return cache.request_stats(sequences); }
+    bool stats_ready() override { return cache.stats_ready(); }
+    cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head) const override {
+      return cache.stats(layer, sequence, head);
+    }
+    stats_sum stats(std::uint32_t sequence) const override { return cache.stats(sequence); }
+    std::size_t saved_bytes(std::uint32_t sequence) const override { return cache.saved_bytes(sequence); }
+    status save(std::uint32_t sequence, span<std::byte> out) const override {
+      return cache.save(sequence, out);
+    }
+    std::vector<std::byte> save(std::uint32_t sequence) const override { return cache.save(sequence); }
+    status resume(std::uint32_t sequence, span<std::byte const> from) override {
+      return cache.resume(sequence, from);
     }
     void* as(char const* mark) override { return mark == &type_mark<Cache> ? &cache : nullptr; }
-    status open(std::uint32_t slot, std::uint32_t tokens, std::uint32_t frozen, std::uint32_t id) override {
-      return cache.open(slot, tokens, frozen, id);
+    status open(std::uint32_t sequence, std::uint32_t tokens, std::uint32_t frozen, sequence_id id) override {
+      return cache.open(sequence, tokens, frozen, id);
     }
-    status close(std::uint32_t slot) override { return cache.close(slot); }
-    status write_pages(index_list slots, page_notes<> const& notes) override {
-      return cache.write_pages(slots, notes);
+    status close(std::uint32_t sequence) override { return cache.close(sequence); }
+    status export_page_metadata(index_list sequences, page_metadata<> const& notes) override {
+      return cache.export_page_metadata(sequences, notes);
     }
-    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, page_notes<> const& notes,
-                 std::uint32_t id) override {
-      return cache.adopt(slot, slots, tokens, notes, id);
+    status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
+                 page_metadata<> const& notes, sequence_id id) override {
+      return cache.adopt(sequence, entries, tokens, notes, id);
     }
-    status adopt(std::uint32_t slot, std::uint32_t slots, std::uint32_t tokens, entry_notes const& notes,
-                 std::uint32_t id) override {
-      return cache.adopt(slot, slots, tokens, notes, id);
+    status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
+                 entry_metadata const& notes, sequence_id id) override {
+      return cache.adopt(sequence, entries, tokens, notes, id);
     }
-    status fork(std::uint32_t from, std::uint32_t into, std::uint32_t id, std::uint32_t frozen,
+    status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen, sequence_id id,
                 fork_rows how) override {
-      return cache.fork(from, into, id, frozen, how);
+      return cache.fork(from, into, frozen, id, how);
     }
-    status truncate(std::uint32_t slot, std::uint32_t tokens) override {
-      return cache.truncate(slot, tokens);
+    status truncate(std::uint32_t sequence, std::uint32_t tokens) override {
+      return cache.truncate(sequence, tokens);
     }
-    status freeze(std::uint32_t slot, std::uint32_t length) override { return cache.freeze(slot, length); }
-    status shift(std::uint32_t slot, position_t offset, rope_params const& rope, position_t first) override {
-      return cache.shift(slot, offset, rope, first);
+    status freeze(std::uint32_t sequence, std::uint32_t length) override {
+      return cache.freeze(sequence, length);
     }
-    status append(index_list slots, index_list counts) override { return cache.append(slots, counts); }
-    status append(index_list slots, index_list counts, when_full const& full) override {
-      return cache.append(slots, counts, full);
+    status shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
+                 position_t first) override {
+      return cache.shift(sequence, offset, rope, first);
     }
-    status commit(index_list slots, index_list accepted) override { return cache.commit(slots, accepted); }
+    status append(index_list sequences, index_list counts) override {
+      return cache.append(sequences, counts);
+    }
+    status append(index_list sequences, index_list counts, when_full const& full) override {
+      return cache.append(sequences, counts, full);
+    }
+    status commit(index_list sequences, index_list accepted) override {
+      return cache.commit(sequences, accepted);
+    }
     status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
-                   attention_params const& params, probe_rows probes) override {
+                   attention_params const& params, query_sample probes) override {
       return std::visit([&](auto const& q) { return cache.observe(batch, q, lse, params, probes); },
                         query.rows);
     }
     status observe_rows(query_batch const& batch, head_rows<float const> rows, attention_params const& params,
-                        probe_rows probes) override {
+                        query_sample probes) override {
       return cache.observe_rows(batch, rows, params, probes);
     }
-    status plan(index_list slots, budget allowed, shortfall fallback) override {
-      return cache.plan(slots, allowed, fallback);
+    status plan(index_list sequences, budget allowed, shortfall fallback) override {
+      return cache.plan(sequences, allowed, fallback);
     }
     status apply() override { return cache.apply(); }
-    status compress(index_list slots, budget allowed, shortfall fallback) override {
-      return cache.compress(slots, allowed, fallback);
+    status compress(index_list sequences, budget allowed, shortfall fallback) override {
+      return cache.compress(sequences, allowed, fallback);
     }
-    std::uint32_t length_after(std::uint32_t slot, budget allowed, shortfall fallback) const override {
-      return cache.length_after(slot, allowed, fallback);
+    std::uint32_t length_after(std::uint32_t sequence, budget allowed, shortfall fallback) const override {
+      return cache.length_after(sequence, allowed, fallback);
     }
-    status attend(attention_params const& params, query_batch const& batch, any_rows const& query,
-                  any_output const& out, log_sums<float> lse) override {
+    status attend(query_batch const& batch, any_rows const& query, any_output const& out, log_sums<float> lse,
+                  attention_params const& params) override {
       return with_rows("attend", query, out, [&](auto const& q, auto const& o) {
-        return attention::extend(cache.executor(), params, batch, q, cache.ref(), o, lse);
+        return attention::attend(cache.executor(), batch, q, cache.ref(), o, lse, params);
       });
     }
-    status attend_and_observe(attention_params const& params, query_batch const& batch, any_rows const& query,
-                              any_output const& out, span<float> memory, log_sums<float> lse,
-                              probe_rows probes) override {
+    status attend_and_observe(query_batch const& batch, any_rows const& query, any_output const& out,
+                              span<float> memory, log_sums<float> lse, attention_params const& params,
+                              query_sample probes) override {
       return with_rows("attend_and_observe", query, out, [&](auto const& q, auto const& o) {
-        return attention::extend_and_observe(cache, params, batch, q, o, memory, lse, probes);
+        return attention::attend_and_observe(cache, batch, q, o, memory, lse, params, probes);
       });
     }
     template <class Call>
@@ -390,8 +403,8 @@ private:
             if constexpr (std::is_same_v<from, to> || std::is_same_v<to, float>) {
               return call(q, o);
             } else {
-              return report(refusal(message("any_cache::", name), "element type of the outputs",
-                                    "another than that of the queries", "the same, or float"));
+              return raise(refusal(message("any_cache::", name), "element type of the outputs",
+                                   "another than that of the queries", "the same, or float"));
             }
           },
           query.rows, out);
@@ -399,7 +412,7 @@ private:
     status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
                             std::uint32_t heads_per_track, attention::behind_end behind) override {
       if constexpr (Cache::shares) {
-        return report(
+        return raise(
             refusal("any_cache::write_log_degree", "policy", "one that shares entries",
                     "one that does not, because no bias per slot can express members (or call attend)"));
       } else {
@@ -419,7 +432,7 @@ private:
   template <class Call> auto ask(Call call) const -> decltype(call(std::declval<interface&>())) {
     using answer = decltype(call(std::declval<interface&>()));
     if (held_ != nullptr) return call(*held_);
-    status refused = report(no_cache());
+    status refused = raise(no_cache());
     if constexpr (std::is_same_v<answer, status>) {
       return refused;
     } else {

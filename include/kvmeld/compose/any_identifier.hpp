@@ -10,11 +10,11 @@
 #include <kvmeld/identify/admit/top_share.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
+#include <kvmeld/identify/evict_rest.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/local_span.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/identify/none.hpp>
-#include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 
@@ -34,7 +34,7 @@ class any_identifier {
 
 public:
   using choice = alternatives<
-      identify::zero_class, identify::none, identify::local_span,
+      identify::evict_rest, identify::none, identify::local_span,
       identify::consecutive_threshold<admit::exact_budget>, identify::consecutive_threshold<admit::threshold>,
       identify::chunked_bipartite<admit::top_share>, identify::chunked_bipartite<admit::exact_budget>,
       identify::chunked_bipartite<admit::threshold>, identify::chunked_bipartite<admit::ema_threshold>,
@@ -83,10 +83,10 @@ public:
                        std::uint32_t round) const {
     of_.visit([&](auto const& i) { i.admit(team, wave, item, round); });
   }
-  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
-    return of_.visit([&](auto const& i) { return kvmeld::most_rounds(i, length, limit); });
+  std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
+    return of_.visit([&](auto const& i) { return kvmeld::max_rounds(i, length, limit); });
   }
-  /// What the chosen one says, or most_rounds.
+  /// What the chosen one says, or max_rounds.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return of_.visit([&](auto const& i) { return kvmeld::likely_rounds(i, length, limit, outside); });
   }

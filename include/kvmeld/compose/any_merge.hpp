@@ -7,13 +7,13 @@
 #include <kvmeld/merge/additive.hpp>
 #include <kvmeld/merge/average.hpp>
 #include <kvmeld/merge/degree_weighted.hpp>
-#include <kvmeld/merge/directions.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/merge/mass_preserving.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/score_weighted.hpp>
 #include <kvmeld/merge/similarity_weighted.hpp>
+#include <kvmeld/merge/unit_direction.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>

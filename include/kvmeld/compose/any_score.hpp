@@ -28,7 +28,7 @@ public:
   using choice =
       alternatives<score::global, score::local, score::global_local, score::above_mean, score::none>;
   static constexpr bool needs_attention = true;  ///< at most; traits() tells
-  static constexpr std::uint32_t most_channels = 4;
+  static constexpr std::uint32_t max_channels = 4;
 
   any_score() = default;
   /// Holds a copy of the part.

@@ -5,9 +5,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
-#include <kvmeld/select/bands.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
+#include <kvmeld/select/tiers.hpp>
 #include <kvmeld/select/top.hpp>
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace compose {
 /// One of the ready-made selectors, itself a selector. Converts from any of them.
 class any_selector {
 public:
-  using choice = alternatives<select::top, select::sinks_and_recents, select::bands>;
+  using choice = alternatives<select::top, select::sinks_and_recents, select::tiers>;
   static constexpr bool needs_score = false;  ///< at least; traits() tells
 
   any_selector() = default;

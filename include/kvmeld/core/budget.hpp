@@ -2,10 +2,10 @@
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
@@ -39,16 +39,16 @@ public:
 
   /// The same budgets, shared: the tracks of a layer, or of all layers, of a sequence together keep as many entries as
   /// their budgets add up to, where they hurt least to lose (docs/budgets.md). Each keeps at least the share `floor` of
-  /// its own budget, 0 to 1, and what its policy pins in any case. Wants limits.budgets_over of at least this split, and
+  /// its own budget, 0 to 1, and what its policy pins in any case. Wants options.budgets_over of at least this split, and
   /// a policy with a measure: scores to evict by, or a budget that merging meets.
-  budget over(split among, double floor = 0.2) const {
+  budget over(budget_scope among, double floor = 0.2) const {
     budget b = *this;
     b.among_ = among;
     b.floor_ = floor;
     return b;
   }
-  /// Who shares; split::head: nobody.
-  split among() const { return among_; }
+  /// Who shares; budget_scope::head: nobody.
+  budget_scope among() const { return among_; }
   /// Share of its own budget that every track keeps, 0 to 1.
   double floor() const { return floor_; }
 
@@ -76,7 +76,7 @@ private:
   std::uint32_t entries_;
   double ratio_;
   std::uint32_t const* per_track_;
-  split among_ = split::head;
+  budget_scope among_ = budget_scope::head;
   double floor_ = 0.0;
 };
 
@@ -104,7 +104,7 @@ public:
     switch (unit_) {
     case unit::entries: return static_cast<std::uint32_t>(value_);
     case unit::of_length: return floor_share(value_, length);
-    case unit::of_budget: return min_of(most_, floor_share(value_, limit));
+    case unit::of_budget: return min_of(max_, floor_share(value_, limit));
     case unit::rest: break;
     }
     return limit > taken ? limit - taken : 0;
@@ -117,11 +117,11 @@ public:
 private:
   enum class unit : std::uint8_t { entries, of_length, of_budget, rest };
   KVMELD_HD constexpr quantity(unit u, double v, std::uint32_t most = 0xffffffffu)
-      : unit_(u), value_(v), most_(most) {}
+      : unit_(u), value_(v), max_(most) {}
 
   unit unit_;
   double value_;
-  std::uint32_t most_;
+  std::uint32_t max_;
 };
 
 /// Why a quantity cannot be used; empty if it can.
@@ -164,7 +164,7 @@ struct round_schedule {
 
 /// What to do with a track that merging does not bring to its budget.
 enum class shortfall : std::uint8_t {
-  report,        ///< leave it longer; finding::budget_unreached says so
+  keep,          ///< leave it longer; warning::budget_unreached says so
   evict_lowest,  ///< evict the lowest scores; without a score, the oldest
 };
 
@@ -172,7 +172,7 @@ enum class shortfall : std::uint8_t {
 /// default fallback makes sure that room is made.
 struct when_full {
   budget shrink_to;                              ///< entries that stay; fewer than the capacity
-  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::report alone
+  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::keep alone
 };
 
 }  // namespace KVMELD_ABI

@@ -120,7 +120,7 @@ inline std::string refusal_within(char const* call, std::string const& problem) 
 }
 
 /// Turns a problem into the configured kind of refusal; an empty text is success.
-inline status report(std::string problem) {
+inline status raise(std::string problem) {
 #if KVMELD_EXCEPTIONS
   if (!problem.empty()) throw invalid_argument(problem);
 #endif
@@ -128,7 +128,7 @@ inline status report(std::string problem) {
 }
 
 /// What the run path found out about a sequence: bits, since several can hold.
-namespace finding {
+namespace warning {
 enum : std::uint32_t {
   none = 0,
   /// Rows with NaN or infinity: they never merge and are never a target. A compression looks at the rows that
@@ -145,7 +145,7 @@ enum : std::uint32_t {
   unrotated =
       16,  ///< keys in rows that may not be written were to turn with a shift of the context, and did not
 };
-}  // namespace finding
+}  // namespace warning
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -31,7 +31,7 @@ enum : std::uint32_t {
   threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
   next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
   changed,         ///< 1 if the last compression changed the track
-  empty,           ///< empty slots below the length (limits.padded)
+  empty,           ///< empty slots below the length (options.padded)
   padded_from,     ///< 1 + the first of them; 0: there are none
   guarded_error,  ///< guarded merging: bits of the largest change of a probe's output in the last compression
   count
@@ -78,7 +78,7 @@ struct ledger_ref {
       nullptr;                  ///< [sequences] length of the shared beginning that is never written or moved
   std::uint32_t* id = nullptr;  ///< [sequences] the engine's name for the sequence: keys random draws
   std::uint32_t* is_open = nullptr;   ///< [sequences]
-  std::uint32_t* findings = nullptr;  ///< [tracks] bits of `finding`; a sequence's are those of its tracks
+  std::uint32_t* warnings = nullptr;  ///< [tracks] bits of `warning`; a sequence's are those of its tracks
   std::uint32_t* sequence_words = nullptr;  ///< [sequences][sequence_word::count]
   std::uint32_t* track_words = nullptr;     ///< [tracks][track_word::count]
 
@@ -149,7 +149,7 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   std::size_t const tracks = extent.tracks();
   std::size_t const slots = extent.slots();
   l.length = a.take<std::uint32_t>(tracks);
-  l.findings = a.take<std::uint32_t>(tracks);
+  l.warnings = a.take<std::uint32_t>(tracks);
   for (auto* field : {&l.seen, &l.pending, &l.frozen, &l.id, &l.is_open}) {
     *field = a.take<std::uint32_t>(extent.sequences);
   }

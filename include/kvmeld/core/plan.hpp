@@ -24,7 +24,7 @@ struct candidate {
 /// degrees likewise with degree_weight: d'_p = sum degree_weight_i d_i; spread adds degree_weight_i d_i to each target.
 /// Kept entries then move to new_slot, in ascending order.
 struct plan_ref {
-  fate* what = nullptr;                 ///< fate of each entry
+  fate* fates = nullptr;                ///< fate of each entry
   slot_t* target = nullptr;             ///< own slot when kept
   slot_t* span = nullptr;               ///< slots a spread reaches; 0 otherwise
   float* key_weight = nullptr;          ///< of an entry in its pivot's key
@@ -59,7 +59,7 @@ inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacit
   p.stride = capacity;
   p.member_stride = members;
   if (members != 0) p.member_kept = a.take<std::uint8_t>(std::size_t{tracks} * members);
-  p.what = a.take<fate>(n);
+  p.fates = a.take<fate>(n);
   p.target = a.take<slot_t>(n);
   p.span = a.take<slot_t>(n);
   p.key_weight = a.take<float>(n);
@@ -74,7 +74,7 @@ inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacit
 /// Entry `s` of the item stays as it is.
 KVMELD_HD inline void keep_entry(plan_ref const& p, std::uint32_t item, slot_t s) {
   std::size_t const i = p.at(item, s);
-  p.what[i] = fate::keep;
+  p.fates[i] = fate::keep;
   p.target[i] = s;
   p.span[i] = 0;
   p.key_weight[i] = 1.0f;

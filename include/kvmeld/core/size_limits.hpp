@@ -14,10 +14,10 @@ inline namespace KVMELD_ABI {
 /// tracks, of query heads and of the slots of a track stay within 32. Checked where the numbers enter.
 namespace largest {
 constexpr std::uint32_t tracks = 0x7fffffffu;            ///< layers x sequences x kv_heads
-constexpr std::uint32_t query_heads = 0x7fffffffu;       ///< kv_heads x group
+constexpr std::uint32_t query_heads = 0x7fffffffu;       ///< kv_heads * queries_per_kv_head
 constexpr std::uint32_t capacity = 1u << 30;             ///< slots of a track
 constexpr std::uint64_t slots = std::uint64_t{1} << 40;  ///< tracks x capacity
-constexpr std::uint32_t group = 1u << 10;                ///< query heads per KV head
+constexpr std::uint32_t queries_per_kv_head = 1u << 10;  ///< query heads per KV head
 constexpr std::uint32_t channels = 1u << 16;             ///< of a key, and of a value
 constexpr std::uint32_t joined_channels = 1u << 30;      ///< channels x tracks that share one plan
 constexpr std::uint32_t members = 1u << 30;              ///< of a track, for policies that share entries

@@ -50,7 +50,7 @@ private:
   std::size_t size_ = 0;
 };
 
-/// A list of sequence slots or counts.
+/// A list of sequences or counts.
 using index_list = span<std::uint32_t const>;
 
 }  // namespace KVMELD_ABI

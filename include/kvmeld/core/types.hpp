@@ -15,26 +15,29 @@ using slot_t = std::uint32_t;
 /// Token position that a key is rotated for. Signed: engines shift contexts.
 using position_t = std::int32_t;
 
-/// Listed in place of a sequence slot: nothing happens there. Recorded calls fill up shorter lists with it.
+/// Listed in place of a sequence: nothing happens there. Recorded calls fill up shorter lists with it.
 constexpr std::uint32_t idle_sequence = 0xffffffffu;
+
+/// Keys the random draws of a sequence: equal numbers, equal draws. A type of its own, so that no count is taken for it.
+enum class sequence_id : std::uint32_t {};
 
 /// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they may be
 /// (docs/limits.md).
 struct shape {
-  std::uint32_t layers = 1;     ///< layers of the group
-  std::uint32_t sequences = 1;  ///< sequence slots
-  std::uint32_t kv_heads = 1;   ///< KV heads per layer
-  std::uint32_t group = 1;      ///< query heads per KV head
-  std::uint32_t key_dim = 0;    ///< channels of a key
-  std::uint32_t value_dim = 0;  ///< channels of a value
-  std::uint32_t capacity = 0;   ///< slots per track
+  std::uint32_t layers = 1;               ///< layers of the group
+  std::uint32_t sequences = 1;            ///< sequences
+  std::uint32_t kv_heads = 1;             ///< KV heads per layer
+  std::uint32_t queries_per_kv_head = 1;  ///< query heads per KV head
+  std::uint32_t key_dim = 0;              ///< channels of a key
+  std::uint32_t value_dim = 0;            ///< channels of a value
+  std::uint32_t capacity = 0;             ///< slots per track
 
   /// Tracks of the whole cache.
   KVMELD_HD constexpr std::uint32_t tracks() const { return layers * sequences * kv_heads; }
   /// Slots of the whole cache.
   KVMELD_HD constexpr std::size_t slots() const { return std::size_t{tracks()} * capacity; }
   /// Query heads of a layer.
-  KVMELD_HD constexpr std::uint32_t query_heads() const { return kv_heads * group; }
+  KVMELD_HD constexpr std::uint32_t query_heads() const { return kv_heads * queries_per_kv_head; }
 };
 
 /// One (layer, sequence, KV head): an independent row of entries.

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -17,23 +17,23 @@ inline namespace KVMELD_ABI {
 
 /// What the stages tell each other about one track of a wave.
 struct track_state {
-  std::uint32_t length;     ///< entries before the call
-  std::uint32_t limit;      ///< entries that may stay
-  std::uint32_t alive;      ///< entries left by the rounds so far
-  std::uint32_t field;      ///< entries of the live-slot list
-  std::uint32_t places;     ///< the same with the rows between them that are no numbers
-  std::uint32_t centers;    ///< entries of the list of centres, where the identifier merges into some
-  std::uint32_t rounds;     ///< rounds done in this call
-  std::uint32_t merged;     ///< entries that the last round's identifier removed
-  std::uint32_t spreads;    ///< spread sources that `link` listed
-  std::uint32_t sinks;      ///< entries at the beginning that the selector pinned
-  std::uint32_t recents;    ///< entries at the end that the selector pinned as the local window
-  std::uint32_t shielded;   ///< length of the beginning that is frozen or not writable
-  std::uint32_t active;     ///< 1 while the track is above its budget and makes progress
-  std::uint32_t still;      ///< 1: what `link` listed last, and the step with it, changes nothing
-  float low, high;          ///< bracket of a threshold that an identifier narrows over several launches
-  std::uint32_t low_node;   ///< where the launch before left what it found at the lower end; 0: nowhere
-  std::uint32_t high_node;  ///< the same of the upper end
+  std::uint32_t length;       ///< entries before the call
+  std::uint32_t limit;        ///< entries that may stay
+  std::uint32_t alive;        ///< entries left by the rounds so far
+  std::uint32_t live_count;   ///< entries of the live-slot list
+  std::uint32_t places;       ///< the same with the rows between them that are no numbers
+  std::uint32_t centers;      ///< entries of the list of centres, where the identifier merges into some
+  std::uint32_t rounds;       ///< rounds done in this call
+  std::uint32_t merged;       ///< entries that the last round's identifier removed
+  std::uint32_t spreads;      ///< spread sources that `link` listed
+  std::uint32_t sinks;        ///< entries at the beginning that the selector pinned
+  std::uint32_t recents;      ///< entries at the end that the selector pinned as the local window
+  std::uint32_t shielded;     ///< length of the beginning that is frozen or not writable
+  std::uint32_t over_budget;  ///< 1 while the track is above its budget and makes progress
+  std::uint32_t unchanged;    ///< 1: what `link` listed last, and the step with it, changes nothing
+  float low, high;            ///< bracket of a threshold that an identifier narrows over several launches
+  std::uint32_t low_node;     ///< where the launch before left what it found at the lower end; 0: nowhere
+  std::uint32_t high_node;    ///< the same of the upper end
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }
@@ -75,13 +75,13 @@ struct track_source {
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
 struct wave_ref {
-  ledger_ref ledger;         ///< of the cache
-  work_list work;            ///< of the whole call; this wave's part begins at `first`
-  std::uint32_t first = 0;   ///< first track of the work list in this wave
-  std::uint32_t tracks = 0;  ///< tracks in this wave
-  bool unlikely = false;     ///< a round that hardly any track needs: little should be spent on it
-  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
-  std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets
+  ledger_ref ledger;            ///< of the cache
+  work_list work;               ///< of the whole call; this wave's part begins at `first`
+  std::uint32_t first = 0;      ///< first track of the work list in this wave
+  std::uint32_t tracks = 0;     ///< tracks in this wave
+  bool probably_empty = false;  ///< a round that hardly any track needs: little should be spent on it
+  std::uint32_t scope = 1;      ///< neighbouring tracks that share one plan
+  std::uint32_t split = 1;      ///< neighbouring tracks that share their budgets
 
   track_state* state = nullptr;  ///< [tracks]
   /// [tracks][capacity].
@@ -89,7 +89,7 @@ struct wave_ref {
   /// [tracks][capacity] importance.
   float* score = nullptr;
   /// [tracks][capacity] live-slot list: mergeable entries that are still there and are numbers, ascending.
-  slot_t* field = nullptr;
+  slot_t* live = nullptr;
   /// [tracks][capacity] place of each of them if rows that are no numbers (NaN, infinity) were listed too.
   std::uint32_t* place = nullptr;
   /// [tracks][capacity] what the identifier proposed.
@@ -121,10 +121,10 @@ struct wave_ref {
   /// Whether the item fills up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   /// Whether the step of the only round is the plan itself.
-  KVMELD_HD bool plans_directly() const { return step.what == plan.what; }
+  KVMELD_HD bool plans_directly() const { return step.fates == plan.fates; }
   /// Whether the rounds of a track alone are over: their launches would change nothing.
-  KVMELD_HD bool resting(std::uint32_t item) const {
-    return state[item].active == 0 && state[item].still != 0;
+  KVMELD_HD bool done(std::uint32_t item) const {
+    return state[item].over_budget == 0 && state[item].unchanged != 0;
   }
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
@@ -133,15 +133,15 @@ struct wave_ref {
 };
 
 /// Sizes or carves the metadata of a wave. The plan lies apart (`carve_plan`), since it may outlive the wave.
-/// `most_split`: tracks of the largest split that it is used with.
+/// `max_split`: tracks of the largest split that it is used with.
 inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
-                           std::uint32_t most_split = 1) {
+                           std::uint32_t max_split = 1) {
   wave_ref w;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
   w.state = a.take<track_state>(tracks);
   w.roles = a.take<role>(n);
   w.score = a.take<float>(n);
-  w.field = a.take<slot_t>(n);
+  w.live = a.take<slot_t>(n);
   w.place = a.take<std::uint32_t>(n);
   w.candidates = a.take<candidate>(n);
   w.step = carve_plan(a, tracks, extent.capacity);
@@ -151,7 +151,7 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
     w.member_score = a.take<float>(std::size_t{tracks} * members);
     w.member_order = a.take<std::uint32_t>(std::size_t{tracks} * 2 * members);
   }
-  if (most_split > 1) {
+  if (max_split > 1) {
     w.share = a.take<share_state>(tracks);
     w.counts = a.take<std::uint32_t>(std::size_t{tracks} * split_counts);
   }

@@ -18,7 +18,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always, but
-/// their lists (sequence slots, counts, budgets) get places of their own. To replay, the same calls are made again with
+/// their lists (sequences, counts, budgets) get places of their own. To replay, the same calls are made again with
 /// other lists: they check their arguments and keep up what the host knows, write the lists to the same places, and
 /// launch nothing; then whoever kept the launches repeats them. Calls that are not launched after all are taken back.
 /// Lists may be shorter than recorded, not longer: tiles of the missing sequences are idle. Everything that is no list is

@@ -81,7 +81,7 @@ template <class Executor, class Launches>
 status make_room(Executor& executor, char const* call, Launches const& launches) {
   std::size_t const missing = executor.records() ? 0 : executor.rehearse(launches);
   if (missing == 0) return {};
-  return report(refusal(call, "scratch per tile in bytes", missing, memory_to_be_had));
+  return raise(refusal(call, "scratch per tile in bytes", missing, memory_to_be_had));
 }
 /// Makes the launches of one public call: all of them, or where make_room refuses none.
 template <class Executor, class Launches>

@@ -17,7 +17,7 @@ inline namespace KVMELD_ABI {
 
 /// The backend of tuned<warps, Phase>, for every executor whose teams are made of warps and that has
 ///   launch(phase, extent, items, source)  one launch of this very phase
-///   most_scratch()                        bytes of shared memory a team may have; scratch within them is shared memory
+///   max_scratch()                        bytes of shared memory a team may have; scratch within them is shared memory
 /// Such a team has, collective in a warp unless said otherwise:
 ///   ballot(yes)               bit i is what lane i of the warp said
 ///   shuffle(x, from)          x of lane `from` of the warp
@@ -31,7 +31,7 @@ template <class Phase, class Form> struct tuned_by_form {
   static constexpr bool value = true;  ///< there is a tuned form
   /// Whether the form takes the phase and its scratch fits.
   template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
-    return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.most_scratch();
+    return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.max_scratch();
   }
   /// One launch of the form.
   template <class Executor, class Source>

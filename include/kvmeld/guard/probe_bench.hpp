@@ -67,7 +67,7 @@ public:
         guard_(guard),
         x_(x),
         where_(t.where),
-        probes_(guard.probes.count * wave.ledger.extent.group),
+        probes_(guard.probes.count * wave.ledger.extent.queries_per_kv_head),
         dk_(x.keys.channels()),
         dv_(x.values.channels()),
         query_(team.template scratch<float>(std::size_t{probes_} * dk_)),
@@ -83,7 +83,7 @@ public:
         key_(team.template scratch<float>(dk_)),
         value_(team.template scratch<float>(dv_)),
         room_(guard.probes.room + std::size_t{t.where.index} * probes_ * (2 * std::size_t{dv_} + 1)) {
-    std::uint32_t const group = wave.ledger.extent.group, count = guard.probes.count;
+    std::uint32_t const group = wave.ledger.extent.queries_per_kv_head, count = guard.probes.count;
     float const scale = guard.params.scale_for(dk_);
     std::uint32_t const length = wave.state[t.item].length;
     team.for_each(probes_, [&](std::uint32_t p) {
@@ -284,12 +284,12 @@ private:
         return x * x;
       });
       float const left = 1.0f + z, error = std::sqrt(square) / left;
-      bool const counts = order_key(left) > order_key(least_left) && is_finite(error);
+      bool const counts = order_key(left) > order_key(min_left) && is_finite(error);
       most = max_of(most, counts ? float_bits(error) : 0x7f000000u);
     });
     return team_.reduce(most, op_max{});
   }
-  static constexpr float least_left = 0x1p-10f;
+  static constexpr float min_left = 0x1p-10f;
 
   Team const& team_;
   wave_ref const& wave_;

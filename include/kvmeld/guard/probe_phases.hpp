@@ -73,8 +73,8 @@ template <class Q, class Keys, class Values> struct probe_phase {
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const {
-    return probe_bench<serial_team, Q, Keys, Values>::scratch(guard.probes.count * wave.ledger.extent.group,
-                                                              x.keys.channels(), x.values.channels());
+    return probe_bench<serial_team, Q, Keys, Values>::scratch(
+        guard.probes.count * wave.ledger.extent.queries_per_kv_head, x.keys.channels(), x.values.channels());
   }
   /// Bits of the largest change that is let through: less than epsilon by what sums in float may be off.
   KVMELD_HD std::uint32_t most() const { return float_bits(guard.epsilon * 0.9921875f); }
@@ -84,7 +84,7 @@ template <class Q, class Keys, class Values> struct probe_phase {
 template <class Q, class Keys, class Values> struct probe_outputs_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (this->wave.state[t.item].active == 0) return;
+    if (this->wave.state[t.item].over_budget == 0) return;
     typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
     bench.begin(this->wave.state[t.item].length);
   }
@@ -101,7 +101,7 @@ struct probe_veto_phase : probe_phase<Q, Keys, Values> {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = this->wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     std::uint32_t const edges = identify.edges(s.places), begin = t.index * per_tile;
     if (begin >= edges) return;
     candidate* const list = this->wave.candidates + this->wave.at(t.item, 0);
@@ -156,7 +156,7 @@ template <class Q, class Keys, class Values> struct probe_cost_phase : probe_pha
 
 /// Lets the sets of a track through one after the other, cheapest first, as long as no probe has changed by more than
 /// epsilon in all; of a set that does not fit as many members as halving finds to fit, those first that would change the
-/// least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.field: both are free since sets were admitted.
+/// least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.live: both are free since sets were admitted.
 template <class Q, class Keys, class Values> struct probe_admit_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
 
@@ -164,7 +164,7 @@ template <class Q, class Keys, class Values> struct probe_admit_phase : probe_ph
     wave_ref const& w = this->wave;
     track_state const& s = w.state[t.item];
     if (s.merged == 0) return;
-    slot_t* const order = w.field + w.at(t.item, 0);
+    slot_t* const order = w.live + w.at(t.item, 0);
     candidate* const ranks = w.candidates + w.at(t.item, 0);
     std::uint32_t const sets = compact_indices(
         team, s.length, [&](std::uint32_t p) { return members_of(w, t.item, p).count > 1; },
@@ -254,14 +254,14 @@ struct recount_phase {
     if (before == 0) return;
     std::uint32_t merged = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
-      merged += wave.step.what[wave.step.at(t.item, i)] == fate::merge ? 1u : 0u;
+      merged += wave.step.fates[wave.step.at(t.item, i)] == fate::merge ? 1u : 0u;
     });
     merged = team.reduce(merged, op_sum{});
     if (team.lane() != 0) return;
     s.alive += before - merged;
     s.merged = merged;
     if (merged == 0) --s.rounds;
-    s.active = merged != 0 && s.alive > s.limit && s.rounds < rounds ? 1u : 0u;
+    s.over_budget = merged != 0 && s.alive > s.limit && s.rounds < rounds ? 1u : 0u;
   }
 };
 

@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 namespace guard {
 
 /// Queries that merging is measured with, the same number for every query head of every sequence: those of the last tokens
-/// (an observation window), or any. Rows are addressed by sequence slot, query head and probe; layers lie a stride apart.
+/// (an observation window), or any. Rows are addressed by sequence, query head and probe; layers lie a stride apart.
 /// All memory is the executor's and stays valid until a compression has run.
 template <class Q> struct probe_set {
   head_rows<Q const> query;  ///< rows of key_dim, as attention takes them
@@ -39,7 +39,7 @@ template <class Q> struct probe_set {
 /// Floats that a set of probes needs beside them: per track and probe its output, what merging has added to it, and to the
 /// softmax's denominator.
 inline std::size_t probe_room(shape const& s, std::uint32_t count) {
-  return std::size_t{s.tracks()} * count * s.group * (2 * std::size_t{s.value_dim} + 1);
+  return std::size_t{s.tracks()} * count * s.queries_per_kv_head * (2 * std::size_t{s.value_dim} + 1);
 }
 
 /// Sets are merged, thinned or left alone such that no probe's output of one head changes by more than epsilon (Euclidean

@@ -32,7 +32,7 @@ namespace identify {
 /// A row with NaN or infinity keeps its place in its chunk, in every round: it draws no edge and no edge goes
 /// to it, and whether other entries are in A or in B does not depend on what it holds. An A entry whose chunk
 /// has no B entry that is a number draws no edge, so that a track where many rows are no numbers may stay
-/// above its budget (see most_rounds).
+/// above its budget (see max_rounds).
 template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   std::uint32_t chunk = 256;  ///< entries of a chunk, neighbours in the live-slot list
   Admit admission{};          ///< how many of the edges merge
@@ -134,7 +134,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   /// Then every round has as many edges as there are pairs among what has to go. Where more are no numbers,
   /// the edges may run out before the limit is met. Executors that cannot see what is left make no more
   /// rounds than this.
-  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+  std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return rounds_beside(length, length, limit);
   }
 

@@ -66,10 +66,10 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   template <class Team, class Keys>
   KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
     track_state const s = wave.state[t.item];
-    if (s.field == 0) return;
+    if (s.live_count == 0) return;
     consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
     if constexpr (to_budget) {
-      std::uint32_t const others = s.alive - s.field;
+      std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
       float low = scan_lowest, high = scan_highest;
       bisect(scan, team, wanted, low, high);
@@ -82,8 +82,8 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
 
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    std::uint32_t const n = wave.state[item].field;
-    slot_t const* const field = wave.field + wave.at(item, 0);
+    std::uint32_t const n = wave.state[item].live_count;
+    slot_t const* const field = wave.live + wave.at(item, 0);
     candidate const* const marks = wave.candidates + wave.at(item, 0);
     float const* const score = wave.score + wave.at(item, 0);
     std::uint32_t merged = 0;
@@ -100,7 +100,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
       for (std::uint32_t i = oldest; i <= newest; ++i) {
         if (field[i] == best) continue;
         std::size_t const e = wave.step.at(item, field[i]);
-        wave.step.what[e] = fate::merge;
+        wave.step.fates[e] = fate::merge;
         wave.step.target[e] = best;
         ++merged;
       }

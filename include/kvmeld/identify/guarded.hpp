@@ -17,7 +17,7 @@ namespace identify {
 
 /// `Identify` proposes and admits as ever; then the guard takes out of the sets what would break its bound. What is left
 /// over in one round may merge in another way in the next, up to guard.rounds of them, so that every identifier repeats. A
-/// track that cannot reach its budget so stays above it (finding::budget_unreached). Identifiers that list edges
+/// track that cannot reach its budget so stays above it (warning::budget_unreached). Identifiers that list edges
 /// (chunked_bipartite) have candidates struck out beforehand that cannot pass, so that others get their places.
 template <class Identify, class Guard> struct guarded : Identify {
   /// Without its guard.
@@ -33,12 +33,12 @@ template <class Identify, class Guard> struct guarded : Identify {
     return message("guarded(", full_name_of(static_cast<Identify const&>(*this)), ", ", name_of(guard), ")");
   }
   /// Guarded rounds may merge little: as many as the guard allows.
-  std::uint32_t most_rounds(std::uint32_t length, std::uint32_t limit) const {
+  std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return length > limit ? min_of(guard.rounds, length - limit) : 0;
   }
   /// No fewer: what a guard lets through is data.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t) const {
-    return most_rounds(length, limit);
+    return max_rounds(length, limit);
   }
   std::string problem() const {
     std::string const own = problem_of(static_cast<Identify const&>(*this));

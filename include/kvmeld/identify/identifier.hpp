@@ -40,12 +40,12 @@ template <class Identify, class = void> struct needs_values : std::false_type {}
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
 
-/// `empties_field`: every mergeable entry goes, whatever the data: only pinned entries and centres stay.
-template <class Identify, class = void> struct empties_field : std::false_type {};
+/// `drops_unmerged`: every mergeable entry goes, whatever the data: only pinned entries and centres stay.
+template <class Identify, class = void> struct drops_unmerged : std::false_type {};
 template <class Identify>
-struct empties_field<Identify, std::enable_if_t<Identify::empties_field>> : std::true_type {};
+struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
-/// An identifier finds merging sets in the live-slot list of a track, wave.field. Rows with NaN or infinity
+/// An identifier finds merging sets in the live-slot list of a track, wave.live. Rows with NaN or infinity
 /// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of
 /// state.places, and where two neighbours' places differ by more than 1, rows that are no numbers lie between
 /// them.
@@ -125,27 +125,29 @@ struct round_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     std::uint32_t const n = s.length;
-    bool const active = s.active != 0;
+    bool const active = s.over_budget != 0;
     // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of one round, its own
     // step, has just been begun.
-    if (s.still == 0 && !wave.plans_directly())
+    if (s.unchanged == 0 && !wave.plans_directly())
       team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
     if (team.lane() == 0) {
       s.merged = 0;
-      if (active) s.still = 0;
+      if (active) s.unchanged = 0;
     }
     if (!active) return;
     role const* const roles = wave.roles + wave.at(t.item, 0);
-    slot_t* const field = wave.field + wave.at(t.item, 0);
+    slot_t* const field = wave.live + wave.at(t.item, 0);
     std::uint32_t* const place = wave.place + wave.at(t.item, 0);
     slot_t* const mergeable = wave.set_end + wave.at(t.item, 0);  // free until sets are linked
-    auto const lives = [&](std::uint32_t i) { return wave.plan.what[wave.plan.at(t.item, i)] == fate::keep; };
+    auto const lives = [&](std::uint32_t i) {
+      return wave.plan.fates[wave.plan.at(t.item, i)] == fate::keep;
+    };
     // The zero class of a selector goes first; a later round finds it gone.
     std::uint32_t dropped = 0;
     team.for_each(n, [&](std::uint32_t i) {
       if (lives(i) && roles[i] == role::irrelevant) {
-        wave.step.what[wave.step.at(t.item, i)] = fate::drop;
+        wave.step.fates[wave.step.at(t.item, i)] = fate::drop;
         ++dropped;
       }
     });
@@ -167,7 +169,7 @@ struct round_phase {
                   [&](std::uint32_t rank, std::uint32_t i) { wave.set_member[wave.at(t.item, rank)] = i; })
             : 0;
     if (team.lane() == 0) {
-      s.field = numbers;
+      s.live_count = numbers;
       s.places = places;
       s.centers = centers;
       s.alive -= dropped;
@@ -185,7 +187,7 @@ template <class Identify, class Rows> struct propose_phase {
   std::size_t scratch_bytes(int lanes) const { return identify.scratch_bytes(wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (wave.state[t.item].active == 0) return;
+    if (wave.state[t.item].over_budget == 0) return;
     identify.propose(team, wave, rows, t);
   }
 };
@@ -203,7 +205,7 @@ template <class Identify> struct admit_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     std::uint32_t const before =
         wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + s.rounds;
     team.sync();
@@ -212,7 +214,7 @@ template <class Identify> struct admit_phase {
     if (team.lane() == 0) {
       s.alive -= s.merged;
       s.rounds += s.merged != 0 ? 1u : 0u;
-      s.active = repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
+      s.over_budget = repeats && s.alive > s.limit && s.merged != 0 ? 1u : 0u;
     }
   }
 };

@@ -17,9 +17,9 @@ class listed_places {
 public:
   /// Of one track of a wave, after the round has begun.
   KVMELD_HD listed_places(wave_ref const& wave, std::uint32_t item)
-      : field_(wave.field + wave.at(item, 0)),
+      : field_(wave.live + wave.at(item, 0)),
         place_(wave.place + wave.at(item, 0)),
-        numbers_(wave.state[item].field),
+        numbers_(wave.state[item].live_count),
         places_(wave.state[item].places) {}
 
   /// Slot of entry `i` of the list.

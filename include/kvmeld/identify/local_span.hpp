@@ -52,7 +52,7 @@ struct local_span {
   static constexpr bool light = true;
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
-  static constexpr bool empties_field = true;
+  static constexpr bool drops_unmerged = true;
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = false;
   static constexpr bool makes_spans = true;
@@ -73,7 +73,7 @@ struct local_span {
     float const yardstick = to.count == 0 ? 0.0f : denominator(s, score, to);  // the same on every lane
     std::uint32_t removed = 0;
     team.for_each(s.length, [&](slot_t i) {
-      if (roles[i] != role::mergeable || wave.plan.what[wave.plan.at(item, i)] != fate::keep) return;
+      if (roles[i] != role::mergeable || wave.plan.fates[wave.plan.at(item, i)] != fate::keep) return;
       std::size_t const e = wave.step.at(item, i);
       bool const spreads = to.count != 0 && wave.ledger.usable(where, i);
       float const share = !spreads ? 0.0f
@@ -81,7 +81,7 @@ struct local_span {
                               ? given_mask(given[wave.ledger.at(where, i)])
                               : mask(wave.ledger, where, i, rate(counted(score[i]), yardstick));
       ++removed;
-      wave.step.what[e] = share > 0.0f ? fate::spread : fate::drop;
+      wave.step.fates[e] = share > 0.0f ? fate::spread : fate::drop;
       if (!(share > 0.0f)) return;
       wave.step.target[e] = to.first;
       wave.step.span[e] = to.count;

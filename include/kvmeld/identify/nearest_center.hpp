@@ -9,10 +9,10 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/evict_rest.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/tile_redundancy.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
-#include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct nearest_center {
   static constexpr bool needs_keys = true;
   static constexpr bool needs_values = By != resemblance::keys;
   static constexpr bool needs_centers = true;
-  static constexpr bool empties_field = true;
+  static constexpr bool drops_unmerged = true;
   static constexpr bool gives_similarity = true;
   static constexpr std::uint32_t tile_rows = 64;  ///< entries of a tile
 
@@ -62,9 +62,9 @@ struct nearest_center {
   KVMELD_HD void propose(Team const& team, wave_ref const& wave, Rows const& x, tile const& t) const {
     track_state const s = wave.state[t.item];
     std::uint32_t const first = t.index * tile_rows;
-    if (first >= s.field) return;
-    std::uint32_t const rows = min_of(tile_rows, s.field - first);
-    slot_t const* const sources = wave.field + wave.at(t.item, first);
+    if (first >= s.live_count) return;
+    std::uint32_t const rows = min_of(tile_rows, s.live_count - first);
+    slot_t const* const sources = wave.live + wave.at(t.item, first);
     candidate* const out = wave.candidates + wave.at(t.item, first);
     slot_t const* const listed = wave.set_member + wave.at(t.item, 0);
     auto const centers = [&](auto match_block) {
@@ -83,9 +83,9 @@ struct nearest_center {
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
-    std::uint32_t const field = wave.state[item].field;
+    std::uint32_t const field = wave.state[item].live_count;
     admit_best(team, wave, item, field, allowed_by(team, admission, wave, item, field, round));
-    zero_class{}.admit(team, wave, item, round);
+    evict_rest{}.admit(team, wave, item, round);
   }
 
   std::string problem() const { return problem_of(admission); }

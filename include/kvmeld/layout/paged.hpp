@@ -48,9 +48,9 @@ inline std::string table_problem(char const* call, void const* entries) {
                             : refusal(call, "page table", "null", "the table of K's and V's pages");
 }
 
-/// A dense table [sequence][most_pages], the same pages for all layers and heads.
-template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t most_pages) {
-  return {entries, most_pages};
+/// A dense table [sequence][max_pages], the same pages for all layers and heads.
+template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t max_pages) {
+  return {entries, max_pages};
 }
 /// FlashInfer's form: entries first[sequence] .. first[sequence + 1] - 1; or a row per (sequence, head) where heads are
 /// folded into the batch (`rows_per_sequence` = KV heads, ragged lengths).

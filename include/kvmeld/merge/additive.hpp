@@ -64,7 +64,7 @@ struct additive {
     float const common =
         differ == 0 ? grown_mass(step, t.item, sample, sources) : 0.0f;  // on every lane the same
     team.for_each(wave.state[t.item].length, [&](slot_t k) {
-      if (step.what[base + k] != fate::keep || (differ == 0 && !step.reaches(t.item, sources.slots[0], k)))
+      if (step.fates[base + k] != fate::keep || (differ == 0 && !step.reaches(t.item, sources.slots[0], k)))
         return;
       float const grown = differ == 0 ? common : grown_mass(step, t.item, k, sources);
       weight[k] = 1.0f / grown;

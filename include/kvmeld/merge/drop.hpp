@@ -12,7 +12,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// Everything that would merge or spread is dropped. With `zero_class` this is plain eviction; with an identifier that makes
+/// Everything that would merge or spread is dropped. With `evict_rest` this is plain eviction; with an identifier that makes
 /// sets it keeps one entry per set, unchanged.
 struct drop {
   static constexpr char const* name = "drop";
@@ -25,7 +25,7 @@ struct drop {
     for (std::uint32_t i = 0; i < m.count; ++i) {
       if (m.slots[i] == pivot) continue;
       std::size_t const e = wave.step.at(t.item, m.slots[i]);
-      wave.step.what[e] = fate::drop;
+      wave.step.fates[e] = fate::drop;
       wave.step.target[e] = m.slots[i];
     }
   }
@@ -34,7 +34,7 @@ struct drop {
                              member_list const& sources) const {
     team.for_each(sources.count, [&](std::uint32_t i) {
       std::size_t const e = wave.step.at(t.item, sources.slots[i]);
-      wave.step.what[e] = fate::drop;
+      wave.step.fates[e] = fate::drop;
       wave.step.target[e] = sources.slots[i];
       wave.step.span[e] = 0;
       wave.step.value_weight[e] = 1.0f;

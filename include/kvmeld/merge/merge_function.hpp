@@ -106,8 +106,8 @@ template <class Merge> bool adds_up(Merge const& merge) {
 /// The degree of a pivot or target stays what it is: what comes to it brings nothing along.
 KVMELD_HD inline void leave_degree(plan_ref const& step, std::uint32_t item, slot_t s) {
   std::size_t const e = step.at(item, s);
-  if (step.what[e] == fate::drop) return;
-  step.degree_weight[e] = step.what[e] == fate::keep ? 1.0f : 0.0f;
+  if (step.fates[e] == fate::drop) return;
+  step.degree_weight[e] = step.fates[e] == fate::keep ? 1.0f : 0.0f;
 }
 
 /// Coefficients of the step's sets.

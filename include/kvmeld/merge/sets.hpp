@@ -96,23 +96,24 @@ struct link_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& was = wave.state[t.item];
     std::uint32_t const n = was.length;
-    if (was.still != 0 && was.active == 0 && map.what == wave.step.what) return;  // listed so before
+    if (was.unchanged != 0 && was.over_budget == 0 && map.fates == wave.step.fates)
+      return;  // listed so before
     slot_t* const end = wave.set_end + wave.at(t.item, 0);
     slot_t* const member = wave.set_member + wave.at(t.item, 0);
     std::size_t const base = map.at(t.item, 0);
     auto const joins = [&](std::uint32_t i) {
-      return map.what[base + i] == fate::merge || map.what[base + i] == fate::share;
+      return map.fates[base + i] == fate::merge || map.fates[base + i] == fate::share;
     };
     std::uint32_t changes = 0;
     team.for_each(n, [&](std::uint32_t i) {
       end[i] = 0;
-      changes |= map.what[base + i] != fate::keep ? 1u : 0u;
+      changes |= map.fates[base + i] != fate::keep ? 1u : 0u;
     });
     changes = team.reduce(changes, op_max{});
     if (changes == 0) {
       if (team.lane() == 0) {
         wave.state[t.item].spreads = 0;
-        wave.state[t.item].still = thinned ? 0 : 1;
+        wave.state[t.item].unchanged = thinned ? 0 : 1;
       }
       return;
     }
@@ -144,11 +145,11 @@ struct link_phase {
       if (end[i] > first + 1) sort_members(member + first, end[i] - first);
     });
     std::uint32_t const spreads = compact_indices(
-        team, n, [&](std::uint32_t i) { return map.what[base + i] == fate::spread; },
+        team, n, [&](std::uint32_t i) { return map.fates[base + i] == fate::spread; },
         [&](std::uint32_t rank, std::uint32_t i) { member[s.total + rank] = i; });
     if (team.lane() == 0) {
       wave.state[t.item].spreads = spreads;
-      wave.state[t.item].still = 0;
+      wave.state[t.item].unchanged = 0;
     }
   }
 };

@@ -6,9 +6,9 @@
 #include <kvmeld/guard/launches.hpp>
 #include <kvmeld/guard/probe_bench.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/identify/evict_rest.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
-#include <kvmeld/identify/zero_class.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -64,7 +64,7 @@ template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows
 template <class Policy, class Keys, class Values>
 using policy_or_stand_in =
     std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,
-                       policy<score::none, select::sinks_and_recents, identify::zero_class, merge::drop>>;
+                       policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>>;
 /// The same of a layout.
 template <class Layout>
 using layout_or_stand_in = std::conditional_t<is_layout<Layout>::value, Layout, strided<float>>;
@@ -117,11 +117,11 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
         "makes none: use identify::local_span with it");
     static_assert(
         composes::centers_to_merge_into(l, i),
-        "kvmeld: this identifier merges into centres, but the selector makes none: use select::bands");
+        "kvmeld: this identifier merges into centres, but the selector makes none: use select::tiers");
     static_assert(
         composes::centers_of_use(l, i),
         "kvmeld: this selector spends the budget on centres, but the identifier does not merge into them: "
-        "use identify::nearest_center or identify::zero_class");
+        "use identify::nearest_center or identify::evict_rest");
     static_assert(composes::similarity_to_weigh_by(i, m),
                   "kvmeld: this merge function weighs by similarity, but the identifier gives none: use "
                   "identify::nearest_center or identify::chunked_bipartite");

@@ -32,7 +32,7 @@ struct select_traits {
 struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
-      empties_field;
+      drops_unmerged;
   bool reads_rows;  ///< of keys, or of keys and values
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
@@ -63,7 +63,7 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           gives_similarity<Identify>::value,
           Identify::repeats,
           Identify::meets_budget,
-          empties_field<Identify>::value,
+          drops_unmerged<Identify>::value,
           Identify::needs_keys};
 }
 /// See static_score_traits.
@@ -148,11 +148,11 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
     return no("identifier", "one without spans", "local_span, because the merge function spreads over spans");
   }
   if (!composes::centers_to_merge_into(l, i)) {
-    return no("selector", "one without centres", "bands, because the identifier merges into centres");
+    return no("selector", "one without centres", "tiers, because the identifier merges into centres");
   }
   if (!composes::centers_of_use(l, i)) {
     return no("identifier", "one that merges, but not into centres",
-              "nearest_center or zero_class, because the selector spends the budget on centres");
+              "nearest_center or evict_rest, because the selector spends the budget on centres");
   }
   if (!composes::similarity_to_weigh_by(i, m)) {
     return no("identifier", "one that gives no similarity",
@@ -175,13 +175,13 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
 /// stays.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
-  return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).empties_field;
+  return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).drops_unmerged;
 }
 
 /// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its members.
 namespace composes {
 template <class Score, class Identify, class Merge> constexpr bool sets_to_guard() {
-  return Identify::makes_sets && !needs_centers<Identify>::value && !empties_field<Identify>::value &&
+  return Identify::makes_sets && !needs_centers<Identify>::value && !drops_unmerged<Identify>::value &&
          sums_degrees<Merge>::value && !shares_entries<Merge>::value;
 }
 }  // namespace composes
@@ -210,17 +210,17 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
 }
 
 /// Rounds after which `compress` is done with a track of `length` entries, as far as the identifier knows: one, or as
-/// many as entries have to go, or what its own most_rounds(length, limit) says.
+/// many as entries have to go, or what its own max_rounds(length, limit) says.
 template <class Identify, class = void> struct knows_rounds : std::false_type {};
 template <class Identify>
-struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().most_rounds(0u, 0u))>>
+struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().max_rounds(0u, 0u))>>
     : std::true_type {};
 /// See knows_rounds.
 template <class Identify>
-std::uint32_t most_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
+std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
   if (length <= limit) return 0;
   if (!traits_of_identifier(identify).repeats) return 1;
-  if constexpr (knows_rounds<Identify>::value) return identify.most_rounds(length, limit);
+  if constexpr (knows_rounds<Identify>::value) return identify.max_rounds(length, limit);
   return length - limit;
 }
 
@@ -239,7 +239,7 @@ std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std:
     if (length > limit && traits_of_identifier(identify).repeats)
       return identify.likely_rounds(length, limit, outside);
   }
-  return most_rounds(identify, length, limit);
+  return max_rounds(identify, length, limit);
 }
 
 }  // namespace KVMELD_ABI

@@ -52,7 +52,7 @@ inline type over_streaming_llm(quantity sinks = quantity::of_budget(0.5)) {
   return over(select::sinks_and_recents{sinks, quantity::rest_of_budget()});
 }
 /// Over H2O: half of the budget recent, half by accumulated attention (section 4.3).
-inline type_over_h2o over_h2o() { return over(h2o::halves().select); }
+inline type_over_h2o over_h2o() { return over(h2o::defaults().select); }
 
 /// `p` as printed: Bernoulli masks (eq. 14) and values added without the denominator (eq. 15). The paper gives means over
 /// five seeds. With `reference_max` rates are relative to the highest score of sinks and recents, as the authors' code

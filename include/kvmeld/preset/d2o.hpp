@@ -8,7 +8,7 @@
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/merge/similarity_weighted.hpp>
 #include <kvmeld/score/global.hpp>
-#include <kvmeld/select/bands.hpp>
+#include <kvmeld/select/tiers.hpp>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -16,14 +16,14 @@ namespace preset {
 namespace d2o {
 
 /// D2O's parts.
-using type = policy<score::global, select::bands,
+using type = policy<score::global, select::tiers,
                     identify::nearest_center<admit::ema_threshold, identify::resemblance::keys>,
                     merge::similarity_weighted>;
 
 /// Evicts as H2O (half the budget recent, half by accumulated attention), and merges an evicted entry into the heavy
 /// hitter whose key it resembles most, where they are as alike as a threshold that follows the track. The layer budgets
 /// of the paper are the caller's, through budget::per_track.
-inline type halves(float beta = 0.7f) {
+inline type defaults(float beta = 0.7f) {
   return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::entries(0), 1e6}, {{beta}}, {}};
 }
 

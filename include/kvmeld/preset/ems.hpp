@@ -6,9 +6,9 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admit/threshold.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
-#include <kvmeld/merge/directions.hpp>
+#include <kvmeld/merge/unit_direction.hpp>
 #include <kvmeld/score/global_local.hpp>
-#include <kvmeld/select/bands.hpp>
+#include <kvmeld/select/tiers.hpp>
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ namespace ems {
 
 /// EMS's parts, with members or without.
 template <class Merge>
-using form = policy<score::global_local, select::bands, identify::nearest_center<admit::threshold>, Merge>;
+using form = policy<score::global_local, select::tiers, identify::nearest_center<admit::threshold>, Merge>;
 /// As printed.
 using shared_type = form<merge::shared>;
 /// For any kernel.
@@ -35,7 +35,7 @@ form<Merge> with(quantity local, std::uint32_t window, float tau, double magnifi
 
 /// As printed (section 4.2): the last 32 entries kept, the rest of the budget centres, three times the budget more as
 /// members of the centre that their key and value resemble (tau 0.6), everything else dropped. Needs a shared_ref
-/// for attention, and limits.members of members_for(budget).
+/// for attention, and options.members of members_for(budget).
 /// While generating, compress again whenever the trigger is due: what left the window competes for a centre's place, the
 /// least important centres move into others with their members, and the least important members go.
 inline shared_type shared(quantity local = quantity::entries(32), std::uint32_t window = 32, float tau = 0.6f,

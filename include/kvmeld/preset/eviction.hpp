@@ -4,7 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/zero_class.hpp>
+#include <kvmeld/identify/evict_rest.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/global.hpp>
@@ -23,7 +23,7 @@ namespace preset {
 /// entries and the most recent ones.
 namespace streaming_llm {
 /// StreamingLLM's parts.
-using type = policy<score::none, select::sinks_and_recents, identify::zero_class, merge::drop>;
+using type = policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>;
 /// `sinks` first entries, and the most recent ones for the rest of the budget.
 inline type with_sinks(std::uint32_t sinks = 4) {
   return {{}, {quantity::entries(sinks), quantity::rest_of_budget()}, {}, {}};
@@ -33,9 +33,9 @@ inline type with_sinks(std::uint32_t sinks = 4) {
 /// H2O (Zhang et al., "Heavy-Hitter Oracle", 2023): half the budget recent, half by accumulated attention.
 namespace h2o {
 /// H2O's parts.
-using type = policy<score::global, select::top, identify::zero_class, merge::drop>;
+using type = policy<score::global, select::top, identify::evict_rest, merge::drop>;
 /// Half of the budget each.
-inline type halves() {
+inline type defaults() {
   return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace h2o
@@ -44,7 +44,7 @@ inline type halves() {
 /// those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
 namespace snapkv {
 /// SnapKV's parts.
-using type = policy<score::local, select::top, identify::zero_class, merge::drop>;
+using type = policy<score::local, select::top, identify::evict_rest, merge::drop>;
 /// `window` last entries, and the best of the rest by what the window's queries look at.
 inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
   return {
@@ -56,9 +56,9 @@ inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
 /// last `window` queries an entry received more than the mean attention.
 namespace scissorhands {
 /// Scissorhands' parts.
-using type = policy<score::above_mean, select::top, identify::zero_class, merge::drop>;
+using type = policy<score::above_mean, select::top, identify::evict_rest, merge::drop>;
 /// Half of the budget each.
-inline type halves(std::uint32_t window = 400) {
+inline type defaults(std::uint32_t window = 400) {
   return {{window}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace scissorhands

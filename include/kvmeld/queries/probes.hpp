@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 /// positions, and see what they saw. A score gets their rows alone, one after the other, as if the others had never come:
 /// sums are over the probes, unscaled, since scores only rank entries; windows and counters (`window_rows`,
 /// `observed_rows`) count probes, so that a window of 32 over every tenth query reaches back 320 tokens.
-struct probe_rows {
+struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
 
@@ -39,12 +39,12 @@ struct probe_rows {
 };
 
 /// Only the last `n` queries of each sequence.
-KVMELD_HD constexpr probe_rows last_queries(std::uint32_t n) { return {n, 1}; }
+KVMELD_HD constexpr query_sample last_queries(std::uint32_t n) { return {n, 1}; }
 /// Every n-th query of each sequence: 10 for 10%.
-KVMELD_HD constexpr probe_rows every_nth(std::uint32_t n) { return {0, n}; }
+KVMELD_HD constexpr query_sample every_nth(std::uint32_t n) { return {0, n}; }
 
 /// Why these are no probes; empty if they are.
-inline std::string probes_problem(char const* call, probe_rows const& p) {
+inline std::string probes_problem(char const* call, query_sample const& p) {
   if (p.stride != 0) return {};
   return refusal(call, "probes.stride", 0, "at least 1");
 }

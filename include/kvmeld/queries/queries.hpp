@@ -51,12 +51,12 @@ class query_batch {
 public:
   /// `queries` of one sequence; holds the numbers themselves.
   KVMELD_HD query_batch(std::uint32_t layer, std::uint32_t sequence, std::uint32_t queries)
-      : layer_(layer), sequence_(sequence), count_(queries), most_(queries) {}
+      : layer_(layer), sequence_(sequence), count_(queries), max_(queries) {}
   /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays in host memory, which outlive the call that
   /// the batch is given to.
   query_batch(std::uint32_t layer, index_list sequences, index_list queries)
       : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {
-    for (std::uint32_t n : queries) most_ = max_of(most_, n);
+    for (std::uint32_t n : queries) max_ = max_of(max_, n);
   }
 
   /// Layer of the group.
@@ -68,14 +68,14 @@ public:
   /// Queries of the i-th listed sequence.
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
   /// The most queries of a sequence.
-  KVMELD_HD std::uint32_t most_queries() const { return most_; }
+  KVMELD_HD std::uint32_t max_queries() const { return max_; }
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 
   /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse the room.
   template <class Executor> query_batch staged(Executor& executor) const {
     query_batch b = *this;
-    b.most_ = executor.limit("queries of a sequence", most_, most_);
+    b.max_ = executor.limit("queries of a sequence", max_, max_);
     if (!listed_ && !executor.records()) return b;
     b.sequences_ = executor.stage(listed_ ? sequences_ : index_list{&sequence_, 1});
     b.counts_ = executor.stage(listed_ ? counts_ : index_list{&count_, 1});
@@ -86,7 +86,7 @@ public:
 private:
   std::uint32_t layer_;
   std::uint32_t sequence_ = 0, count_ = 0;
-  std::uint32_t most_ = 0;
+  std::uint32_t max_ = 0;
   index_list sequences_, counts_;
   bool listed_ = false;
 };

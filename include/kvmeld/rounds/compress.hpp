@@ -7,12 +7,12 @@
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
+#include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -27,7 +27,7 @@
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
-#include <kvmeld/rounds/count_figures.hpp>
+#include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/rounds/padding.hpp>
@@ -44,13 +44,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
-/// One path sizes (arena without memory) and carves. `most_split`: tracks of the largest split of budgets that calls ask
-/// for, of which `wave_tracks` is a multiple (core/split.hpp).
+/// One path sizes (arena without memory) and carves. `max_split`: tracks of the largest split of budgets that calls ask
+/// for, of which `wave_tracks` is a multiple (core/budget_scope.hpp).
 struct workspace_ref {
   wave_ref wave;              ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
-  figure_counts* figures;     ///< [tracks of the cache] null: nothing is counted
+  stat_counts* stats;         ///< [tracks of the cache] null: nothing is counted
   bool zero_emptied = true;   ///< rows of V behind a shorter track become zeros
 };
 
@@ -58,9 +58,9 @@ struct workspace_ref {
 /// share entries.
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
-                                     std::uint32_t most_split = 1) {
+                                     std::uint32_t max_split = 1) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks, members, most_split);
+  w.wave = carve_wave(a, extent, wave_tracks, members, max_split);
   w.wave.tracks = wave_tracks;
   w.plan = carve_plan(a, plan_tracks, extent.capacity, members);
   w.plan_tracks = plan_tracks;
@@ -69,9 +69,9 @@ inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_
 
 /// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
 inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks, std::uint32_t members = 0,
-                                   std::uint32_t most_split = 1) {
+                                   std::uint32_t max_split = 1) {
   arena a;
-  carve_workspace(a, extent, wave_tracks, wave_tracks, members, most_split);
+  carve_workspace(a, extent, wave_tracks, wave_tracks, members, max_split);
   return a.bytes();
 }
 
@@ -80,7 +80,7 @@ namespace detail {
 /// The plan arrays from track `first` of the stored plan on.
 inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
   std::size_t const n = std::size_t{first} * p.stride;
-  return {p.what + n,
+  return {p.fates + n,
           p.target + n,
           p.span + n,
           p.key_weight + n,
@@ -165,7 +165,7 @@ template <class Policy> bool merges_rows(Policy const& p) {
 /// still holds for values.
 template <class Policy>
 bool may_plan_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
-  return rounds == 1 && fallback == shortfall::report && wave.scope == 1 && wave.split == 1 &&
+  return rounds == 1 && fallback == shortfall::keep && wave.scope == 1 && wave.split == 1 &&
          !is_guarded<typename Policy::identify_type>::value;
 }
 
@@ -258,7 +258,7 @@ void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
 template <class Executor> bool any_active(wave_ref const& wave) {
   if constexpr (is_immediate<Executor>::value) {
     for (std::uint32_t item = 0; item < wave.tracks; ++item) {
-      if (wave.state[item].active != 0) return true;
+      if (wave.state[item].over_budget != 0) return true;
     }
     return false;
   } else {
@@ -269,7 +269,7 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 }  // namespace detail
 
 /// Plans one round for the tracks of `work`: writes the plan (whole: `ws.plan_tracks` covers the work list) and the
-/// ledger's findings; K, V, lengths, degrees and scores are not touched. Deterministic.
+/// ledger's warnings; K, V, lengths, degrees and scores are not touched. Deterministic.
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
@@ -299,14 +299,14 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
     launch(resume_phase{wave});
-    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
+    if (ws.stats != nullptr) launch(weigh_mass_phase{wave, ws.stats});
     launch(link_phase{wave, wave.plan});
     if constexpr (guards) {
       detail::merge_guarded(launch, x, wave.plan);
     } else {
       detail::merge_keys(launch, x.keys, wave.plan);
     }
-    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
+    if (ws.stats != nullptr) launch(count_fates_phase{wave, ws.stats});
     detail::finish(launch, x, ws.zero_emptied, !guards);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
@@ -319,20 +319,19 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
 /// in keys, degrees, positions and lengths where the selector pins fixed numbers of first and last entries (Chelsea),
 /// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
 /// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
-/// `most_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
+/// `max_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
 /// nothing; behind the `likely_rounds` first ones executors spend little on looking whether there is. Tracks that share their
 /// budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list ordered by sequence where they span
 /// layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
-              std::uint32_t most_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
+              std::uint32_t max_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
   bool const rehearses = executor.rehearses();  // one likely round and one that is not are all that there are
-  if (rehearses) most_rounds = min_of(most_rounds, 2u);
-  std::uint32_t const rounds =
-      traits_of_identifier(p.identify).repeats ? most_rounds : min_of(most_rounds, 1u);
+  if (rehearses) max_rounds = min_of(max_rounds, 2u);
+  std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     if (detail::may_plan_directly<Policy>(wave, fallback, rounds)) wave.step = wave.plan;
@@ -340,9 +339,9 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
-    if (ws.figures != nullptr) launch(weigh_mass_phase{wave, ws.figures});
+    if (ws.stats != nullptr) launch(weigh_mass_phase{wave, ws.stats});
     wave_ref rare = wave;
-    rare.unlikely = !guards && split == 1 && wave.scope == 1;
+    rare.probably_empty = !guards && split == 1 && wave.scope == 1;
     detail::launcher<Executor> const launch_rare{executor, rare};
     std::uint32_t round = 0;
     for (; round < rounds && (rehearses || detail::any_active<Executor>(wave)); ++round) {
@@ -360,7 +359,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (split > 1) launch(close_split_phase{{wave}, true});
     launch(end_phase{wave, true});
-    if (ws.figures != nullptr) launch(count_fates_phase{wave, ws.figures});
+    if (ws.stats != nullptr) launch(count_fates_phase{wave, ws.stats});
     detail::finish(launch, x, ws.zero_emptied, merges && !guards, wave.plans_directly() && round != 0);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });

@@ -39,7 +39,7 @@ template <class Layout> struct inspect_phase {
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (wave.state[t.item].active == 0 && which != looked_at::everything) return;
+    if (wave.state[t.item].over_budget == 0 && which != looked_at::everything) return;
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const first = t.index * rows_per_tile;

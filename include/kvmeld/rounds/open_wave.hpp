@@ -1,4 +1,4 @@
-// The phases around planning: a track enters a wave, falls back, leaves with its findings.
+// The phases around planning: a track enters a wave, falls back, leaves with its warnings.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -40,10 +40,10 @@ struct begin_phase {
       track_state s{};
       s.length = s.alive = n;
       s.limit = allowed.resolve(t.where, l.seen[t.where.sequence]);
-      s.active = n > s.limit ? 1 : 0;
+      s.over_budget = n > s.limit ? 1 : 0;
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
-      l.findings[t.where.index] = finding::none;
+      l.warnings[t.where.index] = warning::none;
       l.word(t.where, track_word::next_threshold) = 0;
     }
   }
@@ -59,7 +59,7 @@ template <class Layout> struct shield_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     std::uint32_t last = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
       if (!layout.writable(t.where, i)) last = max_of(last, i + 1);
@@ -82,7 +82,7 @@ struct fallback_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     std::uint32_t const excess = s.excess();
-    if (excess == 0 || (s.active != 0 && !last)) return;  // further rounds may still get there
+    if (excess == 0 || (s.over_budget != 0 && !last)) return;  // further rounds may still get there
     std::size_t const base = wave.plan.at(t.item, 0);
     role const* const roles = wave.roles + wave.at(t.item, 0);
     float const* const score = wave.score + wave.at(t.item, 0);
@@ -90,21 +90,21 @@ struct fallback_phase {
     std::uint32_t const dropped = select_k(
         team, s.length, excess,
         [&](std::uint32_t i) {
-          bool const free = wave.plan.what[base + i] == fate::keep && roles[i] != role::pinned;
+          bool const free = wave.plan.fates[base + i] == fate::keep && roles[i] != role::pinned;
           return free ? ~order_key(score[i]) : 0u;
         },
-        [&](std::uint32_t i) { wave.step.what[wave.step.at(t.item, i)] = fate::drop; });
+        [&](std::uint32_t i) { wave.step.fates[wave.step.at(t.item, i)] = fate::drop; });
     team.for_each(s.length, [&](std::uint32_t i) {  // whatever had merged into a dropped entry goes with it
-      if (wave.plan.what[base + i] == fate::drop) return;
-      slot_t const root = wave.plan.what[base + i] == fate::keep ? i : wave.plan.target[base + i];
-      if (wave.step.what[wave.step.at(t.item, root)] != fate::drop) return;
-      wave.plan.what[base + i] = fate::drop;
+      if (wave.plan.fates[base + i] == fate::drop) return;
+      slot_t const root = wave.plan.fates[base + i] == fate::keep ? i : wave.plan.target[base + i];
+      if (wave.step.fates[wave.step.at(t.item, root)] != fate::drop) return;
+      wave.plan.fates[base + i] = fate::drop;
       wave.plan.target[base + i] = i;
     });
     team.sync();
     if (team.lane() == 0) {
       s.alive -= dropped;
-      if (dropped != 0) wave.ledger.findings[t.where.index] |= finding::evicted_fallback;
+      if (dropped != 0) wave.ledger.warnings[t.where.index] |= warning::evicted_fallback;
     }
   }
 };
@@ -125,8 +125,9 @@ struct end_phase {
     team.for_each(s.length, [&](std::uint32_t i) { bad |= l.usable(t.where, i) ? 0u : 1u; });
     bad = team.reduce(bad, op_max{});
     if (team.lane() != 0) return;
-    if (bad != 0) l.findings[t.where.index] |= finding::nonfinite_rows;
-    if (s.excess() != 0 && (s.active == 0 || last)) l.findings[t.where.index] |= finding::budget_unreached;
+    if (bad != 0) l.warnings[t.where.index] |= warning::nonfinite_rows;
+    if (s.excess() != 0 && (s.over_budget == 0 || last))
+      l.warnings[t.where.index] |= warning::budget_unreached;
     l.word(t.where, track_word::last_rounds) = s.rounds;
   }
 };

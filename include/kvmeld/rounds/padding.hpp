@@ -29,7 +29,7 @@ struct find_padding_phase {
     track_state s{};
     s.length = s.alive = l.length[t.where.index];
     s.shielded = min_of(s.length, l.frozen[t.where.sequence]);
-    s.active = l.word(t.where, track_word::empty) != 0 ? 1 : 0;
+    s.over_budget = l.word(t.where, track_word::empty) != 0 ? 1 : 0;
     wave.state[t.item] = s;
   }
 };
@@ -46,16 +46,16 @@ struct drop_padding_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     track_state const s = wave.state[t.item];
-    fate* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    fate* const what = wave.plan.fates + wave.plan.at(t.item, 0);
     float const* const degree = l.degree + l.at(t.where, 0);
     std::uint32_t left = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
-      bool const empty = s.active != 0 && !(degree[i] > 0.0f);
+      bool const empty = s.over_budget != 0 && !(degree[i] > 0.0f);
       what[i] = empty && i >= s.shielded ? fate::drop : fate::keep;
       if (empty && i < s.shielded) ++left;
     });
     left = team.reduce(left, op_sum{});
-    if (team.lane() != 0 || s.active == 0) return;
+    if (team.lane() != 0 || s.over_budget == 0) return;
     l.word(t.where, track_word::empty) = left;
     if (left == 0) l.word(t.where, track_word::padded_from) = 0;
   }
@@ -93,7 +93,7 @@ struct pad_phase : sequence_phase {
       l.degree[l.at(t.where, n + i)] = 0.0f;
     });
     if (team.lane() != 0) return;
-    if (n > wanted) l.findings[t.where.index] |= finding::overfull;
+    if (n > wanted) l.warnings[t.where.index] |= warning::overfull;
     if (added == 0) return;
     l.length[t.where.index] = wanted;
     l.word(t.where, track_word::empty) += added;

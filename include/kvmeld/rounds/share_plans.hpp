@@ -47,7 +47,7 @@ struct unite_flags_phase : scope_phase {
 /// Every track takes the mean of the scores, summed in the order of tracks, and the longest shielded beginning.
 struct unite_scores_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (!leads(t) || wave.state[t.item].active == 0) return;
+    if (!leads(t) || wave.state[t.item].over_budget == 0) return;
     average(team, wave.state[t.item].length,
             [&](std::uint32_t m, std::uint32_t s) -> float& { return wave.score[wave.at(t.item + m, s)]; });
     member_ref const& members = wave.ledger.members;
@@ -77,7 +77,7 @@ private:
 /// Before the leaders propose: their followers sit this round's planning out.
 struct mute_followers_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (!leads(t) && team.lane() == 0) wave.state[t.item].active = 0;
+    if (!leads(t) && team.lane() == 0) wave.state[t.item].over_budget = 0;
   }
 };
 
@@ -88,10 +88,10 @@ struct broadcast_phase : scope_phase {
     if (leads(t)) return;
     plan_ref const& step = wave.step;
     std::uint32_t const leader = t.item - t.item % wave.scope;
-    if (wave.state[leader].still != 0 && wave.state[t.item].still != 0) return;
+    if (wave.state[leader].unchanged != 0 && wave.state[t.item].unchanged != 0) return;
     team.for_each(wave.state[leader].length, [&](std::uint32_t s) {
       std::size_t const from = step.at(leader, s), to = step.at(t.item, s);
-      step.what[to] = step.what[from];
+      step.fates[to] = step.fates[from];
       step.target[to] = step.target[from];
       step.span[to] = step.span[from];
       step.key_weight[to] = step.key_weight[from];

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
@@ -54,7 +54,7 @@ struct open_split_phase : split_phase {
       h.own = h.due = s.limit = own(t.item + m);
       h.reserve = h.floor = min_of(s.length, max_of(std::uint32_t{1}, floor_share(floor, h.own)));
       h.budget = min_of(held, allowed);
-      s.active = held > allowed && s.length != 0 ? 1 : 0;
+      s.over_budget = held > allowed && s.length != 0 ? 1 : 0;
       wave.share[t.item + m] = h;
     });
   }
@@ -73,7 +73,7 @@ template <class Select> struct rank_phase : split_phase {
     share_state& h = wave.share[t.item];
     h.keys = h.least = h.most = 0;
     h.fixed = s.length;
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     pins const p = select.pinned(s.length, h.own, s.shielded);
     s.sinks = p.sinks;
     s.recents = p.recents;
@@ -190,9 +190,9 @@ private:
 struct limit_phase : split_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
-    if (team.lane() != 0 || s.active == 0) return;
+    if (team.lane() != 0 || s.over_budget == 0) return;
     s.limit = wave.share[t.item].fixed + wave.share[t.item].quota;
-    s.active = s.length > s.limit ? 1 : 0;
+    s.over_budget = s.length > s.limit ? 1 : 0;
   }
 };
 
@@ -204,11 +204,11 @@ struct close_split_phase : split_phase {
     if (!leads(t)) return;
     std::uint32_t const alive = sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].alive; });
     std::uint32_t const going =
-        sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].active; });
+        sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].over_budget; });
     bool const over = alive > wave.share[t.item].budget && (going == 0 || last);
     team.for_each(wave.split, [&](std::uint32_t m) {
       wave.state[t.item + m].limit = wave.state[t.item + m].alive;
-      if (over) wave.ledger.findings[wave.where(t.item + m).index] |= finding::budget_unreached;
+      if (over) wave.ledger.warnings[wave.where(t.item + m).index] |= warning::budget_unreached;
     });
   }
 };

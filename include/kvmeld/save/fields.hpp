@@ -13,7 +13,7 @@ inline namespace KVMELD_ABI {
 
 /// What an array of the ledger has elements for.
 enum class field_of : std::uint8_t {
-  sequence,  ///< every sequence slot
+  sequence,  ///< every sequence
   track,     ///< every track
   entry,     ///< every slot of every track, valid below the length
   member,    ///< every member of every track, valid below their count
@@ -50,7 +50,7 @@ KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
   out.add(field_of::sequence, l.id);
   out.add(field_of::sequence, l.sequence_words, sequence_word::count);
   out.add(field_of::track, l.length);
-  out.add(field_of::track, l.findings);
+  out.add(field_of::track, l.warnings);
   out.add(field_of::track, l.track_words, track_word::count);
   bool const shares = l.members.capacity != 0;
   if (shares) out.add(field_of::track, l.members.count);

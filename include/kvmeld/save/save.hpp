@@ -36,9 +36,9 @@ inline std::uint32_t checksum_of(span<std::byte const> all) {
   return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
 }
 
-/// Calls each(field, track) for every array's part of sequence `slot`: first those of the sequence, then track by track.
+/// Calls each(field, track) for every array's part of sequence `sequence`: first those of the sequence, then track by track.
 /// A false answer ends the walk, and is the walk's.
-template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t slot, F each) {
+template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequence, F each) {
   field_list const fields = fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
     for (std::uint32_t f = 0; f < fields.count; ++f) {
@@ -46,37 +46,38 @@ template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t slot, F
     }
     return true;
   };
-  if (!walk(make_track(l.extent, 0, slot, 0), true)) return false;
+  if (!walk(make_track(l.extent, 0, sequence, 0), true)) return false;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      if (!walk(make_track(l.extent, layer, slot, head), false)) return false;
+      if (!walk(make_track(l.extent, layer, sequence, head), false)) return false;
     }
   }
   return true;
 }
 
 /// Everything behind the header.
-inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
+inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t sequence,
+                       std::string const& policy) {
   for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
   w.put(static_cast<std::uint32_t>(policy.size()));
   w.put(policy.data(), policy.size());
-  for_each_part(l, slot, [&](field const& f, track t) {
+  for_each_part(l, sequence, [&](field const& f, track t) {
     w.put(part_of_field(l, f, t), bytes_of_part(l, f, t));
     return true;
   });
 }
 
-inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
+inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
   byte_writer w;
-  write_body(w, l, slot, policy);
+  write_body(w, l, sequence, policy);
   return sizeof(header) + w.bytes();
 }
 
 /// Fills the first bytes_of(...) bytes of `out`.
-inline void write(ledger_ref const& l, std::uint32_t slot, std::string const& policy, std::byte* out) {
+inline void write(ledger_ref const& l, std::uint32_t sequence, std::string const& policy, std::byte* out) {
   header h = expected_header;
   byte_writer w(out + sizeof(header));
-  write_body(w, l, slot, policy);
+  write_body(w, l, sequence, policy);
   std::size_t const bytes = sizeof(header) + w.bytes();
   h.bytes = bytes;
   std::memcpy(out, &h, sizeof h);
@@ -85,20 +86,20 @@ inline void write(ledger_ref const& l, std::uint32_t slot, std::string const& po
 }
 
 /// Fills the first bytes of `out`; says why if there are too few.
-inline std::string save(ledger_ref const& l, std::uint32_t slot, std::string const& policy,
+inline std::string save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy,
                         span<std::byte> out) {
-  std::size_t const bytes = bytes_of(l, slot, policy);
+  std::size_t const bytes = bytes_of(l, sequence, policy);
   if (out.size() < bytes) {
     return refusal("save", "number of bytes of out", out.size(), "at least ", bytes, ", the saved_bytes");
   }
-  write(l, slot, policy, out.data());
+  write(l, sequence, policy, out.data());
   return {};
 }
 
 /// The same in memory of its own.
-inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t slot, std::string const& policy) {
-  std::vector<std::byte> out(bytes_of(l, slot, policy));
-  write(l, slot, policy, out.data());
+inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
+  std::vector<std::byte> out(bytes_of(l, sequence, policy));
+  write(l, sequence, policy, out.data());
   return out;
 }
 
@@ -126,9 +127,9 @@ inline std::string header_problem(span<std::byte const> from) {
   return {};
 }
 
-/// Reads what write_body wrote into sequence `slot` of `l`; why that cannot be, or nothing. Lengths and counts are
+/// Reads what write_body wrote into sequence `sequence` of `l`; why that cannot be, or nothing. Lengths and counts are
 /// checked before what they count is read; everything else is taken as it is.
-inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t slot,
+inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t sequence,
                              std::string const& policy) {
   byte_reader r(from);
   std::string problem;
@@ -152,7 +153,7 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     return refusal("resume", "policy of the saved ledger", quoted(name), quoted(policy),
                    ", as in this cache");
   }
-  bool const complete = for_each_part(l, slot, [&](field const& f, track t) {
+  bool const complete = for_each_part(l, sequence, [&](field const& f, track t) {
     if (!r.get(part_of_field(l, f, t), bytes_of_part(l, f, t))) return false;
     problem = count_problem(l, f, t);
     return problem.empty();
@@ -162,14 +163,14 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
   return problem;
 }
 
-/// Why sequence `slot` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not touched: the bytes
+/// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not touched: the bytes
 /// are read into a ledger of their own first.
-inline std::string problem(ledger_ref const& l, std::uint32_t slot, span<std::byte const> from,
+inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                            std::string const& policy) {
-  if (slot >= l.extent.sequences) {
-    return refusal("resume", "sequence slot", slot, "0 to ", l.extent.sequences - 1);
+  if (sequence >= l.extent.sequences) {
+    return refusal("resume", "sequence", sequence, "0 to ", l.extent.sequences - 1);
   }
-  if (l.is_open[slot] != 0) return refusal("resume", "sequence slot", slot, "closed (call close first)");
+  if (l.is_open[sequence] != 0) return refusal("resume", "sequence", sequence, "closed (call close first)");
   if (std::string text = header_problem(from); !text.empty()) return text;
   shape one = l.extent;
   one.sequences = 1;
@@ -192,16 +193,16 @@ inline std::string problem(ledger_ref const& l, std::uint32_t slot, span<std::by
 }
 
 /// Takes up a sequence that `problem` found nothing wrong with.
-inline void resume(ledger_ref const& l, std::uint32_t slot, span<std::byte const> from,
+inline void resume(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                    std::string const& policy) {
-  read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, slot, policy);
+  read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, sequence, policy);
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      track const t = make_track(l.extent, layer, slot, head);
+      track const t = make_track(l.extent, layer, sequence, head);
       for (slot_t s = l.length[t.index]; s < l.extent.capacity; ++s) l.degree[l.at(t, s)] = 0.0f;
     }
   }
-  l.is_open[slot] = 1;
+  l.is_open[sequence] = 1;
 }
 
 }  // namespace saved

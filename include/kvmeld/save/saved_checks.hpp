@@ -24,12 +24,12 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
   shape const& s = l.extent;
   f("shape.layers", s.layers);
   f("shape.kv_heads", s.kv_heads);
-  f("shape.group", s.group);
+  f("shape.queries_per_kv_head", s.queries_per_kv_head);
   f("shape.key_dim", s.key_dim);
   f("shape.value_dim", s.value_dim);
-  f("limits.first_layer", l.first_layer);
-  f("limits.first_kv_head", l.first_kv_head);
-  f("limits.padded", l.padded ? 1 : 0);
+  f("options.first_layer", l.first_layer);
+  f("options.first_kv_head", l.first_kv_head);
+  f("options.padded", l.padded ? 1 : 0);
   f("number of score channels", l.channels.count);
   for (std::uint32_t c = 0; c < l.channels.count; ++c) {
     f("tag of a score channel", l.channels.at[c].tag);
@@ -53,7 +53,7 @@ inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
   member_ref const& m = l.members;
   if (m.capacity != 0 && f.data == reinterpret_cast<std::byte*>(m.count) && m.count[t.index] > m.capacity) {
     return refusal("resume", "number of members of a track of the saved ledger", m.count[t.index], "at most ",
-                   m.capacity, ", the limits.members of this cache");
+                   m.capacity, ", the options.members of this cache");
   }
   return {};
 }

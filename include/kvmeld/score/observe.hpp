@@ -36,11 +36,11 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
 
   std::size_t scratch_bytes(int) const {
     std::size_t const d = keys.channels();
-    std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
+    std::size_t const rows = std::size_t{row_block} * this->ledger.extent.queries_per_kv_head;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
            2 * scratch_size(token_block * sizeof(float)) +
-           scratch_size(std::size_t{this->ledger.extent.group} * token_block * sizeof(float)) +
+           scratch_size(std::size_t{this->ledger.extent.queries_per_kv_head} * token_block * sizeof(float)) +
            rope_scratch(params.rope, keys.channels());
   }
 
@@ -50,7 +50,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     if (s.tokens == 0) return;
     std::uint32_t const tokens = s.tokens;
     typename base::updates const u = this->updates_of(t.where, s.rows);
-    std::uint32_t const group = l.extent.group;
+    std::uint32_t const group = l.extent.queries_per_kv_head;
     std::uint32_t const d = keys.channels();
     float const scale = params.scale_for(d);
 
@@ -146,7 +146,7 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
     std::uint32_t const rows = this->rows_of(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const used = u.used;
-    std::uint32_t const group = l.extent.group;
+    std::uint32_t const group = l.extent.queries_per_kv_head;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     std::uint32_t const empty = l.word(t.where, track_word::empty);
     team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {

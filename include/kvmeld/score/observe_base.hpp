@@ -35,7 +35,7 @@ template <class Score> struct observe_base {
   Score score;
   ledger_ref ledger;
   batch_source source;
-  probe_rows probes{};
+  query_sample probes{};
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, token_block); }
   KVMELD_HD std::uint32_t rows_of(std::uint32_t member) const {
@@ -74,7 +74,7 @@ template <class Score> struct observe_base {
   };
   KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
     std::uint32_t const window = ledger.word(where, track_word::window_rows);
-    if constexpr (has_most_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
+    if constexpr (has_max_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
     return updates(score, channels, window, rows);
   }
 
@@ -84,7 +84,7 @@ template <class Score> struct observe_base {
   KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
                           updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,
                           Share share) const {
-    std::uint32_t const group = ledger.extent.group;
+    std::uint32_t const group = ledger.extent.queries_per_kv_head;
     team.for_each(s.tokens, [&](std::uint32_t j) {
       float part[channels] = {};
       for (std::uint32_t r = 0; r < rows; ++r) {
@@ -108,7 +108,7 @@ template <class Score> struct observe_base {
     std::uint32_t const query = probes.query_of(s.queries, row);
     std::uint32_t const visible = params.visible(s.length, s.queries, query);
     std::int64_t const at = params.position_of(s.known, s.queries, query);
-    float const heads = static_cast<float>(ledger.extent.group);
+    float const heads = static_cast<float>(ledger.extent.queries_per_kv_head);
     for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
       if (!params.in_window(s.position[j], at)) continue;
       for (std::uint32_t c = 0; c < u.used; ++c) {
@@ -137,7 +137,7 @@ template <class Score> struct observed_phase {
   Score score;
   ledger_ref ledger;
   batch_source source;
-  probe_rows probes{};
+  query_sample probes{};
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }

@@ -28,7 +28,7 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
   log_sums<float const> lse;
 
   std::size_t scratch_bytes(int) const {
-    return scratch_size(std::size_t{row_block} * this->ledger.extent.group * sizeof(float)) +
+    return scratch_size(std::size_t{row_block} * this->ledger.extent.queries_per_kv_head * sizeof(float)) +
            scratch_size(token_block * channels * sizeof(float)) + scratch_size(token_block * sizeof(float));
   }
 
@@ -36,7 +36,7 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
     observed_tile const s = this->slots_of(t);
     if (s.tokens == 0) return;
     typename base::updates const u = this->updates_of(t.where, s.rows);
-    std::uint32_t const group = this->ledger.extent.group;
+    std::uint32_t const group = this->ledger.extent.queries_per_kv_head;
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
     float* const share = team.template scratch<float>(token_block);

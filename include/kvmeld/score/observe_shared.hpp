@@ -33,7 +33,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
 
   std::size_t scratch_bytes(int) const {
     std::size_t const d = keys.channels();
-    std::size_t const rows = std::size_t{row_block} * this->ledger.extent.group;
+    std::size_t const rows = std::size_t{row_block} * this->ledger.extent.queries_per_kv_head;
     std::size_t const tokens = std::size_t{token_block} + this->ledger.members.capacity;
     return (params.rope.active() ? 2 : 1) * scratch_size(token_block * d * sizeof(float)) +
            scratch_size(rows * d * sizeof(float)) + scratch_size(rows * sizeof(float)) +
@@ -53,7 +53,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     std::uint32_t const rows = this->rows_of(member);
     typename base::updates const u = this->updates_of(t.where, rows);
     std::uint32_t const used = u.used;
-    std::uint32_t const group = l.extent.group;
+    std::uint32_t const group = l.extent.queries_per_kv_head;
     std::uint32_t const d = keys.channels();
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     float const scale = params.scale_for(d);

@@ -41,7 +41,7 @@ namespace score_uses {
 template <class S> using needs_attention = contract::flag<(S::needs_attention ? true : false)>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
 template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
-template <class S> using most_channels = std::integral_constant<std::uint32_t, S::most_channels>;
+template <class S> using max_channels = std::integral_constant<std::uint32_t, S::max_channels>;
 template <class S>
 using update = decltype(static_cast<channel_update>(std::declval<S const&>().update(0u, 0u, 0u)));
 template <class S>
@@ -57,7 +57,7 @@ template <class S>
 constexpr int missing_in_score = contract::first_missing<
     std::is_trivially_copyable_v<S>, contract::allows<score_uses::needs_attention, S>,
     contract::allows<score_uses::channels, S>,
-    contract::allows<score_uses::channel_count, S> || contract::allows<score_uses::most_channels, S>,
+    contract::allows<score_uses::channel_count, S> || contract::allows<score_uses::max_channels, S>,
     contract::allows<score_uses::update, S>, contract::allows<score_uses::next_window, S>,
     contract::allows<score_uses::evaluate, S>>();
 
@@ -71,21 +71,21 @@ template <class Score> constexpr void require_score() {
   static_assert(missing != 1, "kvmeld: the score has no `static constexpr bool needs_attention`");
   static_assert(missing != 2, "kvmeld: the score has no `channel_list channels()`");
   static_assert(missing != 3,
-                "kvmeld: the score's `channels()` is not static constexpr, and it has no `most_channels`");
+                "kvmeld: the score's `channels()` is not static constexpr, and it has no `max_channels`");
   static_assert(missing != 4, "kvmeld: the score has no `channel_update update(channel, window_rows, rows)`");
   static_assert(missing != 5, "kvmeld: the score has no `std::uint32_t next_window(window_rows, rows)`");
   static_assert(missing != 6, "kvmeld: the score has no `evaluate(team, ledger, track, length, out)`");
 }
 
 /// Whether a score's channels are known at run time only.
-template <class Score, class = void> struct has_most_channels : std::false_type {};
+template <class Score, class = void> struct has_max_channels : std::false_type {};
 template <class Score>
-struct has_most_channels<Score, std::void_t<decltype(Score::most_channels)>> : std::true_type {};
+struct has_max_channels<Score, std::void_t<decltype(Score::max_channels)>> : std::true_type {};
 
-/// Channels that a score can have: what its type says, or, where they are known at run time only, `most_channels`.
+/// Channels that a score can have: what its type says, or, where they are known at run time only, `max_channels`.
 template <class Score> constexpr std::uint32_t channel_bound() {
-  if constexpr (has_most_channels<Score>::value) {
-    return Score::most_channels;
+  if constexpr (has_max_channels<Score>::value) {
+    return Score::max_channels;
   } else {
     return Score::channels().count;
   }
@@ -128,7 +128,7 @@ template <class Score> struct score_members_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     score.evaluate_members(team, wave.ledger, t.where, s.length,
                            wave.member_score + wave.member_at(t.item, 0));
   }
@@ -145,7 +145,7 @@ template <class Score> struct score_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     score.evaluate(team, wave.ledger, t.where, s.length, wave.score + wave.at(t.item, 0));
   }
 };

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
@@ -128,7 +128,7 @@ template <class Select> struct select_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     pins const p = pins_of(select, wave, t.item, makes_centers);
     role* const roles = wave.roles + wave.at(t.item, 0);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: hands off
@@ -141,7 +141,7 @@ template <class Select> struct select_phase {
     s.sinks = p.sinks;
     s.recents = p.recents;
     if (fits) return;
-    s.active = 0;
+    s.over_budget = 0;
     if (wave.split > 1) wave.share[t.item].floor = s.length;
   }
 };

@@ -21,7 +21,7 @@ inline namespace KVMELD_ABI {
 
 /// What is known of every token of every page: the degree of the entry there (0: none) and its position. The engine owns the
 /// arrays, in memory that phases can read and write.
-template <class Entry = std::int32_t, class Index = std::int32_t> struct page_notes {
+template <class Entry = std::int32_t, class Index = std::int32_t> struct page_metadata {
   page_places<Entry, Index> places;  ///< where the notes of a page and token lie
   float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
   position_t* position =
@@ -36,7 +36,7 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_no
   }
 };
 
-/// Where entry_notes lie: one row of entries per layer and head, or one for all of them.
+/// Where the numbers of entry_metadata lie: one row of entries per layer and head, or one for all of them.
 struct entry_places {
   std::int64_t layer_stride = 0, head_stride = 0;  ///< in entries; 0: layers or heads have them in common
 
@@ -51,7 +51,7 @@ struct entry_places {
 
 /// Degrees and positions of the entries that a sequence begins with, without pages: for `adopt`. The engine owns the arrays, in
 /// memory that phases can read.
-struct entry_notes {
+struct entry_metadata {
   float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
   position_t const* position =
       nullptr;            ///< token position of each entry; they ascend in a track, below the tokens seen
@@ -73,20 +73,22 @@ inline std::string no_members(char const* call, ledger_ref const& l) {
                  "one that does not, because members have no place in a page (or use save and resume)");
 }
 
-/// Why write_pages is refused; empty if it is not.
+/// Why export_page_metadata is refused; empty if it is not.
 template <class Notes>
-std::string write_pages_problem(ledger_ref const& l, index_list slots, Notes const& notes) {
-  if (std::string text = no_members("write_pages", l); !text.empty()) return text;
-  if (std::string text = notes.problem("write_pages"); !text.empty()) return text;
-  if (std::string text = check_calls::is_open("write_pages", l, slots); !text.empty()) return text;
-  for (std::uint32_t slot : slots) {
-    if (std::string text = check_calls::nothing_pending("write_pages", l, slot); !text.empty()) return text;
+std::string export_problem(ledger_ref const& l, index_list sequences, Notes const& notes) {
+  if (std::string text = no_members("export_page_metadata", l); !text.empty()) return text;
+  if (std::string text = notes.problem("export_page_metadata"); !text.empty()) return text;
+  if (std::string text = check_calls::is_open("export_page_metadata", l, sequences); !text.empty())
+    return text;
+  for (std::uint32_t sequence : sequences) {
+    if (std::string text = check_calls::nothing_pending("export_page_metadata", l, sequence); !text.empty())
+      return text;
   }
   return {};
 }
 
 /// Writes the entries of every track, and degree 0 behind them up to the end of the pages of `count` slots.
-template <class Notes> struct write_pages_phase : sequence_phase {
+template <class Notes> struct export_phase : sequence_phase {
   Notes notes;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -112,12 +114,12 @@ template <class Notes> struct adopt : operation {
 
   adopt(Notes const& given, std::uint32_t seen) : notes(given), tokens(seen) {}
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list held) const {
+  std::string problem(ledger_ref const& l, index_list sequences, index_list held) const {
     if (std::string text = no_members(name, l); !text.empty()) return text;
     if (std::string text = notes.problem(name); !text.empty()) return text;
-    if (std::string text = check_calls::is_closed(name, l, slots[0]); !text.empty()) return text;
+    if (std::string text = check_calls::is_closed(name, l, sequences[0]); !text.empty()) return text;
     if (held[0] > l.extent.capacity) {
-      return refusal(name, "slots", held[0], "at most ", l.extent.capacity, ", the capacity");
+      return refusal(name, "entries", held[0], "at most ", l.extent.capacity, ", the capacity");
     }
     if (std::string text = check_calls::tokens_fit(name, "tokens", tokens, 0); !text.empty()) return text;
     if (l.padded || tokens >= held[0]) return {};

@@ -23,12 +23,12 @@ struct append : operation {
   static constexpr char const* name = "append";
   static constexpr bool outdates_plan = false;  // `apply` sees that the track has grown
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list counts) const {
-    if (std::string text = check_calls::one_count_each(name, slots, counts); !text.empty()) return text;
-    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
+  std::string problem(ledger_ref const& l, index_list sequences, index_list counts) const {
+    if (std::string text = check_calls::one_count_each(name, sequences, counts); !text.empty()) return text;
+    if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
       std::string const argument = message("counts[", i, "]");
-      std::string text = check_calls::first_track_problem(l, slots[i], [&](track t) -> std::string {
+      std::string text = check_calls::first_track_problem(l, sequences[i], [&](track t) -> std::string {
         std::uint32_t const room = room_in(l, t);
         if (counts[i] <= room) return {};
         return refusal(name, argument, counts[i], "at most ", room, ", the free entries of ",
@@ -37,7 +37,7 @@ struct append : operation {
       });
       if (text.empty()) {
         text = check_calls::tokens_fit(name, argument, counts[i],
-                                       std::uint64_t{l.seen[slots[i]]} + l.pending[slots[i]]);
+                                       std::uint64_t{l.seen[sequences[i]]} + l.pending[sequences[i]]);
       }
       if (!text.empty()) return text;
     }
@@ -54,7 +54,7 @@ struct append : operation {
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     std::uint32_t const room = room_in(l, t);
     l.length[t.index] += min_of(n, room);
-    if (n > room) l.findings[t.index] |= finding::overfull;
+    if (n > room) l.warnings[t.index] |= warning::overfull;
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
     l.pending[sequence] += n;

@@ -31,44 +31,44 @@ inline std::string track_name(track t) {
   return message("track (layer ", t.layer, ", sequence ", t.sequence, ", head ", t.kv_head, ")");
 }
 
-inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (slot < l.extent.sequences) return {};
-  return refusal(call, "sequence slot", slot, "0 to ", l.extent.sequences - 1);
+inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t sequence) {
+  if (sequence < l.extent.sequences) return {};
+  return refusal(call, "sequence", sequence, "0 to ", l.extent.sequences - 1);
 }
 
 /// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
 template <class SlotAt>
-std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt slot_at) {
+std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt sequence_at) {
   for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t const slot = slot_at(i);
-    if (std::string text = in_range(call, l, slot); !text.empty()) return text;
-    if (l.is_open[slot] == 0) return refusal(call, "sequence slot", slot, "open (call open first)");
+    std::uint32_t const sequence = sequence_at(i);
+    if (std::string text = in_range(call, l, sequence); !text.empty()) return text;
+    if (l.is_open[sequence] == 0) return refusal(call, "sequence", sequence, "open (call open first)");
     for (std::size_t j = 0; j < i; ++j) {
-      if (slot_at(j) == slot) return refusal(call, "sequence slot", slot, "listed only once");
+      if (sequence_at(j) == sequence) return refusal(call, "sequence", sequence, "listed only once");
     }
   }
   return {};
 }
 
-inline std::string is_open(char const* call, ledger_ref const& l, index_list slots) {
-  return each_is_open(call, l, slots.size(), [&](std::size_t i) { return slots[i]; });
+inline std::string is_open(char const* call, ledger_ref const& l, index_list sequences) {
+  return each_is_open(call, l, sequences.size(), [&](std::size_t i) { return sequences[i]; });
 }
 
 /// A sequence begins in a slot that is closed.
-inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (std::string text = in_range(call, l, slot); !text.empty()) return text;
-  return l.is_open[slot] == 0 ? std::string()
-                              : refusal(call, "sequence slot", slot, "closed (call close first)");
+inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t sequence) {
+  if (std::string text = in_range(call, l, sequence); !text.empty()) return text;
+  return l.is_open[sequence] == 0 ? std::string()
+                                  : refusal(call, "sequence", sequence, "closed (call close first)");
 }
 
-inline std::string one_count_each(char const* call, index_list slots, index_list counts) {
-  if (slots.size() == counts.size()) return {};
-  return refusal(call, "number of counts", counts.size(), slots.size(), ", one for each sequence slot");
+inline std::string one_count_each(char const* call, index_list sequences, index_list counts) {
+  if (sequences.size() == counts.size()) return {};
+  return refusal(call, "number of counts", counts.size(), sequences.size(), ", one for each sequence");
 }
 
-inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t slot) {
-  if (l.pending[slot] == 0) return {};
-  return refusal(call, message("number of pending entries of sequence slot ", slot), l.pending[slot],
+inline std::string nothing_pending(char const* call, ledger_ref const& l, std::uint32_t sequence) {
+  if (l.pending[sequence] == 0) return {};
+  return refusal(call, message("number of pending entries of sequence ", sequence), l.pending[sequence],
                  "0 (call commit first)");
 }
 
@@ -82,30 +82,30 @@ inline std::string tokens_fit(char const* call, std::string const& argument, std
 }
 
 /// Committed entries, and empty slots, of a sequence's shortest track.
-inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t slot) {
+inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t sequence) {
   std::uint32_t least = l.extent.capacity;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      least = min_of(least, l.length[make_track(l.extent, layer, slot, head).index]);
+      least = min_of(least, l.length[make_track(l.extent, layer, sequence, head).index]);
     }
   }
-  return least - l.pending[slot];
+  return least - l.pending[sequence];
 }
 
 /// The first `frozen` entries of every track are committed entries that lie before any empty slot.
-inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t slot,
+inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t sequence,
                                std::uint32_t frozen) {
-  std::uint32_t const committed = shortest(l, slot);
+  std::uint32_t const committed = shortest(l, sequence);
   std::uint32_t most = committed;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      std::uint32_t const from = l.word(make_track(l.extent, layer, slot, head), track_word::padded_from);
+      std::uint32_t const from = l.word(make_track(l.extent, layer, sequence, head), track_word::padded_from);
       if (from != 0) most = min_of(most, from - 1);
     }
   }
   if (frozen <= most) return {};
   return refusal(call, "frozen", frozen, "at most ", most,
-                 ", the committed entries of the shortest track of sequence slot ", slot,
+                 ", the committed entries of the shortest track of sequence ", sequence,
                  most == committed ? "" : " before its first empty slot");
 }
 

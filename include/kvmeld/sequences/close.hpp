@@ -22,8 +22,8 @@ struct close : operation {
   static constexpr bool over_tracks = false;
   static constexpr bool has_counts = false;
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list) const {
-    return check_calls::is_open(name, l, slots);
+  std::string problem(ledger_ref const& l, index_list sequences, index_list) const {
+    return check_calls::is_open(name, l, sequences);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
     l.is_open[sequence] = 0;

@@ -29,13 +29,13 @@ struct commit : operation {
   static constexpr char const* name = "commit";
   static constexpr bool outdates_plan = false;
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list accepted) const {
-    if (std::string text = check_calls::one_count_each(name, slots, accepted); !text.empty()) return text;
-    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (accepted[i] <= l.pending[slots[i]]) continue;
-      return refusal(name, message("accepted[", i, "]"), accepted[i], "at most ", l.pending[slots[i]],
-                     ", the pending entries of sequence slot ", slots[i]);
+  std::string problem(ledger_ref const& l, index_list sequences, index_list accepted) const {
+    if (std::string text = check_calls::one_count_each(name, sequences, accepted); !text.empty()) return text;
+    if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (accepted[i] <= l.pending[sequences[i]]) continue;
+      return refusal(name, message("accepted[", i, "]"), accepted[i], "at most ", l.pending[sequences[i]],
+                     ", the pending entries of sequence ", sequences[i]);
     }
     return {};
   }

@@ -89,7 +89,7 @@ struct fork : operation {
   KVMELD_HD void on_track(ledger_ref const& l, track to, std::uint32_t) const {
     track const t = source_of(l, to);
     l.length[to.index] = l.length[t.index];
-    l.findings[to.index] = l.findings[t.index];
+    l.warnings[to.index] = l.warnings[t.index];
     for (std::uint32_t w = 0; w < track_word::count; ++w) l.word(to, w) = l.word(t, w);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t into, std::uint32_t) const {

@@ -21,9 +21,9 @@ struct freeze : operation {
   static constexpr char const* name = "freeze";
   static constexpr bool over_tracks = false;
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list frozen) const {
-    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
-    return check_calls::frozen_fits(name, l, slots[0], frozen[0]);
+  std::string problem(ledger_ref const& l, index_list sequences, index_list frozen) const {
+    if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
+    return check_calls::frozen_fits(name, l, sequences[0], frozen[0]);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
     l.frozen[sequence] = n;

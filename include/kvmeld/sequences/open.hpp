@@ -29,8 +29,8 @@ struct open : operation {
 
   open(std::uint32_t frozen_entries, std::uint32_t sequence_id) : frozen(frozen_entries), id(sequence_id) {}
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list cached) const {
-    if (std::string text = check_calls::is_closed(name, l, slots[0]); !text.empty()) return text;
+  std::string problem(ledger_ref const& l, index_list sequences, index_list cached) const {
+    if (std::string text = check_calls::is_closed(name, l, sequences[0]); !text.empty()) return text;
     if (cached[0] > l.extent.capacity) {
       return refusal(name, "tokens_cached", cached[0], "at most ", l.extent.capacity, ", the capacity");
     }
@@ -48,7 +48,7 @@ struct open : operation {
   }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     l.length[t.index] = n;
-    l.findings[t.index] = 0;
+    l.warnings[t.index] = 0;
     for (std::uint32_t w = 0; w < track_word::count; ++w) l.word(t, w) = 0;
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {

@@ -83,7 +83,7 @@ struct operation {
   /// Arrays per entry and per member. Cooperative; no barrier at the end.
   template <class Team>
   KVMELD_HD void on_entries(Team const&, ledger_ref const&, track, std::uint32_t) const {}
-  /// Length, findings and words of a track.
+  /// Length, warnings and words of a track.
   KVMELD_HD void on_track(ledger_ref const&, track, std::uint32_t) const {}
   /// Numbers of a sequence.
   KVMELD_HD void on_sequence(ledger_ref const&, std::uint32_t, std::uint32_t) const {}

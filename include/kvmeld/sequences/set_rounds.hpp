@@ -24,8 +24,8 @@ struct set_rounds : operation {
   static constexpr bool outdates_plan = false;
 
   /// Rounds of later compressions are added, and their sum has to stay a number of 32 bits.
-  std::string problem(ledger_ref const& l, index_list slots, index_list rounds) const {
-    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
+  std::string problem(ledger_ref const& l, index_list sequences, index_list rounds) const {
+    if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
     if (rounds[0] <= 0x7fffffffu) return {};
     return refusal(name, "n", rounds[0], "at most 2147483647");
   }

@@ -61,7 +61,7 @@ template <class Keys> struct turn_keys_phase {
 };
 
 /// Follows turn_keys_phase, if `rope` is active: positions of entries and members, the next position, and what later tokens can be
-/// truncated to. Rows that may not be written keep their keys and leave finding::unrotated.
+/// truncated to. Rows that may not be written keep their keys and leave warning::unrotated.
 template <class Keys> struct shift : operation {
   Keys keys;
   rope_params rope;
@@ -77,9 +77,10 @@ template <class Keys> struct shift : operation {
       : keys(k), rope(r), offset(by), first(from) {}
 
   /// What the arguments and the sequence's own numbers say; `readable`: the host can read rope's array.
-  template <class Values> std::string problem(ledger_ref const& l, std::uint32_t slot, bool readable) const {
-    if (std::string text = check_calls::is_open(name, l, {slot}); !text.empty()) return text;
-    if (std::string text = check_calls::nothing_pending(name, l, slot); !text.empty()) return text;
+  template <class Values>
+  std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
+    if (std::string text = check_calls::is_open(name, l, {sequence}); !text.empty()) return text;
+    if (std::string text = check_calls::nothing_pending(name, l, sequence); !text.empty()) return text;
     if (std::string text = rope_problem(name, rope, l.extent.key_dim, readable); !text.empty()) return text;
     if (rope.active() && rope.positions != rope_positions::stored) {
       return refusal(
@@ -95,18 +96,18 @@ template <class Keys> struct shift : operation {
           name, "rope.pairing", "a rotation",
           "rope_pairing::none, because values are channels of the keys (latent) and would turn too");
     }
-    if (first < 0 || std::int64_t{first} > std::int64_t{l.seen[slot]}) {
-      return refusal(name, "first", first, "0 to ", l.seen[slot], ", the tokens seen");
+    if (first < 0 || std::int64_t{first} > std::int64_t{l.seen[sequence]}) {
+      return refusal(name, "first", first, "0 to ", l.seen[sequence], ", the tokens seen");
     }
     if (offset <= 0) return {};
-    return check_calls::tokens_fit(name, "offset", static_cast<std::uint32_t>(offset), l.seen[slot]);
+    return check_calls::tokens_fit(name, "offset", static_cast<std::uint32_t>(offset), l.seen[sequence]);
   }
 
   /// What the entries say. The host can read `l`; `rows` are the keys as it may ask them.
   template <class Rows>
-  std::string entries_problem(ledger_ref const& l, std::uint32_t slot, Rows const& rows) const {
-    return check_calls::first_track_problem(l, slot, [&](track t) -> std::string {
-      std::int64_t staying = -1, lowest = l.seen[slot];
+  std::string entries_problem(ledger_ref const& l, std::uint32_t sequence, Rows const& rows) const {
+    return check_calls::first_track_problem(l, sequence, [&](track t) -> std::string {
+      std::int64_t staying = -1, lowest = l.seen[sequence];
       for (slot_t s = 0; s < l.length[t.index]; ++s) {
         if (!(l.degree[l.at(t, s)] > 0.0f)) continue;
         position_t const position = l.position[l.at(t, s)];
@@ -115,9 +116,9 @@ template <class Keys> struct shift : operation {
           continue;
         }
         lowest = min_of(lowest, std::int64_t{position});
-        if (!rope.active() || (s >= l.frozen[slot] && rows.writable(t, s))) continue;
+        if (!rope.active() || (s >= l.frozen[sequence] && rows.writable(t, s))) continue;
         return refusal(name, message("slot ", s, " of ", check_calls::track_name(t)),
-                       s < l.frozen[slot] ? "frozen" : "not writable",
+                       s < l.frozen[sequence] ? "frozen" : "not writable",
                        "writable, because its key turns (or shift later positions, or without rotation)");
       }
       std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
@@ -148,7 +149,7 @@ template <class Keys> struct shift : operation {
       left |= l.degree[e] > 0.0f && !keys.writable(t, s) ? 1u : 0u;
     });
     left = team.reduce(left, op_max{});
-    if (left != 0 && team.lane() == 0) l.findings[t.index] |= finding::unrotated;
+    if (left != 0 && team.lane() == 0) l.warnings[t.index] |= warning::unrotated;
     if (l.members.capacity == 0) return;
     team.for_each(l.members.count[t.index], [&](std::uint32_t m) {
       position_t& position = l.members.position[l.member_at(t, m)];

@@ -22,17 +22,17 @@ namespace sequences {
 struct truncate : operation {
   static constexpr char const* name = "truncate";
 
-  std::string problem(ledger_ref const& l, index_list slots, index_list tokens) const {
-    if (std::string text = check_calls::is_open(name, l, slots); !text.empty()) return text;
-    std::uint32_t const slot = slots[0], n = tokens[0];
-    if (std::string text = check_calls::nothing_pending(name, l, slot); !text.empty()) return text;
-    std::uint32_t const seen = l.seen[slot];
-    std::uint32_t const merged = l.sequence_state(slot, sequence_word::compressed_at);
-    std::uint32_t const least = check_calls::shortest(l, slot);
-    std::uint32_t const unfrozen = least - min_of(least, l.frozen[slot]);
+  std::string problem(ledger_ref const& l, index_list sequences, index_list tokens) const {
+    if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
+    std::uint32_t const sequence = sequences[0], n = tokens[0];
+    if (std::string text = check_calls::nothing_pending(name, l, sequence); !text.empty()) return text;
+    std::uint32_t const seen = l.seen[sequence];
+    std::uint32_t const merged = l.sequence_state(sequence, sequence_word::compressed_at);
+    std::uint32_t const least = check_calls::shortest(l, sequence);
+    std::uint32_t const unfrozen = least - min_of(least, l.frozen[sequence]);
     std::uint32_t const lowest = max_of(merged, seen - min_of(seen, unfrozen));
     if (n >= lowest && n <= seen) return {};
-    return refusal(name, "tokens", n, lowest, " to ", seen, ", the tokens of sequence slot ", slot,
+    return refusal(name, "tokens", n, lowest, " to ", seen, ", the tokens of sequence ", sequence,
                    lowest == merged && merged != 0 ? " that are seen but not compressed"
                    : lowest != 0                   ? " that are seen but not frozen"
                                                    : " that are seen");

@@ -71,7 +71,7 @@ public:
   /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
   /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
   /// same bits; entries keep their stored positions and order; degrees sum to no more than before, unless values are
-  /// spread, since degrees of their targets are masses; emptied value rows are zero, unless limits.zero_emptied is off. Members may leave entries that are
+  /// spread, since degrees of their targets are masses; emptied value rows are zero, unless options.zero_emptied is off. Members may leave entries that are
   /// frozen. Empty slots of padded tracks come and go. True of every ready-made policy; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
@@ -81,7 +81,7 @@ public:
     ledger_ref const& l = cache.ledger();
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
       if (now_.counters[q] != next.counters[q]) {
-        return message("sequence slot ", q, ": open, seen, pending, frozen or id changed");
+        return message("sequence ", q, ": open, seen, pending, frozen or id changed");
       }
     }
     each_track(l.extent, [&](track t) {
@@ -117,12 +117,12 @@ public:
   }
 
   /// After a refused call, or `plan` alone: K, V, lengths, entries and sequences are as they were. (Planning looks for
-  /// NaN and leaves findings: flags, findings and words of tracks may differ.)
+  /// NaN and leaves warnings: flags, warnings and words of tracks may differ.)
   template <class Cache> std::string unchanged(Cache const& cache) const {
     image const next = look(cache);
     ledger_ref const& l = cache.ledger();
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
-      if (now_.counters[q] != next.counters[q]) return message("sequence slot ", q, " changed its counters");
+      if (now_.counters[q] != next.counters[q]) return message("sequence ", q, " changed its counters");
     }
     std::string problem;
     each_track(l.extent, [&](track t) {

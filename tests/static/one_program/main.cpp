@@ -23,7 +23,7 @@ void expect(bool ok, const char* what, int where) {
 // A whole compression of 60 entries to 20, and two refusals in our words.
 void check_pipeline(const one_program::report& r, bool throws, int unit) {
   expect(r.length == 20, "the cache was compressed to its budget", unit);
-  expect(r.findings == 0, "without findings", unit);
+  expect(r.warnings == 0, "without warnings", unit);
   expect(std::fabs(r.degrees - 60.0f) < 1e-3f, "its entries stand for all tokens", unit);
   expect(std::fabs(r.values - 240.0) < 0.5, "equal values stay equal", unit);
   expect(r.throws == throws, "refusals are thrown where exceptions are on, and only there", unit);
@@ -31,7 +31,7 @@ void check_pipeline(const one_program::report& r, bool throws, int unit) {
   expect(r.unusable, "a refused construction leaves nothing to call", unit);
   expect(std::strstr(r.refusal[0], "chunked_bipartite.chunk is 1; it must be at least 2") != nullptr,
          "a constructor's refusal names part, value and what must hold", unit);
-  expect(std::strstr(r.refusal[1], "open: sequence slot is 0; it must be closed") != nullptr,
+  expect(std::strstr(r.refusal[1], "open: sequence is 0; it must be closed") != nullptr,
          "a call's refusal says why", unit);
 }
 

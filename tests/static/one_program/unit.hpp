@@ -22,7 +22,7 @@ struct report {
   char refusal[refusal_count][refusal_length];  // and with which text: of a constructor, of a call
   bool accepted;                                // sound calls go through
   bool unusable;                                // a cache whose construction was refused refuses every call
-  std::uint32_t length, findings;               // after a whole compression
+  std::uint32_t length, warnings;               // after a whole compression
   float degrees;
   double values;
 };
@@ -38,7 +38,7 @@ using cache_type = kvmeld::merged_cache<kvmeld::host_executor, policy_type, kvme
 
 // A cache of one track over memory of the caller.
 static inline cache_type make_cache(float* keys, kvmeld::half* values, std::uint32_t chunk) {
-  kvmeld::limits sizes{};
+  kvmeld::cache_options sizes{};
   sizes.extent = {1, 1, 1, 1, 8, 4, 64};
   policy_type policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.0, 0, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
@@ -74,7 +74,7 @@ static inline void compress(report& r) {
   cache_type cache = make_cache(keys, values, 16);
   r.accepted = cache.open(0, 60).ok() && cache.compress({0}, kvmeld::budget::entries(20)).ok();
   r.length = cache.longest(0);
-  r.findings = cache.findings(0);
+  r.warnings = cache.warnings(0);
   kvmeld::track const t = cache.ref().where(0, 0, 0);
   for (std::uint32_t s = 0; s < r.length; ++s) {
     r.degrees += cache.ref().degree(t, s);

@@ -45,7 +45,7 @@ public:
   /// Calls go to this executor too; it has the same stream.
   status include(Executor& other) {
     if (other.stream() != executor_.stream())
-      return report(
+      return raise(
           refusal("call_graph", "stream of the executor", "another", "that of the graph's executor"));
     callers_.push_back(&other);
     return {};
@@ -69,12 +69,12 @@ public:
     if (problem.empty()) check("cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
     if (problem.empty()) problem = launch("record", all);
     if (!problem.empty()) forget();
-    return report(problem);
+    return raise(problem);
   }
 
   /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
   template <class Calls> status replay(Calls calls) {
-    if (ready_ == nullptr) return report(refusal("replay", "graph", "empty", "recorded first (call record)"));
+    if (ready_ == nullptr) return raise(refusal("replay", "graph", "empty", "recorded first (call record)"));
     record_.begin_replay();
     joint_launch all(record_);
     {
@@ -82,7 +82,7 @@ public:
       calls();
     }
     std::string const problem = record_.end();
-    return report(problem.empty() ? launch("replay", all) : problem);
+    return raise(problem.empty() ? launch("replay", all) : problem);
   }
 
   /// Null until `record`.

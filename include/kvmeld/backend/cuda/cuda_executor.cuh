@@ -43,21 +43,21 @@ __global__ void write_numbers(__grid_constant__ number_packet<Most> const packet
 constexpr int usual_block = 256, wide_block = 1024;
 template <class Phase>
 constexpr int block_of = is_light<Phase>::value || is_wide<Phase>::value ? wide_block : usual_block;
-template <class Phase, class = void> struct least_blocks : std::integral_constant<int, 1> {};
+template <class Phase, class = void> struct min_blocks : std::integral_constant<int, 1> {};
 template <class Phase>
-struct least_blocks<Phase, std::enable_if_t<Phase::least_blocks != 0>>
-    : std::integral_constant<int, Phase::least_blocks> {};
+struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
+    : std::integral_constant<int, Phase::min_blocks> {};
 
 /// Sources whose launches may be unlikely to have anything to do, and that tell of every item whether they have.
 template <class Source, class = void> struct may_rest : std::false_type {};
 template <class Source>
-struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().resting(0u))>> : std::true_type {};
+struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().done(0u))>> : std::true_type {};
 
 /// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. With `blocks_per_item` not 0, so many share
 /// out the tiles of an item, or end at once where it rests. `scratch` null: the block's scratch is shared memory, which phases
 /// with near_scratch take for granted.
 template <class Phase, class Source>
-__global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
+__global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
               std::uint32_t per_item, std::uint32_t items, std::uint32_t blocks_per_item, std::byte* scratch,
               std::size_t scratch_bytes) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(block_of<Phase>, least_blocks<Phase>::value)
   std::uint32_t const share = blocks_per_item != 0 ? blocks_per_item : per_item;
   std::uint32_t item = blockIdx.x / share, index = blockIdx.x % share;
   if constexpr (may_rest<Source>::value) {
-    if (blocks_per_item != 0 && (source.idle(item) || source.resting(item))) return;
+    if (blocks_per_item != 0 && (source.idle(item) || source.done(item))) return;
   }
   while (item < items) {
     if (!source.idle(item)) {
@@ -167,7 +167,7 @@ public:
     note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     processors_ = static_cast<std::uint32_t>(processors);
     // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
-    most_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
+    max_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
     if (error_ != cudaSuccess) return;
     memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
     if (lists.data() == nullptr) lacks_lists(staged_numbers);
@@ -186,7 +186,7 @@ public:
     std::swap(scratch_, other.scratch_);
     std::swap(retired_, other.retired_);
     std::swap(processors_, other.processors_);
-    std::swap(most_shared_, other.most_shared_);
+    std::swap(max_shared_, other.max_shared_);
     std::swap(launches_, other.launches_);
     std::swap(error_, other.error_);
     return *this;
@@ -242,12 +242,12 @@ public:
   /// no memory; the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return report(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
+    return raise(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
   }
 
   tuning tuning_mode() const { return tuning_; }
   /// Scratch up to here is shared memory.
-  std::size_t most_scratch() const { return most_shared_; }
+  std::size_t max_scratch() const { return max_shared_; }
 
   /// The phase on all tiles of all items, or its tuned form.
   template <class Phase, class Source>
@@ -274,15 +274,15 @@ public:
     if (record() != nullptr && !record()->launch(kind_of<Phase>(), total)) return;
     if (total == 0) return;
     auto* const kernel = detail::run_tiles<Phase, Source>;
-    if (bytes <= most_shared_) {
+    if (bytes <= max_shared_) {
       if (bytes > 40 * 1024) {
         // The same for everyone who launches it: the attribute is the function's, not the launch's.
         note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(most_shared_)));
+                                  static_cast<int>(max_shared_)));
       }
       std::uint32_t few = 0;
       if constexpr (detail::may_rest<Source>::value) {
-        if (source.unlikely) few = min_of(per_item, max_of(1u, blocks() / items));
+        if (source.probably_empty) few = min_of(per_item, max_of(1u, blocks() / items));
       }
       auto const grid =
           few != 0 ? few * items : static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
@@ -317,12 +317,12 @@ private:
   /// Refuses; where exceptions are off, `error()` tells.
   void lacks_lists(std::size_t numbers) const {
     note(cudaErrorMemoryAllocation);
-    report(refusal("cuda_executor", "list in numbers", numbers, memory_to_be_had));
+    raise(refusal("cuda_executor", "list in numbers", numbers, memory_to_be_had));
   }
   std::uint32_t blocks() const { return 2 * processors_; }
   bool make_room(std::size_t bytes) {
     std::size_t const wanted = bytes * blocks();
-    if (bytes <= most_shared_ || wanted <= scratch_.size()) return true;
+    if (bytes <= max_shared_ || wanted <= scratch_.size()) return true;
     retired_.reserve(retired_.size() + 1);
     memory larger = allocate(wanted);
     if (larger.data() == nullptr) return false;
@@ -362,7 +362,7 @@ private:
   staging_ring<memory> staging_;
   memory scratch_;
   std::uint32_t processors_ = 1;
-  std::size_t most_shared_ = 0;
+  std::size_t max_shared_ = 0;
   mutable std::size_t launches_ = 0;
   mutable cudaError_t error_ = cudaSuccess;
 };

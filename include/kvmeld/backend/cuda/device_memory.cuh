@@ -28,7 +28,7 @@ struct async_resource {
 };
 
 /// A resource over memory that the engine has set aside: pieces are handed out once and never come back.
-/// What has to fit: cache_bytes(limits, channels, workers) of each cache, and per executor its lists
+/// What has to fit: cache_bytes(options, channels, workers) of each cache, and per executor its lists
 /// (4 * cuda_executor::staged_numbers bytes) and what is reserved for scratch. Copies share it.
 class workspace_resource {
 public:

@@ -115,7 +115,7 @@ public:
   /// the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return report(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
+    return raise(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -170,7 +170,7 @@ private:
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
   static std::uint32_t possible_threads(std::uint32_t threads) {
     if (threads <= largest::threads) return threads;
-    (void)report(refusal("host_executor", "threads", threads, "at most ", largest::threads));
+    (void)raise(refusal("host_executor", "threads", threads, "at most ", largest::threads));
     return largest::threads;
   }
   static std::uint32_t default_threads() {

@@ -57,9 +57,9 @@ public:
   explicit kokkos_executor(Space space = {}, std::uint32_t team_size = 0, tuning t = tuning::on,
                            instruction_set wanted = best_instruction_set())
       : space_(std::move(space)), tuning_(t) {
-    std::uint32_t const most = most_lanes(space_);
+    std::uint32_t const most = max_lanes(space_);
     if (team_size > most) {
-      report(refusal("kokkos_executor", "team_size", team_size, "at most ", most, " on ", Space::name()));
+      raise(refusal("kokkos_executor", "team_size", team_size, "at most ", most, " on ", Space::name()));
     }
     lanes_ = team_size == 0 ? min_of(most, on_host ? 1u : 256u) : min_of(most, team_size);
     bool const alone = std::is_same<team_alone, host_team>::value && lanes_ == 1;
@@ -90,7 +90,7 @@ public:
   ~kokkos_executor() = default;
 
   /// The largest team that an instance can run; single phases may allow less.
-  static std::uint32_t most_lanes(Space const& space = {}) {
+  static std::uint32_t max_lanes(Space const& space = {}) {
     return usable(team_policy(space, 1, 1).team_size_max(detail::nothing{}, Kokkos::ParallelForTag()));
   }
   /// The instance that launches and copies are enqueued on.
@@ -132,7 +132,7 @@ public:
       std::uint32_t* const to =
           staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
       if (to == nullptr) {
-        report(refusal("kokkos_executor", "list in numbers", list.size(), memory_to_be_had));
+        raise(refusal("kokkos_executor", "list in numbers", list.size(), memory_to_be_had));
         return {nullptr, 0};
       }
       write(to, list.data(), list.size());
@@ -144,7 +144,7 @@ public:
   /// no memory.
   status reserve(std::size_t bytes) const {
     if (make_room(bytes + kernel_bytes())) return {};
-    return report(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
+    return raise(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
   }
 
   /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
@@ -165,7 +165,7 @@ public:
       }
       check_scratch(work.all_bytes);
       work.level = level_of(work.all_bytes);
-      auto p = policy(min_of(total, most_teams(work.level)), lanes);
+      auto p = policy(min_of(total, max_teams(work.level)), lanes);
       if (work.all_bytes != 0) {
         p.set_scratch_size(work.level, Kokkos::PerTeam(static_cast<int>(padded(work.all_bytes))));
       }
@@ -197,7 +197,7 @@ private:
   /// Teams of a launch at most; they take every so many-th tile. On hosts a thread's share of the teams is fixed: Kokkos'
   /// threads that take teams as they come meet at barriers that spin, for seconds where other programs have the cores. On
   /// devices scratch that does not fit near the lanes is memory for every team.
-  std::uint64_t most_teams(int level) const {
+  std::uint64_t max_teams(int level) const {
     auto const threads = static_cast<std::uint64_t>(space_.concurrency());
     if (on_host) return 4 * threads;
     return level == 0 ? std::uint64_t{1} << 22 : max_of<std::uint64_t>(1, threads / (4 * lanes_));
@@ -207,7 +207,7 @@ private:
   }
   /// Scans of a team on devices need a power of two before Kokkos 3.7.
   static std::uint32_t usable(int lanes) {
-    if (lanes < 1) report(refusal("kokkos_executor", "lanes of a team on this space", lanes, "at least 1"));
+    if (lanes < 1) raise(refusal("kokkos_executor", "lanes of a team on this space", lanes, "at least 1"));
     std::uint32_t n = static_cast<std::uint32_t>(lanes);
     if (!on_host && KOKKOS_VERSION < 30700) {
       while ((n & (n - 1)) != 0) n &= n - 1;
@@ -220,7 +220,7 @@ private:
     int const level = level_of(bytes);
     if (bytes <= reserved_[level]) return true;
     check_scratch(bytes);
-    std::uint64_t const teams = most_teams(level);
+    std::uint64_t const teams = max_teams(level);
     auto p = policy(min_of<std::uint64_t>(teams, static_cast<std::uint64_t>(space_.concurrency())), lanes_);
     p.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(padded(bytes))));
 #if KVMELD_EXCEPTIONS
@@ -244,8 +244,8 @@ private:
   static void check_scratch(std::size_t bytes) {
     auto const most = static_cast<std::size_t>(team_policy::scratch_size_max(1));
     if (padded(bytes) > most) {
-      report(refusal("kokkos_executor", "scratch in bytes of a team", padded(bytes), "at most ", most, " on ",
-                     Space::name()));
+      raise(refusal("kokkos_executor", "scratch in bytes of a team", padded(bytes), "at most ", most, " on ",
+                    Space::name()));
     }
   }
   static std::size_t padded(std::size_t bytes) { return bytes + 64; }  // for the alignment

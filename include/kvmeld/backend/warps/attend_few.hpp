@@ -1,9 +1,9 @@
 // Attention of few queries, as in decoding: the query heads of a KV head in one tile, keys and values read once.
 #pragma once
 
+#include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
-#include <kvmeld/attention/extend.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/backend/warps/row_store.hpp>
 #include <kvmeld/backend/warps/warp_softmax.hpp>
@@ -24,13 +24,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// extend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128 channels,
+/// attend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128 channels,
 /// neither window nor rotation. Takes any number of queries, as many at a time as fill 16 rows: K and V are read again for
 /// each such block. Every warp takes tiles of 16 tokens in turn and keeps a softmax of its own; those are
 /// joined in the order of the warps. Products are exact and weights keep 16 bits or more: outputs differ from the generic
 /// form's by some 2^-14 of the largest value; infinite values give NaN. Bits depend on the number of warps and of parts.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
-  using untuned_phase = attention::extend_phase<Keys, Values, Q, Out>;
+  using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_type = typename Keys::element_type;
   using value_type = typename Values::element_type;
   using softmax = warp_softmax<value_type>;
@@ -39,13 +39,16 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
-    return p.params.window == 0 && !p.params.rope.active() && p.cache.extent().group <= query_rows &&
-           p.cache.keys.channels() <= most_attended_channels &&
-           p.cache.values.channels() <= most_attended_channels;
+    return p.params.window == 0 && !p.params.rope.active() &&
+           p.cache.extent().queries_per_kv_head <= query_rows &&
+           p.cache.keys.channels() <= max_attended_channels &&
+           p.cache.values.channels() <= max_attended_channels;
   }
-  KVMELD_HD std::uint32_t queries_at_once() const { return query_rows / untuned.cache.extent().group; }
+  KVMELD_HD std::uint32_t queries_at_once() const {
+    return query_rows / untuned.cache.extent().queries_per_kv_head;
+  }
   KVMELD_HD std::uint32_t blocks() const {
-    return ceil_div(untuned.source.batch.most_queries(), queries_at_once());
+    return ceil_div(untuned.source.batch.max_queries(), queries_at_once());
   }
   std::uint32_t tiles(shape const&) const { return blocks() * untuned.parts.count; }
   std::size_t scratch_bytes(int lanes) const {
@@ -78,14 +81,14 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
 
 private:
   /// Words of a query row: 64 bytes more than a multiple of 128, as row_store has it for whole pieces.
-  static constexpr std::uint32_t query_pitch = most_attended_channels / 2 + 16;
+  static constexpr std::uint32_t query_pitch = max_attended_channels / 2 + 16;
   static_assert(query_pitch % 32 == 16);
   static constexpr std::size_t attention_scratch(std::uint32_t value_dim) {
     return softmax_scratch(query_rows, value_dim);
   }
 
   KVMELD_HD block_of_rows rows_of(tile const& t) const {
-    std::uint32_t const group = untuned.cache.extent().group;
+    std::uint32_t const group = untuned.cache.extent().queries_per_kv_head;
     std::uint32_t const member = untuned.source.row_of(t.item);
     std::uint32_t const queries = untuned.source.batch.queries(member);
     std::uint32_t const first = t.index % blocks() * queries_at_once();
@@ -261,11 +264,11 @@ private:
 }  // namespace tuned_form
 
 template <class Keys, class Values, class Q, class Out>
-struct tuned<warps, attention::extend_phase<Keys, Values, Q, Out>,
+struct tuned<warps, attention::attend_phase<Keys, Values, Q, Out>,
              std::enable_if_t<
                  tuned_form::has_matrix_rows<Keys>::value && tuned_form::has_matrix_rows<Values>::value &&
                  matrix_format_of<std::remove_const_t<Q>> == matrix_format_of<typename Keys::element_type>>>
-    : tuned_by_form<attention::extend_phase<Keys, Values, Q, Out>,
+    : tuned_by_form<attention::attend_phase<Keys, Values, Q, Out>,
                     tuned_form::attend_few<Keys, Values, Q, Out>> {};
 
 }  // namespace KVMELD_ABI

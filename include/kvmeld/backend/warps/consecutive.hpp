@@ -36,7 +36,7 @@ public:
                           bool break_at_gap)
       : rows_(layout, t.where),
         list_(wave, t.item),
-        n_(wave.state[t.item].field),
+        n_(wave.state[t.item].live_count),
         table_(table),
         break_at_gap_(break_at_gap) {}
 
@@ -54,7 +54,7 @@ public:
   /// a turn at worst).
   template <class Team>
   KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
-    if (mostly_long(team, c) && most_sets(team, c) < wanted) return false;
+    if (mostly_long(team, c) && max_sets(team, c) < wanted) return false;
     std::uint32_t found = 0;
     if (!settle(team, c, ends, found))
       return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
@@ -113,7 +113,7 @@ private:
     return 2 * team.reduce(is_long ? 1u : 0u, op_sum{}) >= team.lanes();
   }
   /// A bound that needs no row: sets longer than the window are no more than fit in; others end at entries of their own.
-  template <class Team> KVMELD_HD std::uint32_t most_sets(Team const& team, cut const& c) const {
+  template <class Team> KVMELD_HD std::uint32_t max_sets(Team const& team, cut const& c) const {
     std::uint32_t others = 0;
     team.for_each(n_, [&](std::uint32_t i) { others += c.reach(i) < reach_window ? 1 : 0; });
     return team.reduce(others, op_sum{}) + n_ / (reach_window + 1);
@@ -216,7 +216,7 @@ KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std
   constexpr std::uint32_t last_byte = reach_thresholds - 1;  // in set_end
   candidate* const marks = wave.candidates + wave.at(item, 0);
   // Marks are written where reach lies: this threshold's moves out of their way.
-  team.for_each(wave.state[item].field, [&](std::uint32_t i) {
+  team.for_each(wave.state[item].live_count, [&](std::uint32_t i) {
     std::uint32_t const reach = c.reach(i);
     wave.set_end[wave.at(item, i)] = 0;
     c.table.put(i, last_byte, reach);
@@ -235,7 +235,7 @@ KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::u
                                   reaching_sets<Layout> const& sets, std::uint32_t found) {
   candidate* const marks = wave.candidates + wave.at(item, 0);
   slot_t* const newest = wave.set_end + wave.at(item, 0);
-  identify::list_sets(team, marks, wave.state[item].field, newest);
+  identify::list_sets(team, marks, wave.state[item].live_count, newest);
   team.for_each(found - 1, [&](std::uint32_t b) {
     marks[b].key = sets.apart(newest[b]) ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
     marks[b].source = 0;
@@ -262,13 +262,13 @@ template <class Admit, class Layout> struct settle_sets_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     wave_ref const& wave = untuned.wave;
     track_state const s = wave.state[t.item];
-    if (s.active == 0 || s.field == 0) return;
+    if (s.over_budget == 0 || s.live_count == 0) return;
     reach_table const table(wave, t.item);
     reaching_sets<Layout> const sets(untuned.rows, wave, t, table, untuned.identify.break_at_gap);
     using cut = typename reaching_sets<Layout>::cut;
     std::uint32_t* const ends = team.template scratch<std::uint32_t>(team.lanes() + 1);
     if constexpr (to_budget) {
-      std::uint32_t const others = s.alive - s.field;
+      std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
       bracket now = first_pass ? bracket::widest() : bracket{s.low, s.high};
       std::uint32_t low_node = 0, high = upper_end;
@@ -323,7 +323,7 @@ struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout
 
   template <class Executor> static bool accepts(phase const& p, Executor const& executor) {
     return p.identify.anchor == identify::anchor_rule::fixed &&
-           reach_of(p, true).scratch_bytes(executor.lanes()) <= executor.most_scratch();
+           reach_of(p, true).scratch_bytes(executor.lanes()) <= executor.max_scratch();
   }
   template <class Executor, class Source>
   static void enqueue(Executor& executor, phase const& p, shape const& extent, std::uint32_t items,

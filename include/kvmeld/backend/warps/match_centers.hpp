@@ -51,37 +51,37 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
   using sides = sides_of<Rows>;
   using untuned_phase = propose_phase<identify::nearest_center<Admit, By>, Rows>;
   static constexpr bool near_scratch = true;
-  static constexpr std::uint32_t most_rows = 128, most_columns = 64, strip_columns = 32;
+  static constexpr std::uint32_t max_rows = 128, max_columns = 64, strip_columns = 32;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const&) { return true; }
 
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, most_rows); }
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, max_rows); }
   std::size_t scratch_bytes(int) const {
     shape const& s = untuned.wave.ledger.extent;
-    return sides::keys::bytes(most_rows, most_columns, s.key_dim) +
-           sides::values::bytes(most_rows, most_columns, s.value_dim) + best_targets::bytes(most_rows);
+    return sides::keys::bytes(max_rows, max_columns, s.key_dim) +
+           sides::values::bytes(max_rows, max_columns, s.value_dim) + best_targets::bytes(max_rows);
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     wave_ref const& wave = untuned.wave;
     track_state const s = wave.state[t.item];
-    std::uint32_t const first = t.index * most_rows;
-    if (s.active == 0 || first >= s.field) return;
-    std::uint32_t const rows = min_of(most_rows, s.field - first);
-    slot_t const* const sources = wave.field + wave.at(t.item, first);
+    std::uint32_t const first = t.index * max_rows;
+    if (s.over_budget == 0 || first >= s.live_count) return;
+    std::uint32_t const rows = min_of(max_rows, s.live_count - first);
+    slot_t const* const sources = wave.live + wave.at(t.item, first);
     slot_t const* const centers = wave.set_member + wave.at(t.item, 0);
 
-    typename sides::keys const keys(team, key_layout(), t.where, most_rows, most_columns);
-    typename sides::values const values(team, value_layout(), t.where, most_rows, most_columns);
-    best_targets const best(team, most_rows);
+    typename sides::keys const keys(team, key_layout(), t.where, max_rows, max_columns);
+    typename sides::values const values(team, value_layout(), t.where, max_rows, max_columns);
+    best_targets const best(team, max_rows);
     auto const source_of = [&](std::uint32_t i) { return sources[i]; };
     if (s.centers != 0) {
       keys.load_sources(team, rows, source_of);
       values.load_sources(team, rows, source_of);
     }
-    for (std::uint32_t j = 0; j < s.centers; j += most_columns) {
-      std::uint32_t const columns = min_of(most_columns, s.centers - j);
+    for (std::uint32_t j = 0; j < s.centers; j += max_columns) {
+      std::uint32_t const columns = min_of(max_columns, s.centers - j);
       auto const target_of = [&](std::uint32_t i) { return centers[j + i]; };
       keys.load_targets(team, columns, target_of);
       values.load_targets(team, columns, target_of);

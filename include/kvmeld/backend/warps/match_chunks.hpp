@@ -24,9 +24,9 @@ namespace tuned_form {
 /// same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is within twice
 /// matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
-  static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr bool near_scratch = true;
-  static constexpr std::uint32_t most_rows = 128, most_columns = 128, strip_columns = 64;
+  static constexpr std::uint32_t max_rows = 128, max_columns = 128, strip_columns = 64;
   propose_phase<Identify, Layout> untuned;
 
   /// Chunks that fill at least a strip of the matrix unit.
@@ -35,14 +35,14 @@ template <class Identify, class Layout> struct match_chunks {
   }
   std::uint32_t chunk() const { return untuned.identify.chunk_in(untuned.wave.ledger.extent); }
   KVMELD_HD static std::uint32_t rows_of(std::uint32_t chunk) {
-    return min_of(most_rows, ceil_div(Identify::sources(chunk), strip_rows) * strip_rows);
+    return min_of(max_rows, ceil_div(Identify::sources(chunk), strip_rows) * strip_rows);
   }
   KVMELD_HD static std::uint32_t columns_of(std::uint32_t chunk) {
-    return min_of(most_columns, ceil_div(chunk / 2, strip_columns) * strip_columns);
+    return min_of(max_columns, ceil_div(chunk / 2, strip_columns) * strip_columns);
   }
 
   std::uint32_t tiles(shape const& s) const {
-    return ceil_div(s.capacity, chunk()) * ceil_div(Identify::sources(chunk()), most_rows);
+    return ceil_div(s.capacity, chunk()) * ceil_div(Identify::sources(chunk()), max_rows);
   }
   std::size_t scratch_bytes(int) const {
     return matching_side<Layout>::bytes(rows_of(chunk()), columns_of(chunk()), untuned.rows.channels()) +
@@ -53,15 +53,15 @@ template <class Identify, class Layout> struct match_chunks {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     wave_ref const& wave = untuned.wave;
     track_state const s = wave.state[t.item];
-    if (s.active == 0) return;
+    if (s.over_budget == 0) return;
     std::uint32_t const c = untuned.identify.chunk_in(wave.ledger.extent);
-    std::uint32_t const tiles_per_chunk = ceil_div(Identify::sources(c), most_rows);
+    std::uint32_t const tiles_per_chunk = ceil_div(Identify::sources(c), max_rows);
     std::uint32_t const begin = t.index / tiles_per_chunk * c;
     if (begin >= s.places) return;
     std::uint32_t const size = min_of(c, s.places - begin);
-    std::uint32_t const first = t.index % tiles_per_chunk * most_rows;  // first A place of this tile
+    std::uint32_t const first = t.index % tiles_per_chunk * max_rows;  // first A place of this tile
     if (first >= Identify::sources(size)) return;
-    std::uint32_t const edges = min_of(most_rows, Identify::sources(size) - first);
+    std::uint32_t const edges = min_of(max_rows, Identify::sources(size) - first);
     listed_places const list(wave, t.item);
 
     matching_side<Layout> const keys(team, untuned.rows, t.where, rows_of(c), columns_of(c));

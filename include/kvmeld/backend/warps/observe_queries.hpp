@@ -35,19 +35,19 @@ template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
   using key_store = row_store<Keys, true>;
-  static constexpr std::uint32_t channels = untuned_phase::channels, most_channels = 2;
+  static constexpr std::uint32_t channels = untuned_phase::channels, max_channels = 2;
   static constexpr std::uint32_t token_block = untuned_phase::token_block, results = token_block / 8;
-  static constexpr std::uint32_t pieces = most_attended_channels / 32;
+  static constexpr std::uint32_t pieces = max_attended_channels / 32;
   static_assert(token_block % 8 == 0);
   static constexpr bool near_scratch = true;
   /// Of a multiprocessor: one loads while another multiplies. Other contributions than p want more registers.
-  static constexpr int least_blocks = has_contribution<Score>::value ? 1 : 2;
+  static constexpr int min_blocks = has_contribution<Score>::value ? 1 : 2;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
-    std::uint32_t const group = p.ledger.extent.group;
+    std::uint32_t const group = p.ledger.extent.queries_per_kv_head;
     return p.params.window == 0 && !p.params.rope.active() && group <= query_rows &&
-           (group & (group - 1)) == 0 && p.keys.channels() <= most_attended_channels;
+           (group & (group - 1)) == 0 && p.keys.channels() <= max_attended_channels;
   }
   std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
   std::size_t scratch_bytes(int lanes) const {
@@ -59,7 +59,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = untuned.ledger;
-    probe_rows const& probes = untuned.probes;
+    query_sample const& probes = untuned.probes;
     observed_tile const s = untuned.slots_of(t);
     std::uint32_t const tokens = s.tokens;
     if (tokens == 0) return;
@@ -79,7 +79,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
       if (query > oldest) first = max_of(first, ceil_div(query - oldest, probes.stride));
     }
     sums mine;
-    std::uint32_t const at_once = query_rows / l.extent.group;
+    std::uint32_t const at_once = query_rows / l.extent.queries_per_kv_head;
     for (std::uint32_t r = first + at_once * warp_of(team); r < s.rows; r += at_once * warps_of(team)) {
       strip(team, s, r, store, bias, u, mine);
     }
@@ -107,7 +107,7 @@ private:
     block_of_rows const b{s.member,
                           s.queries,
                           untuned.probes.query_of(s.queries, first),
-                          untuned.ledger.extent.group,
+                          untuned.ledger.extent.queries_per_kv_head,
                           s.where.kv_head,
                           0,
                           untuned.probes.stride};
@@ -231,7 +231,7 @@ struct tuned<warps, observe_queries_phase<Score, Keys, Q>,
                               matrix_format_of<std::remove_const_t<Q>> ==
                                   matrix_format_of<typename Keys::element_type> &&
                               tuned_form::observe_queries<Score, Keys, Q>::channels <=
-                                  tuned_form::observe_queries<Score, Keys, Q>::most_channels>>
+                                  tuned_form::observe_queries<Score, Keys, Q>::max_channels>>
     : tuned_by_form<observe_queries_phase<Score, Keys, Q>, tuned_form::observe_queries<Score, Keys, Q>> {};
 
 }  // namespace KVMELD_ABI

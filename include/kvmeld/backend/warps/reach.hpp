@@ -119,7 +119,7 @@ struct known_reach {
 /// rows that nobody looks at are not read. In the last passes these are nearly all.
 template <class Layout> struct reach_phase {
   static constexpr bool near_scratch = true;
-  static constexpr int least_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr std::uint32_t tile_rows = 128, strip = 16;
   static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window and itself
   Layout layout;
@@ -139,8 +139,8 @@ template <class Layout> struct reach_phase {
     track_state s = wave.state[t.item];
     if (first_pass) s.low_node = s.high_node = 0;  // of another search
     std::uint32_t const begin = t.index * tile_rows;
-    if (s.active == 0 || begin >= s.field) return;
-    std::uint32_t const rows = min_of(tile_rows, s.field - begin);
+    if (s.over_budget == 0 || begin >= s.live_count) return;
+    std::uint32_t const rows = min_of(tile_rows, s.live_count - begin);
     std::uint32_t const before = min_of(reach_window, begin);
     std::uint32_t const skipped = reach_window - before;  // rows of the store that no entry has
     listed_places const list(wave, t.item);
@@ -162,7 +162,7 @@ template <class Layout> struct reach_phase {
     // Whether a set ends above this entry, whatever its row is.
     team.for_each(before + rows, [&](std::uint32_t i) {
       std::uint32_t const e = entry_of(i);
-      gap[skipped + i] = e + 1 < s.field && list.apart(e, break_at_gap) ? 1 : 0;
+      gap[skipped + i] = e + 1 < s.live_count && list.apart(e, break_at_gap) ? 1 : 0;
     });
     team.sync();
     team.for_each(before + rows,

@@ -21,7 +21,7 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// Query rows of a tile, tokens of a tile, and the most channels that a lane's registers have room for.
-constexpr std::uint32_t query_rows = 16, tile_tokens = 16, most_attended_channels = 128;
+constexpr std::uint32_t query_rows = 16, tile_tokens = 16, max_attended_channels = 128;
 
 /// exp(x) as a power of 2, which devices have an instruction for.
 KVMELD_HD inline float exponential(float x) { return std::exp2(x * 1.44269504f); }
@@ -75,7 +75,7 @@ KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece 
 /// Keys of a tile. Matrix steps may take channels in any order that queries share: lane (group, pair) holds pieces
 /// pair, pair + 4 ... of tokens group and group + 8, so that it reads 16 bytes at a time and four lanes 64 of a row.
 struct key_pieces {
-  static constexpr std::uint32_t pieces = most_attended_channels / 32;
+  static constexpr std::uint32_t pieces = max_attended_channels / 32;
   piece_words of[2][pieces];
 
   template <class Rows> KVMELD_HD void load(Rows const& rows, warp_place place, slot_t first, slot_t last) {
@@ -87,7 +87,7 @@ struct key_pieces {
 
 /// Values of a tile: lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it holds.
 struct value_pieces {
-  static constexpr std::uint32_t pieces = most_attended_channels / 64;
+  static constexpr std::uint32_t pieces = max_attended_channels / 64;
   piece_words of[4][pieces];
 
   KVMELD_HD static std::uint32_t token(warp_place place, std::uint32_t i) {
@@ -146,7 +146,7 @@ private:
 /// The state of rows group and group + 8, weighted values of all channels included (times split_weights::scale); each lane
 /// its share.
 template <class T> struct warp_softmax {
-  static constexpr std::uint32_t results = most_attended_channels / 8;
+  static constexpr std::uint32_t results = max_attended_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
   bool any[2] = {false, false};
   float total[results][4] = {};

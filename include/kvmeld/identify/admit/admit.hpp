@@ -18,10 +18,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What an admission allows in one round: at most `quota` candidates, each with an order key of at least `least_key`.
+/// What an admission allows in one round: at most `quota` candidates, each with an order key of at least `min_key`.
 struct admission {
-  std::uint32_t quota;      ///< most candidates that merge
-  std::uint32_t least_key;  ///< order key that a candidate needs at least
+  std::uint32_t quota;    ///< most candidates that merge
+  std::uint32_t min_key;  ///< order key that a candidate needs at least
 };
 
 /// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the
@@ -106,10 +106,10 @@ KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t 
   candidate const* const list = wave.candidates + wave.at(item, 0);
   std::uint32_t const merged = select_k(
       team, candidates, allowed.quota,
-      [&](std::uint32_t i) { return list[i].key >= allowed.least_key ? list[i].key : 0u; },
+      [&](std::uint32_t i) { return list[i].key >= allowed.min_key ? list[i].key : 0u; },
       [&](std::uint32_t i) {
         std::size_t const e = wave.step.at(item, list[i].source);
-        wave.step.what[e] = fate::merge;
+        wave.step.fates[e] = fate::merge;
         wave.step.target[e] = list[i].target;
         wave.step.key_weight[e] = order_value(list[i].key);
       });

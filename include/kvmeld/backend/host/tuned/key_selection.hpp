@@ -24,8 +24,8 @@ struct key_threshold {
 class key_selection {
 public:
   static constexpr std::uint32_t room = 16384;
-  static constexpr std::uint32_t most_samples = 2048;
-  static constexpr std::size_t bytes = (2 * room + room / 2 + most_samples) * sizeof(std::uint32_t);
+  static constexpr std::uint32_t max_samples = 2048;
+  static constexpr std::size_t bytes = (2 * room + room / 2 + max_samples) * sizeof(std::uint32_t);
 
   key_selection(host_kernels const& kernels, void* memory)
       : kernels_(kernels),
@@ -44,7 +44,7 @@ public:
       key_counts const c = collect(1u, 0xffffffffu, keys_, room);
       return c.inside < k ? key_threshold{0, 0, 0, true} : find_kept(c.inside, k);
     }
-    bracket b = sampled(n < 16 * room ? 512 : most_samples, n, k, key);
+    bracket b = sampled(n < 16 * room ? 512 : max_samples, n, k, key);
     for (int attempt = 0; attempt < 2; ++attempt) {
       key_counts const c = collect(b.low, b.high, keys_, room);
       if (!encloses(c, k)) return {};
@@ -69,7 +69,7 @@ public:
       return kernels_.split_scores(scores, n, b.low, b.high, best, rest, out, keys_, at_, room);
     };
     bracket b{1u, 0xffffffffu};
-    if (n > enough) b = sampled(n < 2 * room ? 512 : n < 6 * room ? 1024 : most_samples, n, k, key);
+    if (n > enough) b = sampled(n < 2 * room ? 512 : n < 6 * room ? 1024 : max_samples, n, k, key);
     key_counts c = pass(b);
     if (!encloses(c, k)) return false;
     while (c.inside > enough && b.low != b.high) {
@@ -136,7 +136,7 @@ private:
   /// The k-th of the first n keys kept, which stay as they are.
   key_threshold find_kept(std::uint32_t n, std::uint32_t k) const {
     std::uint32_t const* keys = keys_;
-    while (n > most_samples) {
+    while (n > max_samples) {
       bracket const b = sampled(512, n, k, [&](std::uint32_t i) { return keys[i]; });
       key_counts const c = kernels_.collect_keys(keys, n, b.low, b.high, samples_, 0);
       if (!encloses(c, k) || 2 * c.inside > n) break;

@@ -147,14 +147,14 @@ KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_
   }
 }
 
-constexpr std::uint32_t most_columns = 64;
+constexpr std::uint32_t max_columns = 64;
 constexpr std::uint32_t nothing = 0xff800000u;  // -infinity, which no cosine is
 
 /// The row matching of identify/tile_similarity.hpp: cosines, their order, and the best column of each row.
 KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                             std::uint32_t columns, float const* inverse_column, std::uint32_t d,
                             std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column) {
-  float other[most_columns / block_columns][width];  // inverse_column as the lanes of a vector want it
+  float other[max_columns / block_columns][width];  // inverse_column as the lanes of a vector want it
   for (std::uint32_t j = 0; j + block_columns <= columns; j += block_columns) {
     for (std::uint32_t p = 0; p < width; p += block_columns) {
       std::memcpy(other[j / block_columns] + p, inverse_column + j, block_columns * sizeof(float));
@@ -208,8 +208,8 @@ KVMELD_ENTRY void match_rows(float const* a, std::uint32_t rows, float const* in
                              std::uint32_t columns, float const* inverse_column, std::uint32_t d,
                              std::uint32_t first_column, std::uint32_t* best_key,
                              std::uint32_t* best_column) {
-  for (std::uint32_t j = 0; j < columns; j += most_columns) {
-    std::uint32_t const some = columns - j < most_columns ? columns - j : most_columns;
+  for (std::uint32_t j = 0; j < columns; j += max_columns) {
+    std::uint32_t const some = columns - j < max_columns ? columns - j : max_columns;
     match_some(a, rows, inverse_row, b + std::size_t{j} * d, some, inverse_column + j, d, first_column + j,
                best_key, best_column);
   }

@@ -1,8 +1,8 @@
 // Attention that feeds the scores as it goes.
 #pragma once
 
+#include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
-#include <kvmeld/attention/extend.hpp>
 #include <kvmeld/attention/kept_logits.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/core/config.hpp>
@@ -24,63 +24,63 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// Floats of memory that extend_and_observe takes for calls of up to `sequences` sequences with up to `queries` queries
+/// Floats of memory that attend_and_observe takes for calls of up to `sequences` sequences with up to `queries` queries
 /// each: the logits of the probes, and log-sum-exps; the largest number where 64 bits do not hold it. For one query, 4 bytes per query head and entry of one layer.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
-                                   probe_rows probes = {}) {
+                                   query_sample probes = {}) {
   std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
   return saturated_product(std::size_t{sequences} * s.query_heads(), rows);
 }
 
-/// attention::extend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass over K and V:
+/// attention::attend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass over K and V:
 /// attention leaves the probes' logits in `memory`, which a second launch turns to scores as soon as log-sum-exps are known.
 /// For few queries, as in decoding, or few probes (`last_queries(32)` of a prompt); whole prompts are cheaper with
 /// observe, whose memory does not grow with queries x entries.
 ///
-/// query, out, lse, params and split as for extend; probes as for observe. `memory` is the executor's, observed_floats() of
+/// query, out, lse, params and split as for attend; probes as for observe. `memory` is the executor's, observed_floats() of
 /// them, aliases nothing and holds nothing afterwards; it may be used again at once by calls on the same executor. Enqueues
-/// extend's launches and two more. Outputs and log-sum-exps are the bits of extend, scores on the host (and in the generic
-/// forms everywhere) the bits of extend followed by observe; in the tuned forms of devices they differ by the rounding of
-/// logits. Where the score needs no attention this is extend, and takes no memory. Refuses what extend and observe refuse,
+/// attend's launches and two more. Outputs and log-sum-exps are the bits of attend, scores on the host (and in the generic
+/// forms everywhere) the bits of attend followed by observe; in the tuned forms of devices they differ by the rounding of
+/// logits. Where the score needs no attention this is attend, and takes no memory. Refuses what attend and observe refuse,
 /// memory too small, and policies that share entries (EMS): their members have logits of their own. A refused call leaves
 /// the cache as it was.
 template <class Cache, class Q, class Out>
-status extend_and_observe(Cache& cache, attention_params const& params, query_batch const& batch,
-                          head_rows<Q> query, head_rows<Out> out, span<float> memory,
-                          log_sums<float> lse = {}, probe_rows probes = {}, split_keys split = {}) {
+status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
+                          span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},
+                          query_sample probes = {}, split_keys split = {}) {
   if constexpr (Cache::shares) {
-    return report(refusal("attention::extend_and_observe", "policy", "one that shares entries",
-                          "one that does not, because members have logits of their own (or call "
-                          "attention::extend, then observe)"));
+    return raise(refusal("attention::attend_and_observe", "policy", "one that shares entries",
+                         "one that does not, because members have logits of their own (or call "
+                         "attention::attend, then observe)"));
   } else {
     shape const& s = cache.sizes().extent;
     bool const observes = traits_of_score(cache.policy().score).needs_attention;
     constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
-    if (problem.empty()) problem = detail::extend_problem(params, batch, s, query, out, readable);
+    if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);
     if (problem.empty()) problem = detail::split_problem(split, batch, s);
-    if (problem.empty()) problem = probes_problem("attention::extend_and_observe", probes);
+    if (problem.empty()) problem = probes_problem("attention::attend_and_observe", probes);
     if (problem.empty() && observes) {
-      std::size_t const wanted = observed_floats(s, batch.size(), batch.most_queries(), probes);
+      std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), probes);
       if (memory.size() < wanted) {
         problem =
-            refusal("attention::extend_and_observe", "number of floats of memory", memory.size(), "at least ",
-                    wanted, ", for ", batch.size(), " sequences of up to ", batch.most_queries(), " queries");
+            refusal("attention::attend_and_observe", "number of floats of memory", memory.size(), "at least ",
+                    wanted, ", for ", batch.size(), " sequences of up to ", batch.max_queries(), " queries");
       }
     }
-    if (!problem.empty()) return report(problem);
+    if (!problem.empty()) return raise(problem);
     if (status const st = cache.check_observation(batch, params, probes); !st.ok()) return st;
     kept_logits kept{};
     if (observes) {
-      std::uint32_t const rows = probes.count(batch.most_queries());
+      std::uint32_t const rows = probes.count(batch.max_queries());
       kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), probes};
       if (!lse.given()) {
         float* const own = memory.data() + std::size_t{batch.size()} * s.query_heads() * rows * s.capacity;
-        lse = rows_by_head(own, batch.most_queries(), s.query_heads(), 1);
+        lse = rows_by_head(own, batch.max_queries(), s.query_heads(), 1);
       }
     }
     status attended =
-        detail::run_extend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
+        detail::run_attend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
     if (!attended.ok() || !observes) return attended;
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,
                                         kept.rows.row_stride};

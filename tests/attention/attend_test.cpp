@@ -1,4 +1,4 @@
-// attention::extend against softmax attention in double precision, for random shapes, and independent of threads.
+// attention::attend against softmax attention in double precision, for random shapes, and independent of threads.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
@@ -37,7 +37,7 @@ template <class T, class Q, class Out> void against_reference(std::uint64_t seed
 
 }  // namespace
 
-TEST_CASE("extend is softmax attention with log-degree bias") {
+TEST_CASE("attend is softmax attention with log-degree bias") {
   using kvmeld::bfloat16;
   using kvmeld::half;
   for (std::uint64_t seed = 0; seed < 60; ++seed) against_reference<float, float, float>(seed, 3e-5);
@@ -47,7 +47,7 @@ TEST_CASE("extend is softmax attention with log-degree bias") {
   for (std::uint64_t seed = 300; seed < 320; ++seed) against_reference<float, bfloat16, half>(seed, 0.003);
 }
 
-TEST_CASE("extend gives the same bits for any number of threads and lanes, and for each sequence alone") {
+TEST_CASE("attend gives the same bits for any number of threads and lanes, and for each sequence alone") {
   support::dice d(77);
   kvmeld::shape const s{1, 3, 2, 3, 32, 24, 150};
   ragged_cache<float> x(s, d);
@@ -55,7 +55,7 @@ TEST_CASE("extend gives the same bits for any number of threads and lanes, and f
   auto const run = [&](auto executor, std::uint32_t parts = 1) {
     call<float, float> c = start;
     std::vector<float> memory(kvmeld::attention::split_floats(s, parts, 3, c.most));
-    kvmeld::attention::extend(executor, {}, c.batch(0), c.queries(), x.cache.ref(), c.outputs(), c.sums(),
+    kvmeld::attention::attend(executor, c.batch(0), c.queries(), x.cache.ref(), c.outputs(), c.sums(), {},
                               {parts, memory});
     return c;
   };
@@ -88,7 +88,7 @@ TEST_CASE("extend gives the same bits for any number of threads and lanes, and f
       return rows;
     };
     kvmeld::host_executor executor(1);
-    kvmeld::attention::extend(executor, {}, c.batch(0), from(c.queries()), x.cache.ref(), from(c.outputs()),
+    kvmeld::attention::attend(executor, c.batch(0), from(c.queries()), x.cache.ref(), from(c.outputs()),
                               from(c.sums()));
     for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
       for (std::uint32_t m = 0; m < c.counts[0]; ++m) {
@@ -119,21 +119,21 @@ TEST_CASE("large logits neither overflow nor vanish") {
   std::vector<std::uint32_t> const zero{0}, one{1};
   kvmeld::attention_params params;
   params.scale = 1.0f;
-  kvmeld::attention::extend(
-      cache.executor(), params, {0, zero, one}, kvmeld::rows_by_token<float const>(q.data(), 1, 1, 4),
-      cache.ref(), kvmeld::rows_by_token(out.data(), 1, 1, 2), kvmeld::rows_by_head(lse.data(), 1, 1, 1));
+  kvmeld::attention::attend(
+      cache.executor(), {0, zero, one}, kvmeld::rows_by_token<float const>(q.data(), 1, 1, 4), cache.ref(),
+      kvmeld::rows_by_token(out.data(), 1, 1, 2), kvmeld::rows_by_head(lse.data(), 1, 1, 1), params);
   CHECK(out[0] == 5.0f);
   CHECK(out[1] == 5.0f);
   CHECK(lse[0] == 20200.0f);
 }
 
-TEST_CASE("extend refuses a batch that does not fit") {
+TEST_CASE("attend refuses a batch that does not fit") {
   kvmeld::shape const s{2, 3, 1, 1, 4, 4, 10};
   support::engine_memory<float> memory(s);
   auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
   auto const refused = [&](kvmeld::query_batch const& b) {
     try {
-      kvmeld::attention::extend(cache.executor(), {}, b, kvmeld::head_rows<float const>{}, cache.ref(),
+      kvmeld::attention::attend(cache.executor(), b, kvmeld::head_rows<float const>{}, cache.ref(),
                                 kvmeld::head_rows<float>{});
     } catch (kvmeld::invalid_argument const& e) {
       return std::string(e.what());
@@ -141,24 +141,24 @@ TEST_CASE("extend refuses a batch that does not fit") {
     return std::string();
   };
   std::vector<std::uint32_t> const one{1}, two{1, 2}, five{5};
-  CHECK(refused({2, one, one}) == "attention::extend: layer is 2; it must be 0 to 1");
+  CHECK(refused({2, one, one}) == "attention::attend: layer is 2; it must be 0 to 1");
   CHECK(refused({0, two, one}) ==
-        "attention::extend: number of query counts is 1; it must be 2, one for each sequence");
-  CHECK(refused({0, five, one}) == "attention::extend: sequence is 5; it must be 0 to 2");
+        "attention::attend: number of query counts is 1; it must be 2, one for each sequence");
+  CHECK(refused({0, five, one}) == "attention::attend: sequence is 5; it must be 0 to 2");
   std::vector<float> few(3 * 6 - 1);
   auto const split = [&](kvmeld::attention::split_keys const& keys) {
     return cache_test::refusal_of([&] {
       std::vector<float> rows(4);
-      kvmeld::attention::extend(cache.executor(), {}, {0, 0, 1},
+      kvmeld::attention::attend(cache.executor(), {0, 0, 1},
                                 kvmeld::rows_by_token<float const>(rows.data(), 1, 1, 4), cache.ref(),
-                                kvmeld::rows_by_token(rows.data(), 1, 1, 4), {}, keys);
+                                kvmeld::rows_by_token(rows.data(), 1, 1, 4), {}, {}, keys);
     });
   };
-  CHECK(split({0, {}}) == "attention::extend: split.parts is 0; it must be at least 1");
+  CHECK(split({0, {}}) == "attention::attend: split.parts is 0; it must be at least 1");
   CHECK(split({3, few}) ==
-        "attention::extend: number of floats of split.memory is 17; it must be at least 18, for 3 parts");
+        "attention::attend: number of floats of split.memory is 17; it must be at least 18, for 3 parts");
   std::vector<std::uint32_t> const none{0};
   CHECK(refused({0, one, none}).empty());
-  CHECK(refused({0, one, one}) == "attention::extend: query.data is null; it must be the rows of the "
+  CHECK(refused({0, one, one}) == "attention::attend: query.data is null; it must be the rows of the "
                                   "queries' heads (only lse may be empty)");
 }

@@ -10,15 +10,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Which tracks of a sequence share their budgets.
-enum class split : std::uint8_t {
-  head,   ///< none: every track keeps to its own
-  layer,  ///< all KV heads of a layer
-  group,  ///< all KV heads of all layers
+enum class budget_scope : std::uint8_t {
+  head,        ///< none: every track keeps to its own
+  layer,       ///< all KV heads of a layer
+  all_layers,  ///< all KV heads of all layers
 };
 
 /// Tracks that share their budgets: neighbours in the order of a wave.
-inline std::uint32_t tracks_per_split(split over, shape const& s) {
-  return over == split::head ? 1 : over == split::layer ? s.kv_heads : s.kv_heads * s.layers;
+inline std::uint32_t tracks_per_split(budget_scope over, shape const& s) {
+  return over == budget_scope::head ? 1 : over == budget_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
 
 /// What a track contributes to a split, and what it gets. Entries compete by score. Marked (leader): the member of the split's

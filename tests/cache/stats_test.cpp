@@ -27,9 +27,9 @@ using support::dice;
 
 namespace {
 
-kvmeld::limits counting(std::uint32_t members = 0) {
-  kvmeld::limits sizes = support::with_plan(members);
-  sizes.figures = true;
+kvmeld::cache_options counting(std::uint32_t members = 0) {
+  kvmeld::cache_options sizes = support::with_plan(members);
+  sizes.stats = true;
   return sizes;
 }
 
@@ -55,24 +55,24 @@ struct gathered {
   }
 };
 
-void check_degrees(kvmeld::ledger_ref const& l, kvmeld::track t, kvmeld::live_figures const& f) {
-  std::uint32_t bins[kvmeld::live_figures::bins] = {};
+void check_degrees(kvmeld::ledger_ref const& l, kvmeld::track t, kvmeld::cache_stats const& f) {
+  std::uint32_t bins[kvmeld::cache_stats::bins] = {};
   float largest = 0;
   for (std::uint32_t s = 0; s < l.length[t.index]; ++s) {
     float const degree = l.degree[l.at(t, s)];
     largest = std::max(largest, degree);
     std::uint32_t b = 0;
-    for (float bound = 2; degree >= bound && b + 1 < kvmeld::live_figures::bins; bound *= 2) ++b;
+    for (float bound = 2; degree >= bound && b + 1 < kvmeld::cache_stats::bins; bound *= 2) ++b;
     ++bins[b];
   }
-  for (std::uint32_t b = 0; b < kvmeld::live_figures::bins; ++b) CHECK(f.degrees[b] == bins[b]);
+  for (std::uint32_t b = 0; b < kvmeld::cache_stats::bins; ++b) CHECK(f.degrees[b] == bins[b]);
   CHECK(f.largest_degree == largest);
   CHECK(f.held == l.length[t.index]);
   CHECK(f.tokens == l.seen[t.sequence]);
 }
 
 // Compresses twice, once through compress and once through plan and apply, and counts what a plan of the same says.
-void counts_are_naive(dice& d, composed const& policy, double least_retained, bool loses) {
+void counts_are_naive(dice& d, composed const& policy, double min_retained, bool loses) {
   kvmeld::shape const s{2, 2, 2, 2, 16, 8, 160};
   support::engine_memory<float> memory(s);
   auto cache = make_cache(memory, policy, counting(), 2);
@@ -99,18 +99,18 @@ void counts_are_naive(dice& d, composed const& policy, double least_retained, bo
     } else {
       cache.compress({slot}, kvmeld::budget::entries(limit), kvmeld::shortfall::evict_lowest);
     }
-    cache.request_figures({slot});
-    CHECK(cache.figures_ready());
-    kvmeld::figures_sum sum;
+    cache.request_stats({slot});
+    CHECK(cache.stats_ready());
+    kvmeld::stats_sum sum;
     std::uint32_t item = 0;
     double least = 1;
     support::for_tracks(s, slot, [&](kvmeld::track t) {
-      kvmeld::live_figures const f = cache.figures(t.layer, slot, t.kv_head);
+      kvmeld::cache_stats const f = cache.stats(t.layer, slot, t.kv_head);
       check_degrees(cache.ledger(), t, f);
       std::uint32_t merged = 0, dropped = 0;
       double lost = 0;
       for (std::uint32_t j = 0; j < length; ++j) {
-        kvmeld::fate const what = twin.current_plan().what[twin.current_plan().at(item, j)];
+        kvmeld::fate const what = twin.current_plan().fates[twin.current_plan().at(item, j)];
         if (what == kvmeld::fate::drop) ++dropped, lost += before[item].entries[j];
         if (what != kvmeld::fate::drop && what != kvmeld::fate::keep) ++merged;
       }
@@ -124,18 +124,18 @@ void counts_are_naive(dice& d, composed const& policy, double least_retained, bo
       CHECK(f.dropped_in_all == (dropped_in_all[t.index] += dropped));
       CHECK(static_cast<double>(f.mass_retained_in_all) == doctest::Approx(product[t.index]).epsilon(1e-5));
       least = std::min(least, static_cast<double>(f.mass_retained));
-      sum += kvmeld::figures_sum(f);
+      sum += kvmeld::stats_sum(f);
       ++item;
     });
-    CHECK(least >= least_retained);
+    CHECK(least >= min_retained);
     CHECK((!loses || least < 0.999));
-    kvmeld::figures_sum const told = cache.figures(slot);
+    kvmeld::stats_sum const told = cache.stats(slot);
     CHECK(told.tracks == 4);
     CHECK(told.held == cache.entries(slot));
     CHECK(told.merged == sum.merged);
     CHECK(told.dropped_in_all == sum.dropped_in_all);
     CHECK(told.degrees[1] == sum.degrees[1]);
-    CHECK(static_cast<double>(told.least_mass_retained) == least);
+    CHECK(static_cast<double>(told.min_mass_retained) == least);
     CHECK(told.mass_retained() >= least);
     length = cache.longest(slot);
     if (length < 60) break;
@@ -148,10 +148,10 @@ TEST_CASE("figures count what plans do, and the attention that is left") {
   namespace preset = kvmeld::preset;
   dice d(81);
   for (int i = 0; i < 8; ++i) {
-    counts_are_naive(d, composed_of(preset::h2o::halves()), 0.01, true);
+    counts_are_naive(d, composed_of(preset::h2o::defaults()), 0.01, true);
     counts_are_naive(d, composed_of(preset::snapkv::with_window(9)), 0.01, true);
     counts_are_naive(d, composed_of(preset::cam::over_h2o()), 0.01, false);
-    counts_are_naive(d, composed_of(preset::d2o::halves()), 0.01, false);
+    counts_are_naive(d, composed_of(preset::d2o::defaults()), 0.01, false);
     counts_are_naive(d, composed_of(preset::kvmerger::for_budget()), 1 - 1e-5, false);
     counts_are_naive(d, composed_of(preset::streaming_llm::with_sinks()), 1, false);
   }
@@ -166,26 +166,26 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
   chelsea.open(0, 200);
   chelsea.compress({0}, kvmeld::budget::entries(90));
   CHECK(chelsea.rounds(0) > 1);
-  chelsea.request_figures({0});
-  CHECK(chelsea.figures(0, 0, 1).merged == 110);
-  CHECK(chelsea.figures(0, 0, 1).dropped == 0);
-  CHECK(chelsea.figures(0).mass_retained() == 1.0);
-  CHECK(chelsea.figures(0).largest_degree > 2);
-  check_degrees(chelsea.ledger(), kvmeld::make_track(s, 0, 0, 1), chelsea.figures(0, 0, 1));
+  chelsea.request_stats({0});
+  CHECK(chelsea.stats(0, 0, 1).merged == 110);
+  CHECK(chelsea.stats(0, 0, 1).dropped == 0);
+  CHECK(chelsea.stats(0).mass_retained() == 1.0);
+  CHECK(chelsea.stats(0).largest_degree > 2);
+  check_degrees(chelsea.ledger(), kvmeld::make_track(s, 0, 0, 1), chelsea.stats(0, 0, 1));
   // Within its budget: the last compression did nothing.
   chelsea.compress({0}, kvmeld::budget::entries(90));
   chelsea.fork(0, 1);
-  chelsea.request_figures({0, 1});
-  CHECK(chelsea.figures(0, 0, 1).merged == 0);
-  CHECK(chelsea.figures(0, 0, 1).merged_in_all == 110);
-  CHECK(chelsea.figures(0, 1, 1).merged_in_all == 0);  // its own, from here on
-  CHECK(chelsea.figures(0, 1, 1).held == 90);
+  chelsea.request_stats({0, 1});
+  CHECK(chelsea.stats(0, 0, 1).merged == 0);
+  CHECK(chelsea.stats(0, 0, 1).merged_in_all == 110);
+  CHECK(chelsea.stats(0, 1, 1).merged_in_all == 0);  // its own, from here on
+  CHECK(chelsea.stats(0, 1, 1).held == 90);
   auto const saved = chelsea.save(0);
   chelsea.close(0);
   chelsea.resume(0, saved);
-  chelsea.request_figures({0});
-  CHECK(chelsea.figures(0).merged_in_all == 0);
-  CHECK(chelsea.figures(0).mass_retained_in_all() == 1.0);
+  chelsea.request_stats({0});
+  CHECK(chelsea.stats(0).merged_in_all == 0);
+  CHECK(chelsea.stats(0).mass_retained_in_all() == 1.0);
 
   memory.fill_sequence(d, 0, 0, 200, support::texture::walk);
   auto ems = make_cache(memory, kvmeld::preset::ems::shared(kvmeld::quantity::entries(32), 32, 0.0f, 1.5),
@@ -199,9 +199,9 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
     support::for_tracks(s, 0, [&](kvmeld::track t) { before.emplace_back(ems.ledger(), t); });
     std::uint32_t const held = ems.longest(0);
     ems.compress({0}, kvmeld::budget::entries(100 - 30 * again));
-    ems.request_figures({0});
+    ems.request_stats({0});
     support::for_tracks(s, 0, [&](kvmeld::track t) {
-      kvmeld::live_figures const f = ems.figures(0, 0, t.kv_head);
+      kvmeld::cache_stats const f = ems.stats(0, 0, t.kv_head);
       double const after = gathered(ems.ledger(), t).all;
       CHECK(static_cast<double>(f.mass_retained) ==
             doctest::Approx(after / before[t.kv_head].all).epsilon(1e-5));
@@ -216,7 +216,7 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
   for (float& x : q) x = static_cast<float>(d.normal());
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), n, 4, 16);
   auto const sums = kvmeld::rows_by_token<float const>(lse.data(), n, 4, 1);
-  auto const observed = [&](std::uint32_t queries, kvmeld::probe_rows probes, std::uint32_t first,
+  auto const observed = [&](std::uint32_t queries, kvmeld::query_sample probes, std::uint32_t first,
                             bool apart) {
     auto cache = support::twin_of(ems);
     kvmeld::attention_params params;
@@ -242,8 +242,8 @@ TEST_CASE(
   support::engine_memory<float> memory(s), twin(s);
   memory.fill_sequence(d, 1, 0, 60, support::texture::walk);
   twin = memory;
-  kvmeld::limits sizes{s};
-  sizes.figures = true;
+  kvmeld::cache_options sizes{s};
+  sizes.stats = true;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks();
   kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
   kvmeld::any_cache near(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), sizes});
@@ -251,21 +251,21 @@ TEST_CASE(
     f(near);
     f(far);
   };
-  CHECK_FALSE(far.figures_ready());  // none was asked for
+  CHECK_FALSE(far.stats_ready());  // none was asked for
   both([](auto& c) {
     c.open(1, 60);
     c.compress({1}, kvmeld::budget::entries(33));
-    c.request_figures({1});
-    c.request_figures({1});
+    c.request_stats({1});
+    c.request_stats({1});
   });
-  CHECK(far.figures(1).held == 0);  // not there yet
-  CHECK_FALSE(far.figures_ready());
+  CHECK(far.stats(1).held == 0);  // not there yet
+  CHECK_FALSE(far.stats_ready());
   far.compress({1}, kvmeld::budget::entries(20));  // too late for this request
-  CHECK_FALSE(far.figures_ready());
-  CHECK(far.figures_ready());
-  CHECK_FALSE(far.figures_ready());
-  CHECK(near.figures_ready());
-  for (auto const& f : {far.figures(0, 1, 1), near.figures(0, 1, 1)}) {
+  CHECK_FALSE(far.stats_ready());
+  CHECK(far.stats_ready());
+  CHECK_FALSE(far.stats_ready());
+  CHECK(near.stats_ready());
+  for (auto const& f : {far.stats(0, 1, 1), near.stats(0, 1, 1)}) {
     CHECK(f.held == 33);
     CHECK(f.dropped == 27);
     CHECK(f.tokens == 60);
@@ -273,26 +273,26 @@ TEST_CASE(
     CHECK(f.largest_degree == 1.0f);
     CHECK(f.mass_retained == 1.0f);
   }
-  CHECK(near.figures(1).dropped == 54);
+  CHECK(near.stats(1).dropped == 54);
   auto copy = support::twin_of(far);
-  CHECK(copy.figures(1).held == 66);
+  CHECK(copy.stats(1).held == 66);
 
-  CHECK(refusal_of([&] { far.request_figures({0}); }) ==
-        "request_figures: sequence slot is 0; it must be open (call open first)");
-  CHECK(refusal_of([&] { far.figures(2); }) == "figures: sequence slot is 2; it must be 0 to 1");
-  CHECK(refusal_of([&] { far.figures(0, 1, 2); }) == "figures: head is 2; it must be 0 to 1");
+  CHECK(refusal_of([&] { far.request_stats({0}); }) ==
+        "request_stats: sequence is 0; it must be open (call open first)");
+  CHECK(refusal_of([&] { far.stats(2); }) == "stats: sequence is 2; it must be 0 to 1");
+  CHECK(refusal_of([&] { far.stats(0, 1, 2); }) == "stats: head is 2; it must be 0 to 1");
   support::fenced_graph graph(far.executor());
-  CHECK(refusal_of([&] { (void)graph.record(far.executor(), [&] { far.request_figures({1}); }); }) ==
-        "request_figures: recording is on; it must be off, because this call cannot be recorded");
-  sizes.figures = false;
+  CHECK(refusal_of([&] { (void)graph.record(far.executor(), [&] { far.request_stats({1}); }); }) ==
+        "request_stats: recording is on; it must be off, because this call cannot be recorded");
+  sizes.stats = false;
   kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   plain.open(1, 10);
-  CHECK(refusal_of([&] { plain.request_figures({1}); }) ==
-        "request_figures: limits.figures is false; it must be true when the cache is built, because else "
+  CHECK(refusal_of([&] { plain.request_stats({1}); }) ==
+        "request_stats: options.stats is false; it must be true when the cache is built, because else "
         "nothing is counted");
-  CHECK(refusal_of([&] { plain.figures(1); }) == "figures: limits.figures is false; it must be true when the "
-                                                 "cache is built, because else nothing is counted");
-  sizes.figures = true;
+  CHECK(refusal_of([&] { plain.stats(1); }) == "stats: options.stats is false; it must be true when the "
+                                               "cache is built, because else nothing is counted");
+  sizes.stats = true;
   kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   CHECK(counts.workspace_bytes() - plain.workspace_bytes() <= 2 * (s.tracks() * 112 + 64));
 }
@@ -320,10 +320,10 @@ TEST_CASE("the output error of probes is that of naive sums") {
     kvmeld::head_rows<float const> const expected =
         kvmeld::rows_by_token<float const>(full.data(), 9, heads, s.value_dim);
     auto const measure = [&] {
-      kvmeld::attention::output_error(cache.executor(), params, batch, rows, cache.ref(), expected,
-                                      view(scratch), errors);
+      kvmeld::attention::output_error(cache.executor(), batch, rows, cache.ref(), expected, view(scratch),
+                                      errors, params);
     };
-    kvmeld::attention::extend(cache.executor(), params, batch, rows, cache.ref(), view(full));
+    kvmeld::attention::attend(cache.executor(), batch, rows, cache.ref(), view(full), {}, params);
     measure();
     for (float e : errors) CHECK(e == 0.0f);
     cache.compress({0, 1}, kvmeld::budget::entries(d.between(20, 100)));
@@ -331,7 +331,8 @@ TEST_CASE("the output error of probes is that of naive sums") {
     double largest = 0;
     for (std::uint32_t m = 0; m < 2; ++m) {
       for (std::uint32_t h = 0; h < heads; ++h) {
-        auto const track = support::read_track(cache.ref(), kvmeld::make_track(s, 0, slots[m], h / s.group));
+        auto const track =
+            support::read_track(cache.ref(), kvmeld::make_track(s, 0, slots[m], h / s.queries_per_kv_head));
         reference::matrix asked;
         for (std::uint32_t r = 0; r < counts[m]; ++r) {
           float const* const from = rows.row(m, h, r);
@@ -361,8 +362,8 @@ TEST_CASE("the output error of probes is that of naive sums") {
     auto const refused = [&](kvmeld::head_rows<float const> e, kvmeld::head_rows<float> to,
                              std::size_t room) {
       return refusal_of([&] {
-        kvmeld::attention::output_error(cache.executor(), params, batch, rows, cache.ref(), e, to,
-                                        {errors.data(), room});
+        kvmeld::attention::output_error(cache.executor(), batch, rows, cache.ref(), e, to,
+                                        {errors.data(), room}, params);
       });
     };
     CHECK(refused({}, view(scratch), errors.size()) ==
@@ -373,6 +374,30 @@ TEST_CASE("the output error of probes is that of naive sums") {
           kvmeld::refusal("attention::output_error", "number of errors", 1, "at least ", 2 * heads,
                           ", for 2 sequences of ", heads, " query heads"));
   }
+}
+
+TEST_CASE("sums add up every number of a track's stats") {
+  kvmeld::cache_stats a, b;
+  a.tokens = 100, a.held = 40, a.merged = 7, a.dropped = 11, a.merged_in_all = 19, a.dropped_in_all = 23;
+  b.tokens = 1000, b.held = 300, b.merged = 50, b.dropped = 60, b.merged_in_all = 70, b.dropped_in_all = 80;
+  a.largest_degree = 5.0f, b.largest_degree = 3.0f;
+  a.mass_retained = 0.5f, b.mass_retained = 0.75f;
+  a.mass_retained_in_all = 0.25f, b.mass_retained_in_all = 0.5f;
+  for (std::uint32_t i = 0; i < kvmeld::cache_stats::bins; ++i) a.degrees[i] = i, b.degrees[i] = 100 * i;
+  kvmeld::stats_sum sum(a);
+  sum += kvmeld::stats_sum(b);
+  CHECK(sum.tracks == 2);
+  CHECK(sum.tokens == 1100);
+  CHECK(sum.held == 340);
+  CHECK(sum.merged == 57);
+  CHECK(sum.dropped == 71);
+  CHECK(sum.merged_in_all == 89);
+  CHECK(sum.dropped_in_all == 103);
+  CHECK(sum.largest_degree == 5.0f);
+  CHECK(sum.min_mass_retained == 0.5f);
+  CHECK(sum.masses == 1.25);
+  CHECK(sum.masses_in_all == 0.75);
+  for (std::uint32_t i = 0; i < kvmeld::cache_stats::bins; ++i) CHECK(sum.degrees[i] == 101 * i);
 }
 
 }  // namespace figures_cases

@@ -8,13 +8,13 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// One track at the moment of request_figures. Counts of compressions are those since the sequence was opened, adopted,
+/// One track at the moment of request_stats. Counts of compressions are those since the sequence was opened, adopted,
 /// forked or resumed.
-struct live_figures {
+struct cache_stats {
   static constexpr std::uint32_t bins = 12;  ///< bins of the histogram of degrees
 
   std::uint32_t tokens = 0;  ///< seen, of the sequence: those committed
-  std::uint32_t held = 0;    ///< entries, pending ones included, empty slots (limits.padded) aside
+  std::uint32_t held = 0;    ///< entries, pending ones included, empty slots (options.padded) aside
   /// Entries that became part of others (merged, shared or spread), and those that went to the zero class, in the last
   /// compression or apply that the sequence was listed in, and in all of them.
   std::uint32_t merged = 0, dropped = 0;
@@ -31,27 +31,27 @@ struct live_figures {
 };
 
 /// What figures are made of between requests: one per track, in memory of the executor.
-struct figure_counts {
-  std::uint32_t merged, dropped, merged_in_all, dropped_in_all;  ///< as live_figures has them
+struct stat_counts {
+  std::uint32_t merged, dropped, merged_in_all, dropped_in_all;  ///< as cache_stats has them
   float mass_before;                                             ///< while a compression runs
   float retained, retained_in_all;  ///< shares of the mass: as mass_retained and mass_retained_in_all
 };
 
 /// Several tracks together.
-struct figures_sum {
+struct stats_sum {
   std::uint32_t tracks = 0;            ///< tracks that were added up
   std::uint64_t tokens = 0, held = 0;  ///< summed over the tracks: held / tokens is the share of entries left
-  /// Sums of those of live_figures.
+  /// Sums of those of cache_stats.
   std::uint64_t merged = 0, dropped = 0, merged_in_all = 0, dropped_in_all = 0;
   /// Sums, bin by bin.
-  std::uint64_t degrees[live_figures::bins] = {};
+  std::uint64_t degrees[cache_stats::bins] = {};
   float largest_degree = 0.0f;               ///< of all tracks
-  float least_mass_retained = 1.0f;          ///< of the worst track
+  float min_mass_retained = 1.0f;            ///< of the worst track
   double masses = 0.0, masses_in_all = 0.0;  ///< sums of the shares; see mass_retained()
 
-  figures_sum() = default;
+  stats_sum() = default;
   /// One track.
-  explicit figures_sum(live_figures const& f)
+  explicit stats_sum(cache_stats const& f)
       : tracks(1),
         tokens(f.tokens),
         held(f.held),
@@ -60,13 +60,13 @@ struct figures_sum {
         merged_in_all(f.merged_in_all),
         dropped_in_all(f.dropped_in_all),
         largest_degree(f.largest_degree),
-        least_mass_retained(f.mass_retained),
+        min_mass_retained(f.mass_retained),
         masses(static_cast<double>(f.mass_retained)),
         masses_in_all(static_cast<double>(f.mass_retained_in_all)) {
-    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] = f.degrees[b];
+    for (std::uint32_t b = 0; b < cache_stats::bins; ++b) degrees[b] = f.degrees[b];
   }
   /// These tracks and those.
-  void operator+=(figures_sum const& other) {
+  void operator+=(stats_sum const& other) {
     tracks += other.tracks;
     tokens += other.tokens;
     held += other.held;
@@ -74,15 +74,15 @@ struct figures_sum {
     dropped += other.dropped;
     merged_in_all += other.merged_in_all;
     dropped_in_all += other.dropped_in_all;
-    for (std::uint32_t b = 0; b < live_figures::bins; ++b) degrees[b] += other.degrees[b];
+    for (std::uint32_t b = 0; b < cache_stats::bins; ++b) degrees[b] += other.degrees[b];
     if (other.largest_degree > largest_degree) largest_degree = other.largest_degree;
-    if (other.least_mass_retained < least_mass_retained) least_mass_retained = other.least_mass_retained;
+    if (other.min_mass_retained < min_mass_retained) min_mass_retained = other.min_mass_retained;
     masses += other.masses;
     masses_in_all += other.masses_in_all;
   }
   /// Means over the tracks: every track saw the same queries.
   double mass_retained() const { return tracks == 0 ? 1.0 : masses / tracks; }
-  /// Mean over the tracks of live_figures::mass_retained_in_all.
+  /// Mean over the tracks of cache_stats::mass_retained_in_all.
   double mass_retained_in_all() const { return tracks == 0 ? 1.0 : masses_in_all / tracks; }
 };
 

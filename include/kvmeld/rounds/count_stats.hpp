@@ -2,9 +2,9 @@
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/figures.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -57,7 +57,7 @@ KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track wher
 /// Before anything merges.
 struct weigh_mass_phase {
   wave_ref wave;
-  figure_counts* counts;
+  stat_counts* counts;
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -73,7 +73,7 @@ struct weigh_mass_phase {
 /// After everything has merged, before kept entries move: what the plan did to entries, and the mass of those that are left.
 struct count_fates_phase {
   wave_ref wave;
-  figure_counts* counts;
+  stat_counts* counts;
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -82,7 +82,7 @@ struct count_fates_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = wave.state[t.item].length;
-    fate const* const what = wave.plan.what + wave.plan.at(t.item, 0);
+    fate const* const what = wave.plan.fates + wave.plan.at(t.item, 0);
     std::uint32_t dropped = 0, merged = 0;
     team.for_each(n, [&](std::uint32_t s) {
       if (what[s] == fate::drop) ++dropped;
@@ -98,7 +98,7 @@ struct count_fates_phase {
           return what[l.members.owner[l.member_at(t.where, m)]] != fate::drop;  // those given up are gone
         });
     if (team.lane() != 0) return;
-    figure_counts& c = counts[t.where.index];
+    stat_counts& c = counts[t.where.index];
     c.merged = merged;
     c.dropped = dropped;
     c.merged_in_all += merged;
@@ -109,24 +109,24 @@ struct count_fates_phase {
 };
 
 /// A sequence begins: nothing was compressed yet.
-struct open_figures_phase : sequence_phase {
-  figure_counts* figures;
+struct open_stats_phase : sequence_phase {
+  stat_counts* stats;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() == 0) figures[t.where.index] = {0, 0, 0, 0, 0.0f, 1.0f, 1.0f};
+    if (team.lane() == 0) stats[t.where.index] = {0, 0, 0, 0, 0.0f, 1.0f, 1.0f};
   }
 };
 
 /// Writes down the figures of every track.
-struct show_figures_phase : sequence_phase {
-  figure_counts const* figures;
-  live_figures* shown;
+struct show_stats_phase : sequence_phase {
+  stat_counts const* stats;
+  cache_stats* shown;
 
-  std::size_t scratch_bytes(int) const { return scratch_size(live_figures::bins * sizeof(std::uint32_t)); }
+  std::size_t scratch_bytes(int) const { return scratch_size(cache_stats::bins * sizeof(std::uint32_t)); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t* const bins = team.template scratch<std::uint32_t>(live_figures::bins);
-    team.for_each(live_figures::bins, [&](std::uint32_t b) { bins[b] = 0; });
+    std::uint32_t* const bins = team.template scratch<std::uint32_t>(cache_stats::bins);
+    team.for_each(cache_stats::bins, [&](std::uint32_t b) { bins[b] = 0; });
     team.sync();
     std::uint32_t largest = 0;  // bits of positive floats are in their order
     team.for_each(ledger.length[t.where.index], [&](std::uint32_t s) {
@@ -134,21 +134,21 @@ struct show_figures_phase : sequence_phase {
       if (!(degree > 0.0f)) return;
       std::uint32_t const bits = float_bits(degree), exponent = bits >> 23;
       largest = max_of(largest, bits);
-      std::uint32_t const bin = exponent < 127 ? 0 : min_of(exponent - 127, live_figures::bins - 1);
+      std::uint32_t const bin = exponent < 127 ? 0 : min_of(exponent - 127, cache_stats::bins - 1);
       team.fetch_add(bins + bin, 1);
     });
     largest = team.reduce(largest, op_max{});
     team.sync();
     if (team.lane() != 0) return;
-    figure_counts const& c = figures[t.where.index];
-    live_figures f;
+    stat_counts const& c = stats[t.where.index];
+    cache_stats f;
     f.tokens = ledger.seen[t.where.sequence];
     f.held = ledger.held(t.where);
     f.merged = c.merged;
     f.dropped = c.dropped;
     f.merged_in_all = c.merged_in_all;
     f.dropped_in_all = c.dropped_in_all;
-    for (std::uint32_t b = 0; b < live_figures::bins; ++b) f.degrees[b] = bins[b];
+    for (std::uint32_t b = 0; b < cache_stats::bins; ++b) f.degrees[b] = bins[b];
     f.largest_degree = bits_float(largest);
     f.mass_retained = c.retained;
     f.mass_retained_in_all = c.retained_in_all;

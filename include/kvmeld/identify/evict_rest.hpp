@@ -17,15 +17,15 @@ namespace identify {
 /// Drops every mergeable entry that has no other fate yet. The selector decides how many that are, so the budget is met
 /// exactly when the selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is
 /// computed from them.
-struct zero_class {
-  static constexpr char const* name = "zero_class";
+struct evict_rest {
+  static constexpr char const* name = "evict_rest";
   static constexpr bool light = true;
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = false;
   static constexpr bool needs_keys = false;
-  static constexpr bool empties_field = true;
+  static constexpr bool drops_unmerged = true;
 
   std::uint32_t tiles(shape const&) const { return 0; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
@@ -37,9 +37,9 @@ struct zero_class {
     role const* const roles = wave.roles + wave.at(item, 0);
     std::uint32_t dropped = 0;
     team.for_each(wave.state[item].length, [&](std::uint32_t s) {
-      fate& now = wave.step.what[wave.step.at(item, s)];
+      fate& now = wave.step.fates[wave.step.at(item, s)];
       if (roles[s] != role::mergeable || now != fate::keep) return;
-      if (wave.plan.what[wave.plan.at(item, s)] != fate::keep) return;
+      if (wave.plan.fates[wave.plan.at(item, s)] != fate::keep) return;
       now = fate::drop;
       ++dropped;
     });

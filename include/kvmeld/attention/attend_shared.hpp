@@ -44,7 +44,7 @@ struct running_sum {
 
 /// One tile per block of queries. K and V are read once per slot: tokens expand to logits in scratch only. Where keys
 /// lie unrotated, each token's key is rotated for its own position, in blocks in scratch.
-template <class Keys, class Values, class Q, class Out> struct extend_shared_phase : attend_rows<Q, Out> {
+template <class Keys, class Values, class Q, class Out> struct attend_shared_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
   using base::query_block;
@@ -52,7 +52,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_shared_pha
   shared_ref<Keys, Values> cache;
 
   std::size_t scratch_bytes(int) const {
-    std::size_t const rows = std::size_t{query_block} * cache.extent().group;
+    std::size_t const rows = std::size_t{query_block} * cache.extent().queries_per_kv_head;
     std::size_t const dk = cache.keys.channels();
     std::size_t const dv = cache.values.channels();
     return scratch_size(rows * dk * sizeof(float)) +
@@ -67,22 +67,22 @@ template <class Keys, class Values, class Q, class Out> struct extend_shared_pha
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     block_of_rows const b = this->rows_of(cache.extent(), t);
     if (b.rows == 0) return;
-    std::uint32_t const most_rows = query_block * cache.extent().group;
+    std::uint32_t const max_rows = query_block * cache.extent().queries_per_kv_head;
     std::uint32_t const dk = cache.keys.channels();
     std::uint32_t const dv = cache.values.channels();
     std::uint32_t const length = cache.length(t.where);
 
-    float* const q = team.template scratch<float>(std::size_t{most_rows} * dk);
+    float* const q = team.template scratch<float>(std::size_t{max_rows} * dk);
     float* const k = team.template scratch<float>(std::size_t{token_block} * dk);
     float* const v = team.template scratch<float>(std::size_t{token_block} * dv);
-    float* const logits = team.template scratch<float>(std::size_t{most_rows} * token_block);
-    running_sum* const sums = team.template scratch<running_sum>(std::size_t{most_rows} * token_block);
+    float* const logits = team.template scratch<float>(std::size_t{max_rows} * token_block);
+    running_sum* const sums = team.template scratch<running_sum>(std::size_t{max_rows} * token_block);
     std::uint32_t* const first_member = team.template scratch<std::uint32_t>(token_block + 1);
     position_t* const position = team.template scratch<position_t>(token_block);
     double const* const turns = rope_table(team, params.rope, dk);
     float* const rotated =
         params.rope.active() ? team.template scratch<float>(std::size_t{token_block} * dk) : k;
-    softmax_state const state(team, most_rows, dv);
+    softmax_state const state(team, max_rows, dv);
     this->load_queries(team, b, dk, q);
     std::uint32_t const end = params.visible(length, b.queries, b.query_of(b.rows - 1));
     std::uint32_t const known = cache.ledger.tokens(t.where.sequence);
@@ -187,21 +187,21 @@ private:
   }
 };
 
-/// As extend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token), with p the
+/// As attend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token), with p the
 /// softmax of cap(scale q . row norm) over all visible tokens; a member is visible where its slot is, and the window
 /// looks at its own position. Degrees take no part: members are counted one by one.
 template <class Executor, class Keys, class Values, class Q, class Out>
-status extend(Executor& executor, attention_params const& params, query_batch const& batch,
-              head_rows<Q> query, shared_ref<Keys, Values> const& cache, head_rows<Out> out,
-              log_sums<float> lse = {}) {
+status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
+              shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
+              attention_params const& params = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = ref_problem("attention::extend", cache.ledger);
-  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
-  if (!problem.empty()) return report(problem);
+  std::string problem = ref_problem("attention::attend", cache.ledger);
+  if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
+  if (!problem.empty()) return raise(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  return launch_all(executor, "attention::extend", [&] {
-    executor.run(extend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
+  return launch_all(executor, "attention::attend", [&] {
+    executor.run(attend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
                  source);
   });
 }

@@ -1,4 +1,4 @@
-// Four bands by importance: kept whole, centres, to be merged, irrelevant.
+// Four tiers by importance: kept whole, centres, to be merged, irrelevant.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -21,13 +21,13 @@ namespace select {
 /// mergeable, and the others irrelevant. Where the cache shares entries, members compete for those places with the
 /// entries: a token goes by its own score, whether it still has a slot or not. Ties go to entries, then to the lower
 /// slot or member.
-struct bands {
+struct tiers {
   quantity sinks = quantity::entries(0);    ///< first entries that are pinned
   quantity window = quantity::entries(32);  ///< last entries that are pinned
   quantity protect = quantity::entries(0);  ///< best entries by score that are pinned, not centres
   double magnification = 4.0;               ///< gamma = (N_budget + N_tbm) / N_budget
 
-  static constexpr char const* name = "bands";
+  static constexpr char const* name = "tiers";
   static constexpr bool needs_score = true;
   static constexpr bool makes_centers = true;
   static constexpr bool pins_exactly = true;
@@ -86,11 +86,11 @@ struct bands {
   }
   std::string problem() const {
     if (!is_within(magnification, 1.0, 1e6)) {
-      return refusal("policy", "select::bands.magnification", magnification, "1 to 1000000");
+      return refusal("policy", "select::tiers.magnification", magnification, "1 to 1000000");
     }
-    return first_problem({share_problem("select::bands.sinks", sinks),
-                          share_problem("select::bands.window", window),
-                          share_problem("select::bands.protect", protect)});
+    return first_problem({share_problem("select::tiers.sinks", sinks),
+                          share_problem("select::tiers.window", window),
+                          share_problem("select::tiers.protect", protect)});
   }
 };
 

@@ -45,7 +45,7 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   kvmeld::shape const s{
       2, 2, d.between(1, 2), d.between(1, 5), d.pick({8u, 24u, 64u, 128u}), d.between(4, 40), 200};
   support::engine_memory<T> memory(s);
-  kvmeld::limits sizes{s};
+  kvmeld::cache_options sizes{s};
   sizes.ignore_degree = d.chance(0.2);
   kvmeld::merged_cache separate{kvmeld::host_executor(2, how), policy, memory.tensors(), sizes};
   std::uint32_t const most = d.pick({1u, 2u, 9u, 40u});
@@ -75,7 +75,7 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   if (params.causal && d.chance(0.4)) params.window = d.pick({5u, 60u});
   if (params.window != 0 && d.chance(0.5)) params.window_sinks = 20;
   if (d.chance(0.3)) params.rope.pairing = kvmeld::rope_pairing::half_split;
-  kvmeld::probe_rows const probes{d.chance(0.5) ? 0 : d.between(1, 12), d.pick({1u, 1u, 3u})};
+  kvmeld::query_sample const probes{d.chance(0.5) ? 0 : d.between(1, 12), d.pick({1u, 1u, 3u})};
 
   std::uint32_t const slots[] = {1, 0}, counts[] = {most, d.between(0, most)};
   kvmeld::query_batch const batch{1, {slots, 2}, {counts, 2}};
@@ -99,10 +99,10 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
       if (fused) {
         std::vector<float> room(kvmeld::attention::observed_floats(s, 2, most, probes));
         std::memset(room.data(), 0xff, room.size() * sizeof(float));  // NaN shows
-        kvmeld::attention::extend_and_observe(cache, params, batch, rows, to, room,
-                                              own_sums ? kvmeld::log_sums<float>{} : sums, probes, split);
+        kvmeld::attention::attend_and_observe(
+            cache, batch, rows, to, room, own_sums ? kvmeld::log_sums<float>{} : sums, params, probes, split);
       } else {
-        kvmeld::attention::extend(cache.executor(), params, batch, rows, cache.ref(), to, sums, split);
+        kvmeld::attention::attend(cache.executor(), batch, rows, cache.ref(), to, sums, params, split);
         cache.observe(batch, rows, sums, params, probes);
       }
     }
@@ -135,9 +135,9 @@ TEST_CASE("attention that observes leaves the bits of attention and observation"
   for (int i = 0; i < 60; ++i) {
     CAPTURE(i);
     auto const how = i % 2 == 0 ? kvmeld::tuning::on : kvmeld::tuning::off;
-    auto const policy = i % 3 == 0   ? composed_of(kvmeld::preset::h2o::halves())
+    auto const policy = i % 3 == 0   ? composed_of(kvmeld::preset::h2o::defaults())
                         : i % 3 == 1 ? composed_of(kvmeld::preset::snapkv::with_window(6))
-                                     : composed_of(kvmeld::preset::scissorhands::halves(11));
+                                     : composed_of(kvmeld::preset::scissorhands::defaults(11));
     fused_is_separate<kvmeld::half>(d, how, policy);
     fused_is_separate<float>(d, how, policy);
   }
@@ -151,27 +151,27 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
   std::vector<float> q(3 * 2 * 4, 0.5f), out(3 * 2 * 4), room(200);
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 3, 2, 4);
   auto const to = kvmeld::rows_by_token(out.data(), 3, 2, 4);
-  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::halves()));
+  auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
   cache.open(0, 10);
   auto const before = support::ledger_bytes(cache);
   auto const fused = [&](auto& c, kvmeld::query_batch const& batch, std::size_t floats,
-                         kvmeld::probe_rows p) {
+                         kvmeld::query_sample p) {
     return refusal_of([&] {
-      kvmeld::attention::extend_and_observe(c, kvmeld::attention_params{}, batch, rows, to,
-                                            {room.data(), floats}, {}, p);
+      kvmeld::attention::attend_and_observe(c, batch, rows, to, {room.data(), floats}, {},
+                                            kvmeld::attention_params{}, p);
     });
   };
   CHECK(kvmeld::attention::observed_floats(s, 1, 3) == 2 * (3 * 16 + 3));
   CHECK(kvmeld::attention::observed_floats(s, 1, 3, kvmeld::last_queries(1)) == 2 * (16 + 3));
   CHECK(fused(cache, {0, 0, 3}, 101, {}) ==
-        "attention::extend_and_observe: number of floats of memory is 101; it must be at least 102, for 1 "
+        "attention::attend_and_observe: number of floats of memory is 101; it must be at least 102, for 1 "
         "sequences of up to 3 queries");
   CHECK(fused(cache, {0, 0, 3}, 200, {0, 0}) ==
-        "attention::extend_and_observe: probes.stride is 0; it must be at least 1");
-  CHECK(fused(cache, {0, 1, 3}, 200, {}) == "attention::extend: sequence is 1; it must be 0 to 0");
+        "attention::attend_and_observe: probes.stride is 0; it must be at least 1");
+  CHECK(fused(cache, {0, 1, 3}, 200, {}) == "attention::attend: sequence is 1; it must be 0 to 0");
   cache.append({0}, {1});
   CHECK(fused(cache, {0, 0, 1}, 200, {}) ==
-        "observe: number of pending entries of sequence slot 0 is 1; it must be 0 (call commit first)");
+        "observe: number of pending entries of sequence 0 is 1; it must be 0 (call commit first)");
   CHECK(out == std::vector<float>(out.size(), 0.0f));  // nothing ran
   cache.commit({0}, {0});
   CHECK(support::ledger_bytes(cache) == before);
@@ -188,8 +188,8 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
   auto shared = make_cache(memory, kvmeld::preset::ems::shared(), support::with_plan(16));
   shared.open(0, 10);
   CHECK(fused(shared, {0, 0, 1}, 200, {}) ==
-        "attention::extend_and_observe: policy is one that shares entries; it must be one that does not, "
-        "because members have logits of their own (or call attention::extend, then observe)");
+        "attention::attend_and_observe: policy is one that shares entries; it must be one that does not, "
+        "because members have logits of their own (or call attention::attend, then observe)");
   CHECK(refusal_of([&] {
           shared.observe_logits({0, 0, 1}, {}, {});
         }) == "observe_logits: policy is one that shares entries; it must be one that does not, because "
@@ -198,13 +198,13 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
   // The same behind any_cache, which refuses other types of outputs as attend does.
   kvmeld::any_cache any(std::move(cache));
   CHECK(refusal_of([&] {
-          any.attend_and_observe({}, {0, 0, 3}, rows, to, {room.data(), 101});
+          any.attend_and_observe({0, 0, 3}, rows, to, {room.data(), 101});
         }).find("number of floats of memory is 101; it must be at least ") != std::string::npos);
-  any.attend_and_observe({}, {0, 0, 3}, rows, to, room);
+  any.attend_and_observe({0, 0, 3}, rows, to, room);
   CHECK(any.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 6);
   std::vector<kvmeld::half> half_out(out.size());
   CHECK(refusal_of([&] {
-          any.attend_and_observe({}, {0, 0, 3}, rows, kvmeld::rows_by_token(half_out.data(), 3, 2, 4), room);
+          any.attend_and_observe({0, 0, 3}, rows, kvmeld::rows_by_token(half_out.data(), 3, 2, 4), room);
         }) == "any_cache::attend_and_observe: element type of the outputs is another than that of the "
               "queries; it must be the same, or float");
 }
@@ -212,7 +212,7 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
 namespace {
 
 double shown_mass = 0;
-void show(double mass, std::uint32_t const (&degrees)[kvmeld::live_figures::bins], std::uint64_t merged,
+void show(double mass, std::uint32_t const (&degrees)[kvmeld::cache_stats::bins], std::uint64_t merged,
           std::uint64_t dropped) {
   shown_mass = mass + degrees[0] * 0.0 + static_cast<double>(merged + dropped) * 0.0;
 }
@@ -225,9 +225,9 @@ TEST_CASE("the calls of the page about observing") {
   support::engine_memory<float> tensors(extent);
   dice d(73);
   tensors.fill_sequence(d, 0, 0, 64, support::texture::noise);
-  kvmeld::limits sizes;
-  sizes.figures = true;
-  auto cache = make_cache(tensors, composed_of(kvmeld::preset::h2o::halves()), sizes);
+  kvmeld::cache_options sizes;
+  sizes.stats = true;
+  auto cache = make_cache(tensors, composed_of(kvmeld::preset::h2o::defaults()), sizes);
   std::uint32_t const layer = 0, slot = 0, kv_head = 1, sequences = 1, n = 20;
   cache.open(slot, 64);
   kvmeld::attention_params params;
@@ -238,8 +238,8 @@ TEST_CASE("the calls of the page about observing") {
   auto const lse = kvmeld::rows_by_head(sums.data(), n, 4, 1);
   auto const scratch = out;
   auto const expected = kvmeld::rows_by_token<float const>(full.data(), n, 4, 8);
-  kvmeld::attention::extend(cache.executor(), params, {layer, slot, n}, queries, cache.ref(),
-                            kvmeld::rows_by_token(full.data(), n, 4, 8), lse);
+  kvmeld::attention::attend(cache.executor(), {layer, slot, n}, queries, cache.ref(),
+                            kvmeld::rows_by_token(full.data(), n, 4, 8), lse, params);
 
   cache.observe({layer, slot, n}, queries, lse, params);
 
@@ -250,21 +250,21 @@ TEST_CASE("the calls of the page about observing") {
   cache.observe({layer, slot, n}, queries, lse, params, kvmeld::every_nth(10));
 
   std::vector<float> memory(kvmeld::attention::observed_floats(extent, sequences, n));
-  kvmeld::attention::extend_and_observe(cache, params, {layer, slot, n}, queries, out, memory, lse);
+  kvmeld::attention::attend_and_observe(cache, {layer, slot, n}, queries, out, memory, lse, params);
 
   cache.compress({slot}, kvmeld::budget::entries(30));
-  cache.request_figures({slot});
+  cache.request_stats({slot});
   // later, at any time: never waits
-  if (cache.figures_ready()) {
-    kvmeld::figures_sum const all = cache.figures(slot);
-    kvmeld::live_figures const one = cache.figures(layer, slot, kv_head);
+  if (cache.stats_ready()) {
+    kvmeld::stats_sum const all = cache.stats(slot);
+    kvmeld::cache_stats const one = cache.stats(layer, slot, kv_head);
     show(all.mass_retained(), one.degrees, all.merged_in_all, all.dropped_in_all);
   }
   CHECK(shown_mass > 0.3);
   CHECK(shown_mass < 1);
 
   params.causal = false;
-  kvmeld::attention::output_error(cache.executor(), params, {layer, slot, n}, queries, cache.ref(), expected,
-                                  scratch, errors);
+  kvmeld::attention::output_error(cache.executor(), {layer, slot, n}, queries, cache.ref(), expected, scratch,
+                                  errors, params);
   CHECK(errors[3] > 0.01f);
 }

@@ -22,7 +22,7 @@ namespace merge {
 ///   shared     the row becomes khat*; every token keeps its norm, position and scores as a member, and attention
 ///              expands them (shared_ref): q . khat* ||k_i|| per token
 ///   collapsed  one ordinary entry: khat* times the weighted mean of the norms, degrees add; any kernel can read it
-template <bool Shared> struct directions {
+template <bool Shared> struct unit_direction {
   static constexpr char const* name = Shared ? "shared" : "collapsed";
   static constexpr bool needs_score = true;
   static constexpr bool cooperative = true;
@@ -88,16 +88,16 @@ template <bool Shared> struct directions {
       float const stretch = own > 0.0f ? length / own : 0.0f;
       norm(i) = is_finite(stretch) ? w * stretch : 0.0f;
       weight(i) = w;
-      if (Shared && s != pivot) wave.step.what[wave.step.at(t.item, s)] = fate::share;
+      if (Shared && s != pivot) wave.step.fates[wave.step.at(t.item, s)] = fate::share;
     });
     team.sync();
   }
 };
 
 /// EMS as printed: members keep their norms.
-using shared = directions<true>;
+using shared = unit_direction<true>;
 /// Our reading for any kernel: one ordinary entry.
-using collapsed = directions<false>;
+using collapsed = unit_direction<false>;
 
 }  // namespace merge
 }  // namespace KVMELD_ABI

@@ -29,7 +29,7 @@ namespace attention {
 
 /// One tile per block of queries, or per part of the keys and block of queries; the query heads of a KV head share its keys
 /// and values.
-template <class Keys, class Values, class Q, class Out> struct extend_phase : attend_rows<Q, Out> {
+template <class Keys, class Values, class Q, class Out> struct attend_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
   using base::query_block;
@@ -40,7 +40,7 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
 
   std::uint32_t tiles(shape const&) const { return base::blocks() * parts.count; }
   std::size_t scratch_bytes(int) const {
-    std::uint32_t const rows = query_block * cache.extent().group;
+    std::uint32_t const rows = query_block * cache.extent().queries_per_kv_head;
     std::size_t const dk = cache.keys.channels();
     std::size_t const dv = cache.values.channels();
     return scratch_size(rows * dk * sizeof(float)) + scratch_size(token_block * dk * sizeof(float)) +
@@ -55,20 +55,20 @@ template <class Keys, class Values, class Q, class Out> struct extend_phase : at
     block_of_rows const b = this->rows_of(cache.extent(), {t.where, t.item, t.index % blocks});
     if (b.rows == 0) return;
     std::uint32_t const rows = b.rows;
-    std::uint32_t const most_rows = query_block * cache.extent().group;
+    std::uint32_t const max_rows = query_block * cache.extent().queries_per_kv_head;
     std::uint32_t const dk = cache.keys.channels();
     std::uint32_t const dv = cache.values.channels();
     std::uint32_t const length = cache.length(t.where);
 
-    float* const q = team.template scratch<float>(std::size_t{most_rows} * dk);
+    float* const q = team.template scratch<float>(std::size_t{max_rows} * dk);
     float* const k = team.template scratch<float>(std::size_t{token_block} * dk);
     float* const v = team.template scratch<float>(std::size_t{token_block} * dv);
     float* const bias = team.template scratch<float>(token_block);
-    float* const logits = team.template scratch<float>(std::size_t{most_rows} * token_block);
+    float* const logits = team.template scratch<float>(std::size_t{max_rows} * token_block);
     position_t* const position = team.template scratch<position_t>(token_block);
-    float** const kept_row = team.template scratch<float*>(most_rows);
+    float** const kept_row = team.template scratch<float*>(max_rows);
     double const* const turns = rope_table(team, params.rope, dk);
-    softmax_state const state(team, most_rows, dv);
+    softmax_state const state(team, max_rows, dv);
     team.for_each(rows, [&](std::uint32_t r) { kept_row[r] = kept.row(b, r); });
     this->load_queries(team, b, dk, q);
     std::uint32_t const part = t.index / blocks;
@@ -142,18 +142,18 @@ private:
 
 namespace detail {
 
-/// extend whose arguments are in order, and which leaves logits where `kept` wants some.
+/// attend whose arguments are in order, and which leaves logits where `kept` wants some.
 template <class Executor, class Keys, class Values, class Q, class Out>
-status run_extend(Executor& executor, attention_params const& params, query_batch const& batch,
+status run_attend(Executor& executor, attention_params const& params, query_batch const& batch,
                   head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
                   log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  partial_rows const parts{split.memory.data(),         split.parts,
-                           source.batch.size(),         cache.extent().query_heads(),
-                           source.batch.most_queries(), cache.extent().value_dim};
-  return launch_all(executor, "attention::extend", [&] {
-    executor.run(extend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
+  partial_rows const parts{split.memory.data(),        split.parts,
+                           source.batch.size(),        cache.extent().query_heads(),
+                           source.batch.max_queries(), cache.extent().value_dim};
+  return launch_all(executor, "attention::attend", [&] {
+    executor.run(attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
                  source);
     if (split.parts > 1) {
       join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
@@ -177,15 +177,15 @@ status run_extend(Executor& executor, attention_params const& params, query_batc
 /// depend on the number of parts and on how many entries the last query of a tile sees (tiles take eight queries, on warps as
 /// many as fill 16 rows), not on threads or batches.
 template <class Executor, class Keys, class Values, class Q, class Out>
-status extend(Executor& executor, attention_params const& params, query_batch const& batch,
-              head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-              log_sums<float> lse = {}, split_keys split = {}) {
+status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
+              cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
+              attention_params const& params = {}, split_keys split = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = ref_problem("attention::extend", cache.ledger);
-  if (problem.empty()) problem = detail::extend_problem(params, batch, cache.extent(), query, out, readable);
+  std::string problem = ref_problem("attention::attend", cache.ledger);
+  if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
-  if (!problem.empty()) return report(problem);
-  return detail::run_extend(executor, params, batch, query, cache, out, lse, split, {});
+  if (!problem.empty()) return raise(problem);
+  return detail::run_attend(executor, params, batch, query, cache, out, lse, split, {});
 }
 
 }  // namespace attention

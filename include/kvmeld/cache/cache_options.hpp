@@ -1,10 +1,10 @@
 // What a cache is built for, and the checks of it.
 #pragma once
 
+#include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/size_limits.hpp>
-#include <kvmeld/core/split.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstdint>
@@ -15,16 +15,16 @@ inline namespace KVMELD_ABI {
 
 /// What an engine's attention can add to the logits of merged entries.
 enum class bias_support : std::uint8_t {
-  per_head,  ///< a row of log degrees per KV head, as attention::extend does
-  shared,    ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or group)
-  none,      ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
+  per_head,  ///< a row of log degrees per KV head, as attention::attend does
+  shared,  ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or all_layers)
+  none,    ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
 };
 
 /// Which tracks of a sequence share one plan.
 enum class plan_scope : std::uint8_t {
-  head,   ///< none: every track has a plan of its own
-  layer,  ///< all KV heads of a layer
-  group,  ///< all KV heads of all layers
+  head,        ///< none: every track has a plan of its own
+  layer,       ///< all KV heads of a layer
+  all_layers,  ///< all KV heads of all layers
 };
 
 /// Tracks that share one plan.
@@ -33,8 +33,8 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 }
 
 /// Sizes fixed at construction. All memory of a cache follows from them.
-struct limits {
-  shape extent;  ///< layers, sequence slots, heads and capacity of the cache
+struct cache_options {
+  shape extent;  ///< layers, sequences, heads and capacity of the cache
   std::uint32_t wave_tracks =
       0;  ///< tracks compressed together; 0: two per worker of the executor. Whole scopes and splits
   bool whole_plan = false;                     ///< keep a plan of every track, as `plan` + `apply` need
@@ -50,11 +50,11 @@ struct limits {
   plan_scope scope = plan_scope::head;
   /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all heads of a
   /// layer, of group all tracks of a sequence, and 1 KB more per track.
-  split budgets_over = split::head;
+  budget_scope budgets_over = budget_scope::head;
   /// For engines with one length and one block table per sequence, but a mask or bias row per head: after `compress`
   /// every track of a sequence has the same length, length_bound(slot), so that the host knows lengths even of a device.
   /// That is the longest track's length where launches are immediate; elsewhere the longest of the bounds, which a
-  /// policy that is not `exact` leaves where they were (report_lengths, or a polled report, lowers what the next
+  /// policy that is not `exact` leaves where they were (sync_lengths, or a polled report, lowers what the next
   /// compression leaves). Slots behind a track's own last entry are empty: degree 0 (so that their log degree is the lowest
   /// float and masks them), K and V rows of zeros, channels at their initial values, flags 0, the position of the entry
   /// before them. Appended entries follow behind, and the next `compress` first takes the empty slots out.
@@ -63,8 +63,8 @@ struct limits {
   /// multiplies 0 by a NaN that lay there. false: what they hold is left open, for engines that free the pages or mask what they
   /// load; of what goes nothing is written then.
   bool zero_emptied = true;
-  /// Compressions count what they do, for request_figures: two more launches over each wave, and 112 bytes per track.
-  bool figures = false;
+  /// Compressions count what they do, for request_stats: two more launches over each wave, and 112 bytes per track.
+  bool stats = false;
 };
 
 /// Why an extent cannot be; empty if it can. The most of every number: kvmeld::largest, docs/limits.md.
@@ -72,11 +72,13 @@ inline std::string extent_problem(shape const& s) {
   struct {
     char const* name;
     std::uint32_t value, limit;
-  } const fields[] = {
-      {"layers", s.layers, largest::tracks},      {"sequences", s.sequences, largest::tracks},
-      {"kv_heads", s.kv_heads, largest::tracks},  {"group", s.group, largest::group},
-      {"key_dim", s.key_dim, largest::channels},  {"value_dim", s.value_dim, largest::channels},
-      {"capacity", s.capacity, largest::capacity}};
+  } const fields[] = {{"layers", s.layers, largest::tracks},
+                      {"sequences", s.sequences, largest::tracks},
+                      {"kv_heads", s.kv_heads, largest::tracks},
+                      {"queries_per_kv_head", s.queries_per_kv_head, largest::queries_per_kv_head},
+                      {"key_dim", s.key_dim, largest::channels},
+                      {"value_dim", s.value_dim, largest::channels},
+                      {"capacity", s.capacity, largest::capacity}};
   for (auto const& f : fields) {
     if (f.value == 0 || f.value > f.limit) {
       return refusal("shape", f.name, f.value, "1 to ", f.limit);
@@ -87,8 +89,8 @@ inline std::string extent_problem(shape const& s) {
   if (tracks > largest::tracks) {
     return refusal("shape", "layers * sequences * kv_heads", tracks, "at most ", largest::tracks);
   }
-  if (std::uint64_t const heads = product(s.kv_heads, s.group); heads > largest::query_heads) {
-    return refusal("shape", "kv_heads * group", heads, "at most ", largest::query_heads);
+  if (std::uint64_t const heads = product(s.kv_heads, s.queries_per_kv_head); heads > largest::query_heads) {
+    return refusal("shape", "kv_heads * queries_per_kv_head", heads, "at most ", largest::query_heads);
   }
   if (std::uint64_t const slots = product(tracks, s.capacity); slots > largest::slots) {
     return refusal("shape", "layers * sequences * kv_heads * capacity", slots, "at most ", largest::slots);
@@ -97,22 +99,22 @@ inline std::string extent_problem(shape const& s) {
 }
 
 /// Why the tracks of a scope cannot share one plan; empty if they can. Their rows are joined to one.
-inline std::string scope_problem(limits const& sizes) {
+inline std::string scope_problem(cache_options const& sizes) {
   std::uint64_t const channels = std::uint64_t{tracks_per_plan(sizes.scope, sizes.extent)} *
                                  max_of(sizes.extent.key_dim, sizes.extent.value_dim);
   if (sizes.scope == plan_scope::head || channels <= largest::joined_channels) return {};
-  return refusal("limits.scope", "number of channels of all tracks that share a plan", channels, "at most ",
+  return refusal("options.scope", "number of channels of all tracks that share a plan", channels, "at most ",
                  largest::joined_channels);
 }
 
 /// Why a track cannot have so many members; empty if it can.
-inline std::string members_problem(limits const& sizes) {
+inline std::string members_problem(cache_options const& sizes) {
   if (sizes.members > largest::members) {
-    return refusal("limits", "members", sizes.members, "at most ", largest::members);
+    return refusal("options", "members", sizes.members, "at most ", largest::members);
   }
   std::uint64_t const all = std::uint64_t{sizes.extent.tracks()} * sizes.members;
   if (all <= largest::all_members) return {};
-  return refusal("limits", "members of all tracks", all, "at most ", largest::all_members);
+  return refusal("options", "members of all tracks", all, "at most ", largest::all_members);
 }
 
 }  // namespace KVMELD_ABI
