@@ -20,7 +20,8 @@ template <class Policy>
 using cache_of =
     kvmeld::merged_cache<kvmeld::host_executor, Policy, kvmeld::strided<element>, kvmeld::strided<element>>;
 
-/// Compressions to a fifth by one policy, `prepare(cache)` first; ones that do not get there are timed all the same.
+/// Compressions to a fifth by one policy, `prepare(cache)` first; ones that do not get there are timed all
+/// the same.
 template <class Policy, class Prepare>
 void run(session& s, tensors<element>& x, std::string const& preset, std::string const& feature,
          Policy const& policy, kvmeld::budget_scope among, bool figures, Prepare prepare) {

@@ -8,8 +8,8 @@
 
 namespace kvmeld_bench {
 
-/// Rows "feature/preset/name" at 4096 entries: shared budgets, live figures, guards; and "feature/preset/plain" before them, which
-/// they are compared with. Leaves K and V changed.
+/// Rows "feature/preset/name" at 4096 entries: shared budgets, live figures, guards; and
+/// "feature/preset/plain" before them, which they are compared with. Leaves K and V changed.
 void run_features(session& s, tensors<kvmeld::bfloat16>& x);
 
 }  // namespace kvmeld_bench

@@ -21,8 +21,8 @@ constexpr std::uint32_t page_size = 16;
 constexpr char const* layout_names[] = {"strided", "transposed", "tiled",
                                         "paged",   "vllm_keys",  "vllm_values"};
 
-/// Rows of one layer and sequence: by head, along tokens, in 16-channel groups, and in pages of 16 tokens in random order
-/// with rows side by side, in vLLM's groups of 16 bytes, and along the page's tokens.
+/// Rows of one layer and sequence: by head, along tokens, in 16-channel groups, and in pages of 16 tokens in
+/// random order with rows side by side, in vLLM's groups of 16 bytes, and along the page's tokens.
 template <class T> class other_layouts {
 public:
   other_layouts(T* memory, kvmeld::shape const& extent)

@@ -8,7 +8,8 @@
 
 namespace kvmeld_bench {
 
-/// Name and value of every property worth telling, in order: processor, threads, compiler, instruction set, BLAS.
+/// Name and value of every property worth telling, in order: processor, threads, compiler, instruction set,
+/// BLAS.
 std::vector<std::pair<std::string, std::string>> describe_machine(std::uint32_t threads);
 
 }  // namespace kvmeld_bench

@@ -1,4 +1,5 @@
-// What scores cost beside the attention that they are made from: of a chunk of a prompt, and of a decode step.
+// What scores cost beside the attention that they are made from: of a chunk of a prompt, and of a decode
+// step.
 #pragma once
 
 #include "session.hpp"

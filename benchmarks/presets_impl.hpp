@@ -22,7 +22,8 @@ template <class Phase> struct is_proposal : std::false_type {};
 template <class Identify, class Rows>
 struct is_proposal<kvmeld::propose_phase<Identify, Rows>> : std::true_type {};
 
-/// A host executor that notes how much scratch a worker needed, how often it launched, and how long proposals took.
+/// A host executor that notes how much scratch a worker needed, how often it launched, and how long proposals
+/// took.
 class metering_executor : public kvmeld::host_executor {
 public:
   using kvmeld::host_executor::host_executor;
@@ -97,8 +98,9 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
       });
 }
 
-/// Compresses to `kept_share`, or to `most` entries where that is less, in waves of two tracks per worker, the default of
-/// a cache. Methods that match every entry with every centre have a budget that does not grow with the text.
+/// Compresses to `kept_share`, or to `most` entries where that is less, in waves of two tracks per worker,
+/// the default of a cache. Methods that match every entry with every centre have a budget that does not grow
+/// with the text.
 template <class T, class Policy>
 void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
                 bool with_attention = false, std::uint32_t most = 0xffffffffu) {
@@ -149,8 +151,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
               static_cast<double>(cache.executor().max_scratch())});
 }
 
-/// While generating, compressed every `interval` tokens: the time of one compression, against the attention of as many
-/// decode steps over the same entries before they merged.
+/// While generating, compressed every `interval` tokens: the time of one compression, against the attention
+/// of as many decode steps over the same entries before they merged.
 template <class T, class Policy>
 void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
                      std::uint32_t interval) {

@@ -8,8 +8,8 @@
 
 namespace kvmeld_bench {
 
-/// Median of three runs or more of `body`, each after an untimed `setup`. Repeats up to 25 times while the timed part
-/// lasts less than `target` seconds in all; stops short of three once 15 s have gone by.
+/// Median of three runs or more of `body`, each after an untimed `setup`. Repeats up to 25 times while the
+/// timed part lasts less than `target` seconds in all; stops short of three once 15 s have gone by.
 template <class Setup, class Body> double median_seconds(double target, Setup setup, Body body) {
   std::vector<double> seconds;
   double total = 0.0;

@@ -10,7 +10,8 @@
 
 namespace kvmeld_bench {
 
-/// How the cost of a row grows: the slope of log(seconds per head) over log(n) from its shortest to its longest input.
+/// How the cost of a row grows: the slope of log(seconds per head) over log(n) from its shortest to its
+/// longest input.
 struct exponent {
   std::string name, dtype;
   double value;

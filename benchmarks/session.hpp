@@ -65,8 +65,8 @@ public:
   /// Whether any row "stage" + `suffix` is wanted.
   bool wants_any(std::initializer_list<char const*> stages, std::string const& suffix, input const& of) const;
 
-  /// Times `body` after `setup` and adds a row; `bytes` and `compared` are asked afterwards. A row that is not wanted
-  /// still runs once, since the next stages need what it leaves.
+  /// Times `body` after `setup` and adds a row; `bytes` and `compared` are asked afterwards. A row that is
+  /// not wanted still runs once, since the next stages need what it leaves.
   template <class Setup, class Body, class Bytes, class Compared>
   void measure(std::string const& name, input const& of, Setup setup, Body body, Bytes bytes,
                Compared compared) {

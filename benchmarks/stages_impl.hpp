@@ -45,7 +45,8 @@ struct empty_phase {
   template <class Team> void operator()(Team const&, kvmeld::tile const&) const {}
 };
 
-/// A launch, finiteness of the keys, and attention becoming scores: `observed_rows` queries, four query heads per KV head.
+/// A launch, finiteness of the keys, and attention becoming scores: `observed_rows` queries, four query heads
+/// per KV head.
 template <class T> void run_observation(session& s, tensors<T>& x) {
   using keys_type = kvmeld::strided<T>;
   using score_type = kvmeld::score::global;

@@ -1,4 +1,5 @@
-// K and V of eight heads, filled with keys that resemble a model's: neighbours are alike, and topics come back.
+// K and V of eight heads, filled with keys that resemble a model's: neighbours are alike, and topics come
+// back.
 #pragma once
 
 #include "repeat.hpp"
@@ -64,8 +65,8 @@ public:
 private:
   T* original() const { return static_cast<T*>(original_.data()); }
 
-  /// Keys are a topic's direction plus a first-order autoregressive walk (0.9) along the tokens. A topic lasts 64
-  /// tokens on average; there are 32 of them, and they come back.
+  /// Keys are a topic's direction plus a first-order autoregressive walk (0.9) along the tokens. A topic
+  /// lasts 64 tokens on average; there are 32 of them, and they come back.
   void fill(std::uint32_t head) {
     constexpr std::uint32_t topics = 32;
     std::array<std::uint32_t, head_dim> state;

@@ -1,4 +1,5 @@
-// A ledger, a workspace and a wave around K and V: what compress works on, opened up so that stages run alone.
+// A ledger, a workspace and a wave around K and V: what compress works on, opened up so that stages run
+// alone.
 #pragma once
 
 #include "session.hpp"

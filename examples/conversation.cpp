@@ -1,5 +1,5 @@
-// The life of a sequence: a prompt, compression, drafts of which some are rejected, a second answer from the same point,
-// going back, and a pause that outlives the program.
+// The life of a sequence: a prompt, compression, drafts of which some are rejected, a second answer from the
+// same point, going back, and a pause that outlives the program.
 #include "support.hpp"
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// A decode loop: every token's entry is appended, attention adds log degrees to its logits, and the cache shrinks when it
-// has grown by 64 entries. Attention is kvmeld's, and beside it a kernel of the engine's own with the bias written out.
+// A decode loop: every token's entry is appended, attention adds log degrees to its logits, and the cache
+// shrinks when it has grown by 64 entries. Attention is kvmeld's, and beside it a kernel of the engine's own
+// with the bias written out.
 #include "support.hpp"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// A backend of one's own: teams of several threads on the host. What kvmeld computes is written once, for any team; here
-// is a team, an executor that launches phases on it, and the proof that both mean what the host backend means.
+// A backend of one's own: teams of several threads on the host. What kvmeld computes is written once, for any
+// team; here is a team, an executor that launches phases on it, and the proof that both mean what the host
+// backend means.
 #include "support.hpp"
 
 #include <condition_variable>

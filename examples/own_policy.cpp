@@ -1,23 +1,13 @@
-// A policy of one's own in twenty lines: an identifier that pairs every second entry with its older neighbour, the
-// least selective merging there is. Everything else (selection, weights, degrees, compaction) is kvmeld's.
+// A policy of one's own: an identifier that pairs every second entry with its older neighbour, the least
+// selective merging there is. Everything else (selection, weights, degrees, compaction) is kvmeld's.
 #include "support.hpp"
 
 #include <cstdint>
 #include <iostream>
 
-struct pair_neighbours {
-  static constexpr bool repeats = false, meets_budget = false, needs_score = false;
-  static constexpr bool makes_sets = true, needs_keys = false;
-  template <class Team>
-  void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    kvmeld::track_state& track = wave.state[item];
-    std::uint32_t const pairs = track.live_count / 2;  // entries of the live-slot list, two by two
-    team.for_each(pairs, [&](std::uint32_t i) {
-      kvmeld::slot_t const* const pair = wave.live + wave.at(item, 2 * i);
-      wave.step.fates[wave.step.at(item, pair[1])] = kvmeld::fate::merge;
-      wave.step.target[wave.step.at(item, pair[1])] = pair[0];
-    });
-    if (team.lane() == 0) track.merged += pairs;
+struct pair_neighbours : kvmeld::identify::defaults {
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }
 };
 

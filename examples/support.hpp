@@ -1,4 +1,5 @@
-// What stands in for an engine in the short examples: K and V filled with smooth random rows, one query per head.
+// What stands in for an engine in the short examples: K and V filled with smooth random rows, one query per
+// head.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>

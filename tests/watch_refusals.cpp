@@ -1,4 +1,5 @@
-// Holds every refusal of the library that a test meets against the rule: the linker sends each throw here first.
+// Holds every refusal of the library that a test meets against the rule: the linker sends each throw here
+// first.
 #include <atomic>
 #include <cstring>
 #include <exception>

@@ -1,4 +1,5 @@
-// Compressions, their launches, and attention on a device, over a copy on the device of the bytes that must move at least.
+// Compressions, their launches, and attention on a device, over a copy on the device of the bytes that must
+// move at least.
 //   kvmeld_cuda_bench [most entries]
 #include "bench.cuh"
 
@@ -77,8 +78,8 @@ void run_preset(char const* name, tensors<T>& x, Policy const& policy, double ba
   print_row(name, s, seconds, bytes_to_move<T>(s, budget, sizes.zero_emptied) / seconds / bandwidth,
             launches);
 
-  // One decode step of every layer in turn, keys shared out over enough blocks: by the time a layer comes round again, others
-  // have taken its place in the caches.
+  // One decode step of every layer in turn, keys shared out over enough blocks: by the time a layer comes
+  // round again, others have taken its place in the caches.
   if constexpr (!decltype(cache)::shares) {
     std::uint32_t const parts = kvmeld::ceil_div(2 * multiprocessors(), heads);
     std::size_t const floats = kvmeld::attention::split_floats(s, parts, 1, 1);

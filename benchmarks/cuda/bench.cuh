@@ -51,7 +51,8 @@ __device__ inline float noise_of(std::size_t i, std::uint32_t seed) {
   x = (x ^ x >> 15) * 2246822519u;
   return static_cast<float>(x >> 8) * 0x1p-24f;
 }
-/// Numbers, or rows of `dim` channels of which 64 neighbours at a time resemble each other, as keys along a text do.
+/// Numbers, or rows of `dim` channels of which 64 neighbours at a time resemble each other, as keys along a
+/// text do.
 template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < n;
        i += std::size_t{gridDim.x} * blockDim.x) {

@@ -1,7 +1,8 @@
-// What compressions and attention move on an emulated device, over the bytes that must move at least: a bound on how near to
-// a copy they can come on a real one, whose clock is all that is missing here.
+// What compressions and attention move on an emulated device, over the bytes that must move at least: a bound
+// on how near to a copy they can come on a real one, whose clock is all that is missing here.
 //   kvmeld_cuda_traffic [entries] [preset]
-// Sectors of 32 bytes count once a launch, as with a cache that holds whatever one launch touches and nothing of the last.
+// Sectors of 32 bytes count once a launch, as with a cache that holds whatever one launch touches and nothing
+// of the last.
 #include "bench.cuh"
 
 #include "../../tests/emulator/figures.hpp"

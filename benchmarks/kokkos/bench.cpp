@@ -1,5 +1,6 @@
-// The host backend beside Kokkos' default host space on the same rows and as many threads: compressions to a fifth, and
-// attention of one token. Every time stands beside that of a memcpy of K and V in the same run. kvmeld_kokkos_bench [entries...]
+// The host backend beside Kokkos' default host space on the same rows and as many threads: compressions to a
+// fifth, and attention of one token. Every time stands beside that of a memcpy of K and V in the same run.
+// kvmeld_kokkos_bench [entries...]
 #include "../tensors.hpp"
 
 #include <kvmeld/kokkos.hpp>

@@ -7,7 +7,8 @@
 
 namespace calibrating {
 
-/// Left: KVMerger's thresholds by layer, a dot per sample. Right: which heads each method needs, beside Chelsea's statistic.
+/// Left: KVMerger's thresholds by layer, a dot per sample. Right: which heads each method needs, beside
+/// Chelsea's statistic.
 std::string to_chart(kvmeld::calibrate::calibration const& c);
 
 }  // namespace calibrating

@@ -1,5 +1,5 @@
-// Measures what a model's heads need, and writes it to a file that the demo takes: Chelsea's outlier heads, KVMerger's
-// thresholds per layer, and per method what it costs to keep less of one head alone.
+// Measures what a model's heads need, and writes it to a file that the demo takes: Chelsea's outlier heads,
+// KVMerger's thresholds per layer, and per method what it costs to keep less of one head alone.
 #include "chart.hpp"
 #include "prompted.hpp"
 

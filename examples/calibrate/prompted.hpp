@@ -1,5 +1,5 @@
-// What a compressed cache is asked while calibrating: text that goes on, and planted numbers, answers given (teacher forced),
-// so that a whole question is one pass of the model.
+// What a compressed cache is asked while calibrating: text that goes on, and planted numbers, answers given
+// (teacher forced), so that a whole question is one pass of the model.
 #pragma once
 
 #include <demo/prompts.hpp>
@@ -54,8 +54,8 @@ inline double divergence(std::vector<float> const& full, std::vector<float> cons
   return sum / std::log(2.0) / static_cast<double>(full.size() / vocab);
 }
 
-/// What a cache has lost on a sample, in bits: the mean over its prompts, text and each question alike, of the mean divergence of
-/// their predictions from those of the full cache.
+/// What a cache has lost on a sample, in bits: the mean over its prompts, text and each question alike, of
+/// the mean divergence of their predictions from those of the full cache.
 template <class Engine> double divergence_of(Engine& engine, sample const& s, std::size_t vocab) {
   double sum = 0;
   for (prompt const& p : s.prompts) sum += divergence(p.whole, predictions(engine, p, vocab), vocab);

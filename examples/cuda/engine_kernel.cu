@@ -1,6 +1,7 @@
-// An engine's own attention kernel over a merged cache. Its rows are where they always were; `cache.ledger()` is one more
-// argument, a struct of plain pointers and numbers that tells lengths, degrees and positions. What changes in the kernel: a
-// length per head, and the logarithm of how many tokens an entry stands for is added to its logit.
+// An engine's own attention kernel over a merged cache. Its rows are where they always were; `cache.ledger()`
+// is one more argument, a struct of plain pointers and numbers that tells lengths, degrees and positions.
+// What changes in the kernel: a length per head, and the logarithm of how many tokens an entry stands for is
+// added to its logit.
 #include "support.cuh"
 
 #include <cfloat>

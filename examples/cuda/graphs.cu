@@ -1,5 +1,5 @@
-// Two CUDA graphs: one of a decode step, one of a compression. Both are captured once and replayed with other sequences,
-// counts and budgets; nothing is allocated and nobody waits while they run.
+// Two CUDA graphs: one of a decode step, one of a compression. Both are captured once and replayed with other
+// sequences, counts and budgets; nothing is allocated and nobody waits while they run.
 //   example_cuda_graphs [tokens]
 #include "support.cuh"
 

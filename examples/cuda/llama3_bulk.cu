@@ -1,5 +1,5 @@
-// A cache of Llama-3-8B's shape, all 32 layers of 65,536 tokens, compressed to 20 %: the time of each group of layers, and
-// of all of them over that of copying as many bytes on the device.
+// A cache of Llama-3-8B's shape, all 32 layers of 65,536 tokens, compressed to 20 %: the time of each group
+// of layers, and of all of them over that of copying as many bytes on the device.
 #include "support.cuh"
 
 #include <cstdlib>

@@ -1,25 +1,10 @@
-// A policy of one's own on a device: an identifier that pairs every second entry with its older neighbour. The same
-// struct runs on the host: `team` is a block of threads here and one lane there.
+// A policy of one's own on a device: an identifier that pairs every second entry with its older neighbour.
+// The same struct runs on the host: `team` is a block of threads here and one lane there.
 #include "support.cuh"
 
-struct pair_neighbours {
-  static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
-                        needs_keys = false;
-  KVMELD_HD std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
-  KVMELD_HD std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item,
-                       std::uint32_t) const {
-    kvmeld::track_state& track = wave.state[item];
-    std::uint32_t const pairs = track.live_count / 2;  // entries of the live-slot list, two by two
-    team.for_each(pairs, [&](std::uint32_t i) {
-      kvmeld::slot_t const* const pair = wave.live + wave.at(item, 2 * i);
-      wave.step.fates[wave.step.at(item, pair[1])] = kvmeld::fate::merge;
-      wave.step.target[wave.step.at(item, pair[1])] = pair[0];
-    });
-    if (team.lane() == 0) track.merged += pairs;
+struct pair_neighbours : kvmeld::identify::defaults {
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }
 };
 

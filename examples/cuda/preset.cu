@@ -1,4 +1,5 @@
-// A preset on a device: Chelsea shrinks 4,000 cached tokens to a fifth, in place, without waiting for anything.
+// A preset on a device: Chelsea shrinks 4,000 cached tokens to a fifth, in place, without waiting for
+// anything.
 //   example_cuda_preset [tokens, a multiple of 5]
 #include "support.cuh"
 

@@ -18,7 +18,8 @@ inline bool has_device() {
   return false;
 }
 
-// Rows that drift from token to token, as keys do: a triangle wave of 1,024 tokens, shifted by channel, and noise.
+// Rows that drift from token to token, as keys do: a triangle wave of 1,024 tokens, shifted by channel, and
+// noise.
 template <class T>
 __global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::uint32_t seed) {
   for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
@@ -34,7 +35,8 @@ __global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::ui
   }
 }
 
-/// Yours: tensors [layers][sequences][tokens][heads][channels] in device memory. Null where there is too little of it.
+/// Yours: tensors [layers][sequences][tokens][heads][channels] in device memory. Null where there is too
+/// little of it.
 template <class T> class engine_tensors {
 public:
   explicit engine_tensors(kvmeld::shape const& s) : extent(s) {

@@ -1,5 +1,5 @@
-// The demo: a real language model reads a long text, its KV cache is merged or evicted down to a budget, and it answers
-// from what is left.
+// The demo: a real language model reads a long text, its KV cache is merged or evicted down to a budget, and
+// it answers from what is left.
 #include "material.hpp"
 #include "measure.hpp"
 #include "methods.hpp"

@@ -1,4 +1,5 @@
-// What a context is made of: held-out text with planted numbers for byte models, a stretch of token ids for others.
+// What a context is made of: held-out text with planted numbers for byte models, a stretch of token ids for
+// others.
 #pragma once
 
 #include <tiny_llama/needle_task.hpp>

@@ -1,4 +1,5 @@
-// Which policy a method's name stands for, and the one that --score, --select, --identify and --merge put together.
+// Which policy a method's name stands for, and the one that --score, --select, --identify and --merge put
+// together.
 #pragma once
 
 #include <tiny_llama/engine.hpp>
@@ -17,7 +18,8 @@ using kvmeld::quantity;
 using kvmeld::compose::composed;
 using kvmeld::compose::composed_of;
 
-/// KVMerger with a threshold per layer for a share kept, of which a third is recent and a quarter heavy as in its preset.
+/// KVMerger with a threshold per layer for a share kept, of which a third is recent and a quarter heavy as in
+/// its preset.
 inline preset::kvmerger::paper_type kvmerger_with(float const* theta, double kept) {
   return preset::kvmerger::with_thresholds(theta, quantity::of_length(kept / 3),
                                            quantity::of_length(kept / 4));
@@ -32,8 +34,8 @@ template <class Part> Part part_named(char const* option, std::string const& nam
   return part;
 }
 
-/// The selector with counts that suit the identifier: where sets merge, pinned entries leave room for them; where the
-/// rest is dropped or spread, they fill the budget.
+/// The selector with counts that suit the identifier: where sets merge, pinned entries leave room for them;
+/// where the rest is dropped or spread, they fill the budget.
 inline kvmeld::compose::any_selector selector_named(std::string const& name,
                                                     kvmeld::identify_traits identifier) {
   kvmeld::compose::any_selector const found = part_named<kvmeld::compose::any_selector>("--select", name);
@@ -62,7 +64,8 @@ inline composed composition(tiny_llama::options const& o) {
   return out;
 }
 
-/// The policy of every method but "ems", which shares entries, and "chelsea_probed", which is guarded: they have types of their own.
+/// The policy of every method but "ems", which shares entries, and "chelsea_probed", which is guarded: they
+/// have types of their own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
   if (method == "h2o") return composed_of(preset::h2o::defaults());

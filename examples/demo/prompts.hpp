@@ -19,8 +19,8 @@ namespace demo {
 /// The policy of the full cache: it is never asked to compress.
 using full_policy = kvmeld::compose::composed;
 
-/// A prompt, and the question whose answer it holds (the last token is held back, so that even the first digit of an
-/// answer is read from the compressed cache).
+/// A prompt, and the question whose answer it holds (the last token is held back, so that even the first
+/// digit of an answer is read from the compressed cache).
 struct asked_prompt {
   tiny_llama::prompt_state state;
   std::vector<int> rest;

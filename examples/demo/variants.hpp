@@ -41,9 +41,10 @@ inline kvmeld::calibrate::calibration calibration_for(tiny_llama::model const& m
   return c;
 }
 
-/// The methods of the options at their budgets. A method that the calibration knows runs again with a share per head
-/// ("chelsea+cal"), Chelsea also with its outlier heads whole ("chelsea+outliers"), KVMerger also with the thresholds per layer
-/// that were found for a budget ("kvmerger+theta").
+/// The methods of the options at their budgets. A method that the calibration knows runs again with a share
+/// per head
+/// ("chelsea+cal"), Chelsea also with its outlier heads whole ("chelsea+outliers"), KVMerger also with the
+/// thresholds per layer that were found for a budget ("kvmerger+theta").
 inline std::vector<variant> variants_of(tiny_llama::options const& o,
                                         kvmeld::calibrate::calibration const* c) {
   std::vector<variant> out;

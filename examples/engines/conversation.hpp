@@ -45,7 +45,8 @@ inline void digest(std::uint64_t& hash, std::vector<float> const& logits) {
   }
 }
 
-/// Reads a text of `context` tokens with three numbers planted in it, merges, asks for each of them. Returns the answers.
+/// Reads a text of `context` tokens with three numbers planted in it, merges, asks for each of them. Returns
+/// the answers.
 template <class Reader>
 std::string converse(Reader& r, conversation_options const& o, std::string const& text, std::ostream& out) {
   tiny_llama::needle_request wanted;

@@ -1,5 +1,6 @@
-// A cache of Llama-3-8B's shape, all 32 layers, compressed to 20 % on Kokkos' default execution space: the time of each group
-// of layers, and of all of them over that of copying as many bytes there. llama3_bulk [tokens]
+// A cache of Llama-3-8B's shape, all 32 layers, compressed to 20 % on Kokkos' default execution space: the
+// time of each group of layers, and of all of them over that of copying as many bytes there. llama3_bulk
+// [tokens]
 #include <kvmeld/kokkos.hpp>
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A preset in ten lines, on Kokkos: Chelsea shrinks 1,000 cached tokens to a fifth, in place, on the default execution space.
+// A preset in ten lines, on Kokkos: Chelsea shrinks 1,000 cached tokens to a fifth, in place, on the default
+// execution space.
 #include <kvmeld/kokkos.hpp>
 
 #include <iostream>

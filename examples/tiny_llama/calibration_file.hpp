@@ -10,8 +10,9 @@ namespace tiny_llama {
 /// The calibration as a JSON text.
 std::string to_json(kvmeld::calibrate::calibration const& c);
 
-/// Reads the text of to_json; `path` serves messages. Throws model_error for what is missing, of another kind or version, and
-/// for what contradicts itself (calibration_problem). Whether it fits a model is for the caller to ask.
+/// Reads the text of to_json; `path` serves messages. Throws model_error for what is missing, of another kind
+/// or version, and for what contradicts itself (calibration_problem). Whether it fits a model is for the
+/// caller to ask.
 kvmeld::calibrate::calibration parse_calibration(std::string const& path, std::string const& text);
 
 /// Reads a file of at most 16 MiB. Throws model_error.

@@ -1,4 +1,5 @@
-// Command lines of the demo and of the calibration: every bad value is refused in one sentence with its option and itself.
+// Command lines of the demo and of the calibration: every bad value is refused in one sentence with its
+// option and itself.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,8 @@ double positive_number(std::string const& name, std::string const& value);
 std::vector<double> shares_above_zero(std::string const& name, std::string const& value);
 std::string some_path(std::string const& name, std::string const& value);
 
-/// Refuses a path that write_file could not write to. Programs ask before they work; a file that is there stays as it is.
+/// Refuses a path that write_file could not write to. Programs ask before they work; a file that is there
+/// stays as it is.
 void expect_writable(std::string const& name, std::string const& path);
 
 }  // namespace tiny_llama

@@ -1,4 +1,5 @@
-// config.json of a Hugging Face Llama model: what shapes the weights have, and what the engine refuses to guess.
+// config.json of a Hugging Face Llama model: what shapes the weights have, and what the engine refuses to
+// guess.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// A language model whose KV cache kvmeld shrinks. All that an engine does for it is in this file: it keeps K and V in
-// its own tensors, tells the cache how many entries come and stay, and lets kvmeld read the attention.
+// A language model whose KV cache kvmeld shrinks. All that an engine does for it is in this file: it keeps K
+// and V in its own tensors, tells the cache how many entries come and stay, and lets kvmeld read the
+// attention.
 #pragma once
 
 #include "model.hpp"
@@ -37,7 +38,8 @@ inline kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
 
 template <class Policy> class engine {
 public:
-  /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the engine.
+  /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the
+  /// engine.
   engine(model& m, Policy policy, std::uint32_t capacity, reading how = {})
       : model_(&m),
         extent_(extent_of(m.shape(), capacity)),
@@ -47,7 +49,8 @@ public:
     cache_.open(0);
   }
 
-  /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and log-sum-exps.
+  /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and
+  /// log-sum-exps.
   engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt, reading how = {})
       : engine(m, policy, capacity, how) {
     cache_.close(0);

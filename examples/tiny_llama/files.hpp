@@ -1,4 +1,5 @@
-// Whole files in and out: sizes are known before memory is taken, and a reader never sees a half-written file.
+// Whole files in and out: sizes are known before memory is taken, and a reader never sees a half-written
+// file.
 #pragma once
 
 #include "error.hpp"
@@ -11,7 +12,8 @@
 
 namespace tiny_llama {
 
-/// Size of a regular file in bytes; throws model_error for anything else (a folder would open, and fail only on reading).
+/// Size of a regular file in bytes; throws model_error for anything else (a folder would open, and fail only
+/// on reading).
 inline std::uint64_t file_size(std::string const& path) {
   std::error_code problem;
   if (!std::filesystem::exists(path, problem)) {
@@ -54,7 +56,8 @@ inline bool can_write_file(std::string const& path) {
   return opens;
 }
 
-/// Writes beside the target, then renames, so that whoever reads `path` finds the old file or the whole new one.
+/// Writes beside the target, then renames, so that whoever reads `path` finds the old file or the whole new
+/// one.
 inline void write_file(std::string const& path, std::string const& bytes) {
   std::string const part = part_of(path);
   {

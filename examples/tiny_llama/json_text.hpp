@@ -1,4 +1,5 @@
-// JSON from files that nobody vouches for: nesting is bounded before the parser sees it, duplicates are refused.
+// JSON from files that nobody vouches for: nesting is bounded before the parser sees it, duplicates are
+// refused.
 #pragma once
 
 #include "error.hpp"

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-// Chosen by hand rather than by target_clones: its resolvers run before a sanitizer is set up, and Clang 14 lacks it.
+// Chosen by hand rather than by target_clones: its resolvers run before a sanitizer is set up, and Clang 14
+// lacks it.
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define TINY_LLAMA_X86 1
 #else

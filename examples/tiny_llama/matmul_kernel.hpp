@@ -1,5 +1,6 @@
-// Two inner kernels of matmul, generic in the vector width and always inlined, so that a caller compiled for a wider
-// instruction set gets them in that set. Vector extensions of GCC and Clang; no intrinsics, any architecture.
+// Two inner kernels of matmul, generic in the vector width and always inlined, so that a caller compiled for
+// a wider instruction set gets them in that set. Vector extensions of GCC and Clang; no intrinsics, any
+// architecture.
 #pragma once
 
 #include <cstddef>

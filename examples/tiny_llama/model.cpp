@@ -23,7 +23,8 @@ struct extents {
         vocab(static_cast<std::size_t>(c.vocab)) {}
 };
 
-// Calls f(vector, name of the tensor, rows, columns); rows == 0 marks a vector. One list serves loading and checking.
+// Calls f(vector, name of the tensor, rows, columns); rows == 0 marks a vector. One list serves loading and
+// checking.
 template <class Weights, class F> void for_each_tensor(Weights& w, config const& c, bool separate_head, F f) {
   extents const e(c);
   f(w.embedding, std::string("model.embed_tokens.weight"), e.vocab, e.hidden);

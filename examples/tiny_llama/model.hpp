@@ -1,5 +1,6 @@
-// A Llama-style decoder that leaves attention and its cache to the caller: forward() hands over rotated queries and
-// keys and takes back the attention output, so whoever owns the cache decides what is kept, merged or forgotten.
+// A Llama-style decoder that leaves attention and its cache to the caller: forward() hands over rotated
+// queries and keys and takes back the attention output, so whoever owns the cache decides what is kept,
+// merged or forgotten.
 #pragma once
 
 #include "config.hpp"
@@ -39,7 +40,9 @@ public:
 
   /// Runs `n` tokens at positions first_position .. first_position + n - 1.
   /// Per layer it calls attend(layer, n, q, k, v, out) with row-major floats
-  ///     q [n][heads][head_dim] rotated, not scaled;  k [n][kv_heads][head_dim] rotated;  v [n][kv_heads][head_dim];
+  /// - q [n][heads][head_dim], rotated, not scaled
+  /// - k [n][kv_heads][head_dim], rotated
+  /// - v [n][kv_heads][head_dim]
   /// attend stores the n new rows wherever it keeps them and writes out [n][heads][head_dim].
   /// logits becomes [n][vocab], or [1][vocab] of the last token if last_only.
   /// Throws std::invalid_argument for a token or position outside the configuration's range.
@@ -57,9 +60,10 @@ public:
     finish(rows, logits, last_only);
   }
 
-  /// Runs a batch of `n` rows, whichever sequences they belong to: row i is tokens[i] at positions[i]. As forward(), but
-  /// attend(layer, q, k, v, out) sees all rows, and logits becomes [n][vocab]. A row's numbers do not depend, to the
-  /// bit, on what else is in the batch: small ones are filled up to the size that larger ones are computed in.
+  /// Runs a batch of `n` rows, whichever sequences they belong to: row i is tokens[i] at positions[i]. As
+  /// forward(), but attend(layer, q, k, v, out) sees all rows, and logits becomes [n][vocab]. A row's numbers
+  /// do not depend, to the bit, on what else is in the batch: small ones are filled up to the size that
+  /// larger ones are computed in.
   template <class Attend>
   void forward_batch(int const* tokens, int const* positions, int n, Attend&& attend,
                      std::vector<float>& logits) {

@@ -83,8 +83,8 @@ needle_task make_needle_task(std::string_view held_out, needle_request const& re
   auto const body = held_out.substr(start, length);
   task.continuation = held_out.substr(start + length, after);
 
-  // One needle per equal share of the depth. It goes before the first line end at or after a random place there, as
-  // in training; a share without a line end takes the place itself, in the middle of a line.
+  // One needle per equal share of the depth. It goes before the first line end at or after a random place
+  // there, as in training; a share without a line end takes the place itself, in the middle of a line.
   std::size_t const room = length - static_cast<std::size_t>(needle_free_end);
   std::size_t const count = task.needles.size();
   std::size_t at = 0;

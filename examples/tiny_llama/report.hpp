@@ -1,4 +1,5 @@
-// What a run of the demo found, and its three forms: JSON for programs, a table for the terminal, a chart for the eye.
+// What a run of the demo found, and its three forms: JSON for programs, a table for the terminal, a chart for
+// the eye.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,8 @@ std::string to_json(report const& results);
 /// Writes to_json beside `path` and renames it. Throws std::runtime_error.
 void write_json(report const& results, std::string const& path);
 
-/// One table, at most 110 columns wide: full cache first, then a group per budget, the best of each group marked '*'.
+/// One table, at most 110 columns wide: full cache first, then a group per budget, the best of each group
+/// marked '*'.
 void print_table(report const& results, std::ostream& out);
 
 /// An SVG of digits recalled and of bits per byte against the budget.
@@ -53,7 +55,8 @@ std::string to_chart(report const& results);
 /// Writes to_chart beside `path` and renames it. Throws std::runtime_error.
 void write_chart(report const& results, std::string const& path);
 
-/// An SVG of the live figures: per budget and method the degrees, what became of the tokens, and the mass retained.
+/// An SVG of the live figures: per budget and method the degrees, what became of the tokens, and the mass
+/// retained.
 std::string to_figures_chart(report const& results);
 
 /// Writes to_figures_chart beside `path` and renames it. Throws std::runtime_error.

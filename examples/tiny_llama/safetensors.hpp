@@ -1,4 +1,5 @@
-// The safetensors file format: an eight-byte little-endian header length, a JSON header, then the tensors' bytes.
+// The safetensors file format: an eight-byte little-endian header length, a JSON header, then the tensors'
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ struct tensor_entry {
   std::uint64_t begin, end;
 };
 
-/// An opened and fully validated header. Tensors are read one at a time, so that a large model is not held twice.
-/// Everything throws model_error.
+/// An opened and fully validated header. Tensors are read one at a time, so that a large model is not held
+/// twice. Everything throws model_error.
 class safetensors_file {
 public:
   static constexpr std::uint64_t max_header_bytes = 100'000'000;  ///< the format's own limit
@@ -30,7 +31,8 @@ public:
   std::map<std::string, tensor_entry> const& entries() const { return entries_; }
   bool contains(std::string const& name) const { return entries_.count(name) != 0; }
 
-  /// Values of a tensor that must have exactly `shape`, row-major, widened to float. NaN and infinity are refused.
+  /// Values of a tensor that must have exactly `shape`, row-major, widened to float. NaN and infinity are
+  /// refused.
   std::vector<float> read(std::string const& name, std::vector<std::uint64_t> const& shape) const;
 
 private:

@@ -1,4 +1,5 @@
-// kvmeld with its CUDA backend: any cache, policy and attention on a cuda_executor. Needs the CUDA Toolkit with CUB.
+// kvmeld with its CUDA backend: any cache, policy and attention on a cuda_executor. Needs the CUDA Toolkit
+// with CUB.
 #pragma once
 
 #include <kvmeld/backend/cuda/block_team.cuh>

@@ -1,4 +1,5 @@
-// kvmeld on Kokkos: any cache, policy and attention on a kokkos_executor, and Kokkos::View as a layout. Needs Kokkos 3.4.
+// kvmeld on Kokkos: any cache, policy and attention on a kokkos_executor, and Kokkos::View as a layout. Needs
+// Kokkos 3.4.
 #pragma once
 
 #include <kvmeld/backend/kokkos/element_types.hpp>

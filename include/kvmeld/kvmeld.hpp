@@ -1,4 +1,5 @@
-// kvmeld: merge KV-cache entries in place, on an engine's own tensors. Host-safe umbrella; no CUDA header behind it.
+// kvmeld: merge KV-cache entries in place, on an engine's own tensors. Host-safe umbrella; no CUDA header
+// behind it.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>

@@ -114,8 +114,9 @@ TEST_CASE("entries that coincide merge without a trace in attention, under every
 }
 
 TEST_CASE("CaM by hand-made plans: O / (1 - A) as printed, exactly O when the mass is corrected") {
-  // All logits 0, values 8 1 2 3: O = 3.5, A = 1/4. Slot 0 spreads over 2 and 3 with 1/2 each: 6 and 7; of 1, 6, 7
-  // the mean is 14/3 = 3.5 / (1 - 1/4). Corrected: 6 / 1.5 and 7 / 1.5 of degree 1.5: (1 + 6 + 7) / 4 = 3.5.
+  // All logits 0, values 8 1 2 3: O = 3.5, A = 1/4. Slot 0 spreads over 2 and 3 with 1/2 each: 6 and 7; of 1,
+  // 6, 7 the mean is 14/3 = 3.5 / (1 - 1/4). Corrected: 6 / 1.5 and 7 / 1.5 of degree 1.5: (1 + 6 + 7) / 4
+  // = 3.5.
   auto const output = [](bool corrected) {
     support::engine_memory<float> memory({1, 1, 1, 1, 1, 1, 4});
     memory.fill({0, 0, 0, 0}, 0, {{1}, {1}, {1}, {1}}, {{8}, {1}, {2}, {3}});
@@ -137,7 +138,8 @@ TEST_CASE("CaM by hand-made plans: O / (1 - A) as printed, exactly O when the ma
 TEST_CASE("CaM's lossless case at random: mean attention of the targets equals the evicted entry's") {
   dice d(82);
   for (int i = 0; i < 100; ++i) {
-    // One channel, query 1: the key is the log of the attention. The targets' attention averages to the evicted one's.
+    // One channel, query 1: the key is the log of the attention. The targets' attention averages to the
+    // evicted one's.
     std::uint32_t const n = d.between(4, 20), evicted = d.below(2), m = d.between(1, n - 2),
                         first = d.between(2, n - m);
     std::vector<double> a(n);

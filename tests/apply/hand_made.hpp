@@ -105,7 +105,8 @@ inline void send(kvmeld::plan_ref const& p, std::uint32_t item, std::uint32_t s,
   p.degree_weight[i] = degree;
 }
 
-// Fills the plan of one track with random sound fates: owners, spans, drops; rows of `unusable` only stay or go.
+// Fills the plan of one track with random sound fates: owners, spans, drops; rows of `unusable` only stay or
+// go.
 inline void randomise(support::dice& d, kvmeld::plan_ref const& p, std::uint32_t item, std::uint32_t n,
                       std::uint32_t frozen, std::vector<char> const& unusable, bool shares) {
   using kvmeld::fate;

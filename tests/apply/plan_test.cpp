@@ -206,8 +206,8 @@ TEST_CASE("a plan with every fate, by hand: what it prints and what it does") {
   CHECK(after.values == reference::matrix{{17.5}, {32.5}, {75}, {55}});
   CHECK(after.degree == std::vector<double>{2, 1.5, 1.5, 2});
   CHECK(after.position == std::vector<long>{1, 4, 5, 6});
-  // Member 3 (norm 10) of what is now slot 3, whose own norm is 7 sqrt 2. Emptied values are zero, empty slots of
-  // degree 0.
+  // Member 3 (norm 10) of what is now slot 3, whose own norm is 7 sqrt 2. Emptied values are zero, empty
+  // slots of degree 0.
   kvmeld::member_ref const& m = cache.ledger().members;
   REQUIRE(m.count[0] == 1);
   CHECK(m.norm[0] == 10);

@@ -1,4 +1,5 @@
-// What apply refuses: every way in which an edited or outgrown plan is not sound, by name, value and what is allowed.
+// What apply refuses: every way in which an edited or outgrown plan is not sound, by name, value and what is
+// allowed.
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// attention::attend against softmax attention in double precision, for random shapes, and independent of threads.
+// attention::attend against softmax attention in double precision, for random shapes, and independent of
+// threads.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>

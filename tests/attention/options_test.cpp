@@ -235,7 +235,8 @@ TEST_CASE("keys are rotated at their stored position or at their slot") {
   CHECK(product({1, 10, 100, 1000}) == Approx(-10 + 500 + 6000));
   p.rope.positions = kvmeld::rope_positions::slot;  // slot 0
   CHECK(product({1, 10, 100, 1000}) == Approx(1 + 500 + 6000));
-  // A table: slot 0 is 1 to it; position 3 is 2 as its last number, 5 + 2 behind one of two numbers, of which the last is 5.
+  // A table: slot 0 is 1 to it; position 3 is 2 as its last number, 5 + 2 behind one of two numbers, of which
+  // the last is 5.
   kvmeld::position_t const table[] = {1, 5, 9, 2};
   p.rope.map = table;
   p.rope.mapped = 4;

@@ -80,7 +80,8 @@ inline std::vector<kvmeld::position_t> some_map(support::dice& d) {
   return map;
 }
 
-// The reference's options for a call of the same meaning; positions and sinks are filled in per track and head.
+// The reference's options for a call of the same meaning; positions and sinks are filled in per track and
+// head.
 inline reference::attention_options options_for(kvmeld::attention_params const& p, kvmeld::shape const& s) {
   reference::attention_options o;
   o.scale = p.scale != 0.0f ? static_cast<double>(p.scale) : 1 / std::sqrt(double{1} * s.key_dim);
@@ -115,7 +116,8 @@ reference::track_state track_for(Ref const& ref, kvmeld::track t, kvmeld::attent
   return track;
 }
 
-// Runs the call and compares; what no query may write has to be as it was. Returns the number of blind queries.
+// Runs the call and compares; what no query may write has to be as it was. Returns the number of blind
+// queries.
 template <class Cache, class Q, class Out>
 std::size_t compare(Cache& cache, kvmeld::attention_params const& params, std::uint32_t layer,
                     call<Q, Out>& c, bool wants_lse, double tolerance, std::uint32_t parts = 1) {

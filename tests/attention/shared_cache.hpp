@@ -1,4 +1,5 @@
-// A cache of shared entries as merging leaves it, ragged and with pending tokens, and what attention over it has to be.
+// A cache of shared entries as merging leaves it, ragged and with pending tokens, and what attention over it
+// has to be.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -19,8 +20,8 @@ inline kvmeld::cache_options with_members(std::uint32_t members) {
   return sizes;
 }
 
-// Directions and members at random; sequence 2 is empty. Members of a slot are older than it, or not: attention takes
-// them as they are.
+// Directions and members at random; sequence 2 is empty. Members of a slot are older than it, or not:
+// attention takes them as they are.
 template <class T> struct shared_cache {
   support::engine_memory<T> memory;
   decltype(support::make_cache(memory, kvmeld::preset::ems::shared())) cache;

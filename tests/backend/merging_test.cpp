@@ -1,4 +1,5 @@
-// Merging of long tracks along tokens and in groups of channels, by every instruction set: the bits of the generic loops.
+// Merging of long tracks along tokens and in groups of channels, by every instruction set: the bits of the
+// generic loops.
 #include <doctest/doctest.h>
 
 #include <kvmeld/kvmeld.hpp>
@@ -17,8 +18,8 @@ namespace {
 
 using support::dice;
 
-// Sets around pivots that are `apart` slots from each other: members lie near them, a few anywhere; one set takes in
-// thousands.
+// Sets around pivots that are `apart` slots from each other: members lie near them, a few anywhere; one set
+// takes in thousands.
 void merge_at_random(dice& d, kvmeld::plan_ref const& p, std::uint32_t n, std::uint32_t apart) {
   std::uint32_t const huge = d.below(n), most = d.chance(0.3) ? 2500 : 70;
   std::uint32_t joined = 0;

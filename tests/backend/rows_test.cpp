@@ -1,4 +1,5 @@
-// Tuned loads, blends, packing and exponentials against plain loops, over every instruction set of this processor.
+// Tuned loads, blends, packing and exponentials against plain loops, over every instruction set of this
+// processor.
 #include <doctest/doctest.h>
 
 #include <kvmeld/core/bits.hpp>

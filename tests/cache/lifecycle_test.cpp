@@ -1,4 +1,5 @@
-// The life of a sequence: open, append, commit, compress, close; and of a cache: copies, rebinding, what it reports.
+// The life of a sequence: open, append, commit, compress, close; and of a cache: copies, rebinding, what it
+// reports.
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing.hpp>
 

@@ -1,4 +1,5 @@
-// What a plan was made from, read after `plan`: roles, similarities and KVMerger's sigma, against numbers made by hand.
+// What a plan was made from, read after `plan`: roles, similarities and KVMerger's sigma, against numbers
+// made by hand.
 #include "refusal.hpp"
 
 #include <cmath>
@@ -62,7 +63,8 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
     for (std::uint32_t i = 0; i < 17; ++i) {
       CHECK(cache.planned_role(item, i) == (i < 2 || i >= 14 ? role::pinned : role::mergeable));
       kvmeld::candidate const c = cache.planned_candidate(item, i);
-      // Slots 2 to 7 and 8 to 13 are chunks; every second entry, from the first on, has an edge to its best of the others.
+      // Slots 2 to 7 and 8 to 13 are chunks; every second entry, from the first on, has an edge to its best
+      // of the others.
       if (i < 2 || i >= 14 || i % 2 == 1) {
         CHECK(c.key == 0);
         continue;
@@ -132,7 +134,8 @@ TEST_CASE("similarities of centres, and identifiers that give none") {
 }
 
 TEST_CASE("sigma of a set by each of its three rules") {
-  // Keys at 1, 2, 4 along a line and one across; the pivot is the entry with the highest score. One set of three.
+  // Keys at 1, 2, 4 along a line and one across; the pivot is the entry with the highest score. One set of
+  // three.
   kvmeld::shape const s{1, 1, 1, 1, 2, 1, 6};
   support::engine_memory<float> memory(s);
   memory.fill({0, 0, 0, 0}, 0, {{0, 7}, {1, 0}, {2, 0}, {4, 0}}, support::rows(4, {1}));

@@ -33,8 +33,8 @@ kvmeld::cache_options counting(std::uint32_t members = 0) {
   return sizes;
 }
 
-// What entries and members of a track have gathered, in the channels of policies that accumulate attention or keep a
-// window of it.
+// What entries and members of a track have gathered, in the channels of policies that accumulate attention or
+// keep a window of it.
 struct gathered {
   std::vector<double> entries;
   double members = 0, all = 0;
@@ -71,7 +71,8 @@ void check_degrees(kvmeld::ledger_ref const& l, kvmeld::track t, kvmeld::cache_s
   CHECK(f.tokens == l.seen[t.sequence]);
 }
 
-// Compresses twice, once through compress and once through plan and apply, and counts what a plan of the same says.
+// Compresses twice, once through compress and once through plan and apply, and counts what a plan of the same
+// says.
 void counts_are_naive(dice& d, composed const& policy, double min_retained, bool loses) {
   kvmeld::shape const s{2, 2, 2, 2, 16, 8, 160};
   support::engine_memory<float> memory(s);

@@ -17,7 +17,7 @@
 // expect IDENTIFY_TILES: kvmeld: the identifier needs keys, but has no `std::uint32_t tiles\(shape\)`
 // expect IDENTIFY_SCRATCH: kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes\(shape, lanes\)`
 // expect IDENTIFY_PROPOSE: kvmeld: the identifier needs keys, but has no `propose\(team, wave, rows, tile\)`
-// expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(team, wave, item, round\)`
+// expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(round\)`, and no `admit\(team, wave, item, round\)`
 // expect IDENTIFY_COPY: kvmeld: the identifier is not trivially copyable
 // expect ADMIT_REPEATS: kvmeld: the admission has no `static constexpr bool repeats`
 // expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
@@ -43,8 +43,8 @@
 // expect LAYOUT_COPY: kvmeld: the layout is not trivially copyable
 // expect GUARD: kvmeld: the guard is not guard::probed
 // expect POLICY: kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function
-// Parts of one's own, each with all that its contract asks for, but for one thing. They are used as an engine uses them, so that
-// a member that nobody asks for would show as an error from inside the library.
+// Parts of one's own, each with all that its contract asks for, but for one thing. They are used as an engine
+// uses them, so that a member that nobody asks for would show as an error from inside the library.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Twenty policies compiled whole, chosen so that parts meet in many pairs: they keep their promises, and the same policy
-// composed at run time does the same to the bit.
+// Twenty policies compiled whole, chosen so that parts meet in many pairs: they keep their promises, and the
+// same policy composed at run time does the same to the bit.
 #include <doctest/doctest.h>
 
 #include <kvmeld/compose/composed.hpp>

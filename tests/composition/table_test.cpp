@@ -1,5 +1,5 @@
-// Every meaningful score x selector x identifier x merge, composed at run time, on random tracks: what must hold of each,
-// and that the others are refused.
+// Every meaningful score x selector x identifier x merge, composed at run time, on random tracks: what must
+// hold of each, and that the others are refused.
 #include <doctest/doctest.h>
 
 #include <kvmeld/compose/composed.hpp>

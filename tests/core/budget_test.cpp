@@ -114,7 +114,8 @@ TEST_CASE("Chelsea's schedules: the share of a round, and the rounds a prompt ta
   CHECK(needle.share(0) == doctest::Approx(0.25));
   CHECK(needle.share(7) == doctest::Approx(0.25));
 
-  // To a fifth; 16 sinks and 64 recents take no part, which costs the slow schedule of Qwen a round at 32000 tokens.
+  // To a fifth; 16 sinks and 64 recents take no part, which costs the slow schedule of Qwen a round at 32000
+  // tokens.
   for (std::uint32_t pinned : {0u, 80u}) {
     CHECK(rounds_to_a_fifth(llama2, 32000, pinned) == 4);
     CHECK(rounds_to_a_fifth(llama3, 32000, pinned) == 8);

@@ -12,7 +12,8 @@
 
 namespace {
 
-// Partial j takes channels j, j + 16, ...; then the upper half of the partials is added to the lower until one is left.
+// Partial j takes channels j, j + 16, ...; then the upper half of the partials is added to the lower until
+// one is left.
 float restated(std::vector<float> const& terms) {
   std::vector<float> partial(16, 0.0f);
   for (std::size_t c = 0; c < terms.size(); ++c) partial[c % 16] += terms[c];

@@ -1,5 +1,6 @@
-// half and bfloat16: every pattern survives a round trip, and rounding is to nearest even. The expectation is found
-// among the stored values themselves, by search in double precision; no bit trick of the library is repeated.
+// half and bfloat16: every pattern survives a round trip, and rounding is to nearest even. The expectation is
+// found among the stored values themselves, by search in double precision; no bit trick of the library is
+// repeated.
 #include <kvmeld/core/element.hpp>
 
 #include <cmath>
@@ -12,7 +13,8 @@
 
 namespace {
 
-// Value of sign, exponent and mantissa fields. Integers and ldexp only: subnormal floats may be flushed to zero.
+// Value of sign, exponent and mantissa fields. Integers and ldexp only: subnormal floats may be flushed to
+// zero.
 double value_of(std::uint32_t bits, int exponent_bits, int mantissa_bits) {
   int const bias = (1 << (exponent_bits - 1)) - 1;
   auto const mantissa = static_cast<double>(bits & ((1u << mantissa_bits) - 1));
@@ -30,8 +32,8 @@ struct format {
 };
 constexpr format half_format{5, 10}, bfloat16_format{8, 7};
 
-// The pattern nearest to |float bits|, even where two are: by bisection over the non-negative patterns, of which
-// infinity stands where the next finite number would.
+// The pattern nearest to |float bits|, even where two are: by bisection over the non-negative patterns, of
+// which infinity stands where the next finite number would.
 std::uint32_t nearest(std::uint32_t float_bits, format f) {
   double const x = value_of(float_bits & 0x7fffffffu, 8, 23);
   auto const value = [&](std::uint32_t p) { return value_of(p, f.exponent_bits, f.mantissa_bits); };

@@ -1,4 +1,5 @@
-// Nearly every kind of kernel once, and every call: compiled for several architectures to look at registers, never run.
+// Nearly every kind of kernel once, and every call: compiled for several architectures to look at registers,
+// never run.
 #include <kvmeld/cuda.cuh>
 
 namespace {

@@ -1,4 +1,5 @@
-// Runs the CUDA tests where there is a device; says loudly that nothing ran where there is none (exit status 77).
+// Runs the CUDA tests where there is a device; says loudly that nothing ran where there is none (exit status
+// 77).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

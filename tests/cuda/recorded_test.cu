@@ -1,5 +1,5 @@
-// An engine's decode step and its compressions as graphs: what eager calls on the device leave, bit for bit; and what is
-// refused.
+// An engine's decode step and its compressions as graphs: what eager calls on the device leave, bit for bit;
+// and what is refused.
 #include "device.cuh"
 #include "device/twins.hpp"
 

@@ -1,4 +1,5 @@
-// Attention with everything that its parameters can say, over sequences of unequal queries, on a device as on the host.
+// Attention with everything that its parameters can say, over sequences of unequal queries, on a device as on
+// the host.
 #pragma once
 
 #include "twins.hpp"

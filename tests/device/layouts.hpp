@@ -127,8 +127,8 @@ template <class Device> void quantised_rows(Device const& device) {
   same_rows<q8_0_blocks<Device>, crooked_ring<Device>>(device, "q8_0, ring");
 }
 
-/// Numbers beyond an 8-bit float's scale are counted where they are stored. What merges is a mean and never beyond; keys that
-/// turn are.
+/// Numbers beyond an 8-bit float's scale are counted where they are stored. What merges is a mean and never
+/// beyond; keys that turn are.
 template <class Device> void saturated_rows(Device const& device) {
   laid_out<fp8_rows<Device>, byte_rows<Device>, Device> rows(small_rows);
   noise n(43);

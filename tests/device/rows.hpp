@@ -1,5 +1,5 @@
-// K or V as engines lay them out, here and on a device: on(side) is the layout over that memory, put() sends this one's bytes
-// there, same() compares them.
+// K or V as engines lay them out, here and on a device: on(side) is the layout over that memory, put() sends
+// this one's bytes there, same() compares them.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -72,7 +72,8 @@ template <class Device> struct head_pages : pool_rows<Device, typename Device::b
   doubled<Device, std::uint8_t> shared;
 };
 
-/// The same far from where the pool begins, which is nobody's memory: more elements lie between than 32 bits can count.
+/// The same far from where the pool begins, which is nobody's memory: more elements lie between than 32 bits
+/// can count.
 template <class Device> struct far_pages : pool_rows<Device, typename Device::bfloat16, 16> {
   using base = pool_rows<Device, typename Device::bfloat16, 16>;
   static constexpr std::int32_t first = 1 << 22;

@@ -1,4 +1,5 @@
-// What sequences live through beside compression: forks, shifts, pages, padding, bytes, and tracks of no length at all.
+// What sequences live through beside compression: forks, shifts, pages, padding, bytes, and tracks of no
+// length at all.
 #pragma once
 
 #include "twins.hpp"

@@ -1,4 +1,5 @@
-// Scores of members, recomputed from queries over shared entries, are the host's up to the rounding of exponentials.
+// Scores of members, recomputed from queries over shared entries, are the host's up to the rounding of
+// exponentials.
 #pragma once
 
 #include "twins.hpp"

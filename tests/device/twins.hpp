@@ -274,7 +274,8 @@ private:
 };
 
 // Two compressions with tokens in between, a plan of its own, a fork and a cut.
-// Tuned forms may take another partner where two are equally good up to rounding; these rows have no such pairs.
+// Tuned forms may take another partner where two are equally good up to rounding; these rows have no such
+// pairs.
 template <class T, class Device, class Policy>
 void same_life(Device const& device, char const* name, Policy const& policy, int units = 0,
                kvmeld::tuning tuning = kvmeld::tuning::off, tokens_of_life const& life = {},

@@ -111,8 +111,8 @@ void block::vote(std::vector<thread*> const& lanes, instruction const& i) {
   }
 }
 
-// mma.sync.m16n8k16, row.col: fragments as in the PTX manual. Products are exact and sums cut off, which a device does in
-// steps of its own.
+// mma.sync.m16n8k16, row.col: fragments as in the PTX manual. Products are exact and sums cut off, which a
+// device does in steps of its own.
 void block::multiply(std::vector<thread*> const& lanes, instruction const& i) {
   auto const value = [&](std::uint32_t pair, unsigned k) {
     auto const bits = static_cast<std::uint16_t>(k == 0 ? pair : pair >> 16);

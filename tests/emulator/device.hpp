@@ -34,8 +34,8 @@ struct CUevent_st {
 
 namespace emulator {
 
-/// One device for the process. Nothing runs before somebody waits or asks: memory that a call reads too late, and results
-/// that are read too early, show.
+/// One device for the process. Nothing runs before somebody waits or asks: memory that a call reads too late,
+/// and results that are read too early, show.
 class device {
 public:
   static device& instance();

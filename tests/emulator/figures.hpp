@@ -7,8 +7,8 @@
 
 namespace emulator {
 
-/// Of one kernel, all its launches: instructions of all threads; bytes that loads and stores asked for; bytes of the 32-byte sectors
-/// that a launch read and wrote, each counted once a launch.
+/// Of one kernel, all its launches: instructions of all threads; bytes that loads and stores asked for; bytes
+/// of the 32-byte sectors that a launch read and wrote, each counted once a launch.
 struct kernel_figures {
   std::string name;
   std::uint64_t launches = 0, instructions = 0, asked = 0, read = 0, written = 0;

@@ -1,4 +1,5 @@
-// Floating point: what is rounded exactly is exact here, what a device approximates is off by a unit in the last place.
+// Floating point: what is rounded exactly is exact here, what a device approximates is off by a unit in the
+// last place.
 #include "decode.hpp"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Runs a grid of PTX on the CPU: thread after thread, each as far as the next place where it has to wait for others. No order
-// of threads but the one that barriers make can be relied on, so that a missing one shows.
+// Runs a grid of PTX on the CPU: thread after thread, each as far as the next place where it has to wait for
+// others. No order of threads but the one that barriers make can be relied on, so that a missing one shows.
 #pragma once
 
 #include "memory.hpp"

@@ -14,15 +14,15 @@ struct fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Who accesses memory, and how far it has come: two accesses are ordered if a barrier of the block, or of the warp for lanes
-/// of one warp, lies between them.
+/// Who accesses memory, and how far it has come: two accesses are ordered if a barrier of the block, or of
+/// the warp for lanes of one warp, lies between them.
 struct agent {
   std::uint32_t block = 0;        ///< a number that no other block of the process has
   std::uint32_t first_block = 0;  ///< of the same launch
   std::uint16_t thread = 0;
   std::uint32_t block_barriers = 0, warp_barriers = 0;
-  /// Of shared memory: kernels fill a tile partly and multiply it whole, and what comes of the rest is no result. It is
-  /// no number, so that one which does come into a result shows.
+  /// Of shared memory: kernels fill a tile partly and multiply it whole, and what comes of the rest is no
+  /// result. It is no number, so that one which does come into a result shows.
   bool may_read_anything = false;
 };
 
@@ -32,8 +32,8 @@ struct traffic {
   std::uint64_t read = 0, written = 0;
 };
 
-/// A region that global and shared memory are taken from. Each byte has a state (allocated, written) and, while races are
-/// looked for, its last reader and writer.
+/// A region that global and shared memory are taken from. Each byte has a state (allocated, written) and,
+/// while races are looked for, its last reader and writer.
 class memory {
 public:
   enum class access { load, store, atomic };
@@ -62,8 +62,8 @@ public:
   /// Where `p` lies, in words.
   std::string place(void const* p) const;
 
-  /// An access of a kernel, checked; `used` says which of the bytes count. What it finds wrong it returns in words,
-  /// empty if nothing; throws `fault` where no device would go on.
+  /// An access of a kernel, checked; `used` says which of the bytes count. What it finds wrong it returns in
+  /// words, empty if nothing; throws `fault` where no device would go on.
   std::string kernel(access a, void const* p, std::size_t bytes, std::uint32_t used, agent const& who,
                      void const* stored);
   void begin_launch() {

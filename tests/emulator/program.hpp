@@ -70,7 +70,8 @@ struct module {
   std::map<std::string, std::size_t> global_bytes;
 };
 
-/// Parses PTX; its global variables are taken from `device`. Throws std::runtime_error with the line it does not know.
+/// Parses PTX; its global variables are taken from `device`. Throws std::runtime_error with the line it does
+/// not know.
 std::unique_ptr<module> parse(std::string_view ptx, memory& device);
 
 /// The handler of an instruction and how its operands are read; decode.cpp.

@@ -1,4 +1,5 @@
-// Slots of registers: PTX names thousands, and a block of threads that held them all would not fit into any cache.
+// Slots of registers: PTX names thousands, and a block of threads that held them all would not fit into any
+// cache.
 #include "program.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The mini-engines on the demo's model, one against the other: three layouts, three ways to batch, one meaning.
+// The mini-engines on the demo's model, one against the other: three layouts, three ways to batch, one
+// meaning.
 #include "kjv.hpp"
 
 #include <engines/paged/host_engine.hpp>

@@ -45,7 +45,8 @@ private:
   std::filesystem::path path_;
 };
 
-/// Header and data as the format lays them out; the length is that of the header, right or wrong as it may be.
+/// Header and data as the format lays them out; the length is that of the header, right or wrong as it may
+/// be.
 inline std::string with_header(std::string const& header, std::string const& data) {
   std::string out;
   for (std::size_t i = 0; i < 8; ++i) {

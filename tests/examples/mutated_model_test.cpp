@@ -1,4 +1,5 @@
-// Thousands of spoiled model folders: each loads, or is refused by a model_error that names the file. Nothing else.
+// Thousands of spoiled model folders: each loads, or is refused by a model_error that names the file. Nothing
+// else.
 #include "spoiled_files.hpp"
 
 #include <doctest/doctest.h>

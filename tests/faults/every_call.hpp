@@ -72,8 +72,8 @@ struct outcome {
   std::size_t calls = 0, failures = 0;
 };
 
-// Makes call(subject) on copies of `before` until no allocation fails. A call that fails leaves everything as it was, and does
-// what it does when it is made again.
+// Makes call(subject) on copies of `before` until no allocation fails. A call that fails leaves everything as
+// it was, and does what it does when it is made again.
 template <class Subject, class Call>
 void every_allocation(outcome& sum, char const* name, Subject const& before, Call call) {
   CAPTURE(std::string(name));

@@ -1,5 +1,5 @@
-// Merging measured with probes: no probe's output moves by more than epsilon, and by as much as the cache says; and what
-// guarded policies refuse.
+// Merging measured with probes: no probe's output moves by more than epsilon, and by as much as the cache
+// says; and what guarded policies refuse.
 #include <doctest/doctest.h>
 
 #include <algorithm>

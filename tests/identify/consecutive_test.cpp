@@ -78,7 +78,8 @@ TEST_CASE("the walk by hand: anchors, gaps, pivots, strictness") {
   using list = std::vector<std::uint32_t>;
   by_threshold p = with_ends<by_threshold>(0, 0);
   p.identify.admission.theta = 0.7071f;  // 45 degrees
-  // From 60: 30 joins; 0 is 60 degrees from the fixed anchor, 30 from the chain's. Pivots: the best score, ties low.
+  // From 60: 30 joins; 0 is 60 degrees from the fixed anchor, 30 from the chain's. Pivots: the best score,
+  // ties low.
   CHECK(targets(at_angles({0, 30, 60}), p, {1, 5, 2}, 2) == list{0, 1, 1});
   p.identify.anchor = kvmeld::identify::anchor_rule::chain;
   CHECK(targets(at_angles({0, 30, 60}), p, {2, 2, 2}, 2) == list{0, 0, 0});
@@ -109,15 +110,15 @@ TEST_CASE("the walk by hand: anchors, gaps, pivots, strictness") {
 TEST_CASE("an exact budget by hand: the most similar neighbours join, ties to the older") {
   using list = std::vector<std::uint32_t>;
   by_budget p = with_ends<by_budget>(0, 0);
-  // Angles 0 50 60 80, down to 3: the lowest theta that leaves three sets lies above cos 30, where 60 joins 80 (20
-  // degrees) and 50 does not (30): {0}, {50}, {60, 80}.
+  // Angles 0 50 60 80, down to 3: the lowest theta that leaves three sets lies above cos 30, where 60 joins
+  // 80 (20 degrees) and 50 does not (30): {0}, {50}, {60, 80}.
   CHECK(targets(at_angles({0, 50, 60, 80}), p, {1, 1, 2, 1}, 3) == list{0, 1, 2, 2});
   CHECK(targets(at_angles({0, 50, 60, 80}), p, {1, 1, 2, 1}, 1) == list{2, 2, 2, 2});
   // Equal rows are below no theta: only joining separates them, the older boundaries first.
   CHECK(targets(at_angles({7, 7, 7, 7}), p, {4, 3, 2, 1}, 3) == list{0, 0, 2, 3});
   CHECK(targets(at_angles({7, 7, 7, 7}), p, {4, 3, 2, 1}, 2) == list{0, 0, 0, 3});
-  // One step of bisection tries theta 0 only: 0 | 105 | 130 200 is 3 sets. For 2 the boundary between the anchors 105
-  // and 200, 95 degrees apart, goes before the one of 105 degrees.
+  // One step of bisection tries theta 0 only: 0 | 105 | 130 200 is 3 sets. For 2 the boundary between the
+  // anchors 105 and 200, 95 degrees apart, goes before the one of 105 degrees.
   p.identify.admission.bisections = 1;
   CHECK(targets(at_angles({0, 105, 130, 200}), p, {1, 2, 3, 4}, 3) == list{0, 1, 3, 3});
   CHECK(targets(at_angles({0, 105, 130, 200}), p, {1, 2, 3, 4}, 2) == list{0, 3, 3, 3});

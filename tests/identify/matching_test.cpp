@@ -1,4 +1,5 @@
-// chunked_bipartite alone, with every admission, against loops over all pairs; and the theorem behind its split.
+// chunked_bipartite alone, with every admission, against loops over all pairs; and the theorem behind its
+// split.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -142,8 +143,8 @@ TEST_CASE("matching by hand: ties, zero rows, a lone tail, overflowed cosines") 
 
 TEST_CASE(
     "A and B are the alternating partition of theorem 6.1, the best one for similarity that falls convexly") {
-  // Keys with Gram matrix rho^|i - j|: first row e_0, then k_i = rho k_(i-1) + sqrt(1 - rho^2) e_i. With every edge
-  // admitted the entries that merge are A and those that stay are B.
+  // Keys with Gram matrix rho^|i - j|: first row e_0, then k_i = rho k_(i-1) + sqrt(1 - rho^2) e_i. With
+  // every edge admitted the entries that merge are A and those that stay are B.
   for (double const rho : {0.3, 0.6, 0.9}) {
     for (std::uint32_t n = 2; n <= 10; ++n) {
       support::rows keys(n, std::vector<float>(n, 0.0f));

@@ -124,8 +124,8 @@ TEST_CASE("matching sees keys at the positions of a function object, whatever fo
 }
 
 TEST_CASE("similarity without positions over keys that lie rotated, of EMS too, and what it is called") {
-  // Keys (1, 0) and (0, 1) in turn, rotated by a quarter turn per position: as they lie, 0 1 2 3 are (1, 0), (-1, 0), (-1, 0),
-  // (1, 0), then the same again. Turned back, entries of one parity are equal.
+  // Keys (1, 0) and (0, 1) in turn, rotated by a quarter turn per position: as they lie, 0 1 2 3 are (1, 0),
+  // (-1, 0), (-1, 0), (1, 0), then the same again. Turned back, entries of one parity are equal.
   kvmeld::shape const s{1, 1, 1, 1, 2, 1, 8};
   support::engine_memory<float> memory(s);
   memory.fill({0, 0, 0, 0}, 0, {{1, 0}, {-1, 0}, {-1, 0}, {1, 0}, {1, 0}, {-1, 0}}, support::rows(6, {1}));

@@ -1,4 +1,5 @@
-// A call that finds no memory leaves a cache as it was: every allocation of every call fails once, on a Kokkos space.
+// A call that finds no memory leaves a cache as it was: every allocation of every call fails once, on a
+// Kokkos space.
 #include "device.hpp"
 
 #include "faults/every_call.hpp"

@@ -1,5 +1,5 @@
-// The bodies that the CUDA backend is tested with, on Kokkos' default execution space, with teams of any size; and with
-// launches that nobody waits for.
+// The bodies that the CUDA backend is tested with, on Kokkos' default execution space, with teams of any
+// size; and with launches that nobody waits for.
 #include "device.hpp"
 #include "device/evicting.hpp"
 #include "device/merging.hpp"

@@ -1,5 +1,6 @@
-// One life of a cache (tests/lanes) leaves the same bytes of K, V and ledger on Kokkos' default host space as on the host: generic forms
-// on teams of any size, tuned ones on teams of one lane. Its worlds lie in host memory.
+// One life of a cache (tests/lanes) leaves the same bytes of K, V and ledger on Kokkos' default host space as
+// on the host: generic forms on teams of any size, tuned ones on teams of one lane. Its worlds lie in host
+// memory.
 #pragma once
 
 #include "lanes/scenario.hpp"

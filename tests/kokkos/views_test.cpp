@@ -1,4 +1,5 @@
-// Kokkos::View as a layout: every element where the View has it, and a cache over Views as over any other tensors.
+// Kokkos::View as a layout: every element where the View has it, and a cache over Views as over any other
+// tensors.
 #include "device.hpp"
 
 #include "support/cache_bytes.hpp"

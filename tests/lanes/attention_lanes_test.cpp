@@ -1,5 +1,5 @@
-// Scores from rows, and the written bias, on any number of lanes. (`attend` and scores from queries are part of
-// every scenario.)
+// Scores from rows, and the written bias, on any number of lanes. (`attend` and scores from queries are part
+// of every scenario.)
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 

@@ -1,4 +1,5 @@
-// The instrument itself: lanes that are not at the same place, scratch that was not declared, races of counters.
+// The instrument itself: lanes that are not at the same place, scratch that was not declared, races of
+// counters.
 #include "support/lane_executor.hpp"
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// EMS and its relatives make the same bytes of K, V, ledger and members on any number of lanes as on the host.
+// EMS and its relatives make the same bytes of K, V, ledger and members on any number of lanes as on the
+// host.
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 

@@ -11,7 +11,8 @@ namespace pieces_cases {
 
 namespace {
 
-// Rows of both tensors at multiples of 16 bytes; tracks longer than what a compaction looks through at a time.
+// Rows of both tensors at multiples of 16 bytes; tracks longer than what a compaction looks through at a
+// time.
 struct aligned_rows {
   using key_type = float;
   using value_type = kvmeld::bfloat16;

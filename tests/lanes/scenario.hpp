@@ -1,5 +1,5 @@
-// One life of a small cache: prompt, attention, compression, more tokens, compression again. Whatever executor runs
-// it, the same bytes have to come out.
+// One life of a small cache: prompt, attention, compression, more tokens, compression again. Whatever
+// executor runs it, the same bytes have to come out.
 #pragma once
 
 #include "support/cache_bytes.hpp"
@@ -88,7 +88,8 @@ public:
   std::vector<typename Storage::value_type> values;
 };
 
-// Attention of the last `counts` tokens, whose log-sum-exps feed the score; the outputs are part of the result.
+// Attention of the last `counts` tokens, whose log-sum-exps feed the score; the outputs are part of the
+// result.
 template <class Cache>
 void observe(Cache& cache, support::dice& d, std::vector<std::uint32_t> const& sequences,
              std::vector<std::uint32_t> const& counts, support::byte_list& outputs) {
@@ -147,7 +148,8 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   return r;
 }
 
-// Equal to the host on 1, 2, 5 and 8 lanes; with several teams at once; with tiles from the last to the first.
+// Equal to the host on 1, 2, 5 and 8 lanes; with several teams at once; with tiles from the last to the
+// first.
 template <class Storage, class Policy>
 void same_on_all_lanes(char const* name, Policy const& policy,
                        kvmeld::shortfall fallback = kvmeld::shortfall::keep,

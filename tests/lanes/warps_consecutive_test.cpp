@@ -1,5 +1,5 @@
-// KVMerger's sets on teams made of warps: whole lives beside the host's generic ones, sets longer than what an entry looks
-// back at once, and the thresholds that several bisections may ask for.
+// KVMerger's sets on teams made of warps: whole lives beside the host's generic ones, sets longer than what
+// an entry looks back at once, and the thresholds that several bisections may ask for.
 #include <kvmeld/backend/warps/consecutive.hpp>
 
 #include <algorithm>

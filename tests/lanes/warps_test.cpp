@@ -1,5 +1,5 @@
-// Tuned forms for teams made of warps, on threads that multiply as a matrix unit does: whole lives beside the host's
-// generic ones, and how good every chosen partner is.
+// Tuned forms for teams made of warps, on threads that multiply as a matrix unit does: whole lives beside the
+// host's generic ones, and how good every chosen partner is.
 #include <kvmeld/backend/warps/matching_side.hpp>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Where strided and transposed tensors put an element, for all orders of the five letters, against a nested count.
+// Where strided and transposed tensors put an element, for all orders of the five letters, against a nested
+// count.
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/layout/transposed.hpp>
 

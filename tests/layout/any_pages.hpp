@@ -11,7 +11,8 @@
 
 namespace cross_test {
 
-// Which page holds the i-th slots of a row of the table; pages are drawn from a pool with some that nobody uses.
+// Which page holds the i-th slots of a row of the table; pages are drawn from a pool with some that nobody
+// uses.
 struct page_draw {
   std::uint32_t size, per_row, count;  // slots of a page, pages of a row, pages of the pool
   std::vector<std::int32_t> table;     // [rows][per_row]
@@ -38,7 +39,8 @@ struct page_draw {
   }
 };
 
-// Strides of one page, with gaps between what lies in it. `letters`: the order of L, H, T within, outermost first; then C.
+// Strides of one page, with gaps between what lies in it. `letters`: the order of L, H, T within, outermost
+// first; then C.
 struct page_form {
   std::size_t layer = 0, head = 0, token = 0, page = 0;
 

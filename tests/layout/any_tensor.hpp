@@ -1,5 +1,5 @@
-// K or V as some engine keeps it, behind one type: memory that starts as noise, a layout over it, and where rows lie by
-// plain counting, which has nothing from the layout.
+// K or V as some engine keeps it, behind one type: memory that starts as noise, a layout over it, and where
+// rows lie by plain counting, which has nothing from the layout.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -58,8 +58,8 @@ struct tensor {
 
 using tensor_ptr = std::unique_ptr<tensor>;
 
-// What is asked for: rows of `channels` for a cache of `extent`. Pages that lie in the first `frozen` slots of a sequence
-// may be shared.
+// What is asked for: rows of `channels` for a cache of `extent`. Pages that lie in the first `frozen` slots
+// of a sequence may be shared.
 struct order {
   shape extent;
   std::uint32_t channels;

@@ -1,4 +1,5 @@
-// load_tile, encode_row and copy_row of the test layouts, on one lane and on several, and what counts as a layout.
+// load_tile, encode_row and copy_row of the test layouts, on one lane and on several, and what counts as a
+// layout.
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing/check_layout.hpp>
 

@@ -107,7 +107,8 @@ template <class T> format exact_format(char const* name) {
           1};
 }
 
-// Codes of type T in a strided tensor or in pages, behind a layout that `wrap` makes of them and of `tail` bytes behind them.
+// Codes of type T in a strided tensor or in pages, behind a layout that `wrap` makes of them and of `tail`
+// bytes behind them.
 template <class T, class Wrap>
 tensor_ptr coded_tensor(char const* name, bool in_pages, order const& o, std::uint32_t codes,
                         std::size_t tail, dice& d, Wrap wrap) {

@@ -1,5 +1,5 @@
-// The same cache in every layout, compressed by every preset, gives the same plan and the same rows: every ordered pair of
-// layouts in random cases, against plain strided tensors.
+// The same cache in every layout, compressed by every preset, gives the same plan and the same rows: every
+// ordered pair of layouts in random cases, against plain strided tensors.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -53,7 +53,8 @@ private:
   std::uint64_t caches_ = 0, shorter_ = 0, cases_ = 0, failures_ = 0;
 };
 
-// Calls run(seed, preset) for as many cases as are wanted: presets take turns, so that every pair meets all of them.
+// Calls run(seed, preset) for as many cases as are wanted: presets take turns, so that every pair meets all
+// of them.
 template <class Run> void each_case(std::uint64_t first_seed, std::vector<preset> const& presets, Run run) {
   constexpr std::uint64_t seeds = 1000000;
   std::uint64_t const only = from_environment("KVMELD_CROSS_SEED", 0);

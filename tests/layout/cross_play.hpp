@@ -1,4 +1,5 @@
-// What happens to a cache, drawn once and played on any two layouts: opened, compressed, grown, compressed again.
+// What happens to a cache, drawn once and played on any two layouts: opened, compressed, grown, compressed
+// again.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -35,7 +36,8 @@ struct outcome {
   support::byte_list ledger, plan;
   std::vector<std::uint32_t> lengths;  // [tracks]
 };
-// Looks at the outcome of the first (0) or second compression, writes the drafts' rows behind the first; false: enough.
+// Looks at the outcome of the first (0) or second compression, writes the drafts' rows behind the first;
+// false: enough.
 using visitor = std::function<bool(int stage, outcome const&)>;
 
 using layouts = kvmeld::kv<support::erased_layout, support::erased_layout>;

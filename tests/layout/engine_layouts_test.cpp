@@ -1,4 +1,5 @@
-// Pages, rings, tiles, latent values and mdspans: what they refuse, what block tables may say, where entries lie.
+// Pages, rings, tiles, latent values and mdspans: what they refuse, what block tables may say, where entries
+// lie.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>

@@ -247,7 +247,8 @@ TEST_CASE("pages by table, as engines have them") {
   CHECK(refusal(rows(0, page, table), rows(0, page, other), s) == "");  // one pool, pages of their own
   CHECK(overlaps(refusal(rows(0, page, table), rows(0, page, table), s)));
   CHECK(overlaps(refusal(rows(0, 2 * page, table), rows(page - D, 2 * page, table), s)));
-  // Heads with a row of the table each: pages of P x D at the distance of a row, as FlashInfer's NHD pool folded.
+  // Heads with a row of the table each: pages of P x D at the distance of a row, as FlashInfer's NHD pool
+  // folded.
   std::vector<std::int32_t> first, entries;
   for (std::int32_t row = 0; row <= 8; ++row) first.push_back(3 * row);
   for (std::int32_t i = 0; i < 24; ++i) entries.push_back(i);

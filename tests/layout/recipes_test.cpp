@@ -1,5 +1,6 @@
-// The layouts of docs/engines/*.md over memory as each engine lays it out. Where an element lies is said twice: by the
-// recipe, and here in the engine's own arithmetic; the rows that a compression leaves must be where the engine looks.
+// The layouts of docs/engines/*.md over memory as each engine lays it out. Where an element lies is said
+// twice: by the recipe, and here in the engine's own arithmetic; the rows that a compression leaves must be
+// where the engine looks.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
@@ -30,9 +31,9 @@ template <class T> std::uint32_t bits(T const& x) {
   return out;
 }
 
-// Fills sequences of these lengths through `key(layer, sequence, head, token, channel)` and `value(..)`, which return T&,
-// compresses them, and reads what is left through the same. Beside it the same rows in a plain tensor: lengths, degrees
-// and bits must agree, and what belongs to no sequence must stay as it was.
+// Fills sequences of these lengths through `key(layer, sequence, head, token, channel)` and `value(..)`,
+// which return T&, compresses them, and reads what is left through the same. Beside it the same rows in a
+// plain tensor: lengths, degrees and bits must agree, and what belongs to no sequence must stay as it was.
 template <class T, class Keys, class Values, class Key, class Value>
 void serves(kvmeld::shape const& s, Keys const& keys, Values const& values,
             std::vector<std::vector<T>*> memory, std::vector<std::uint32_t> const& lengths, Key key,
@@ -368,7 +369,8 @@ TEST_CASE("FlashInfer: CSR tables, and the view that folds heads into the batch"
     };
   };
   serves<half>(s, keys, values, {&k, &v}, {60, 33}, at(k), at(v));
-  // The folded view of the same memory: one head, pages of stride d (NHD) or P d (HND), numbers by page and head.
+  // The folded view of the same memory: one head, pages of stride d (NHD) or P d (HND), numbers by page and
+  // head.
   auto const hnd = kvmeld::dense_pages("LPHTC", 12, 16, s, 16);
   kvmeld::paged const hnd_keys(kvmeld::pool_pages(k.data(), table), 16, hnd, s, 16);
   for (std::uint32_t h = 0; h < 3; ++h) {

@@ -1,4 +1,5 @@
-// Strides, pointers and pages that cannot be: each is refused by name, and looking at it is defined behaviour.
+// Strides, pointers and pages that cannot be: each is refused by name, and looking at it is defined
+// behaviour.
 #include "tensors.hpp"
 
 #include <cstddef>

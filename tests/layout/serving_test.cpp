@@ -1,5 +1,5 @@
-// docs/engines/serving.md: sequences that leave their pages and come back, move to another worker, or are read by several
-// ranks.
+// docs/engines/serving.md: sequences that leave their pages and come back, move to another worker, or are
+// read by several ranks.
 #include <kvmeld/kvmeld.hpp>
 
 #include <algorithm>
@@ -255,7 +255,8 @@ TEST_CASE("a KV head on several ranks: its scores have to be averaged over them"
       observe(rank0, mine(*of, 0));
       observe(rank1, mine(*of, 1));
       if (!reduced) continue;
-      // What an all-reduce does before every compression: the mean of the ranks' channels. Doing it again adds nothing.
+      // What an all-reduce does before every compression: the mean of the ranks' channels. Doing it again
+      // adds nothing.
       auto const a = rank0.ref().ledger, b = rank1.ref().ledger;
       for (std::uint32_t c = 0; c < a.channels.count; ++c) {
         for (std::size_t i = 0; i < part.slots(); ++i) {

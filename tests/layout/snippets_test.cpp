@@ -1,5 +1,5 @@
-// The C++ of docs/engines/*.md, block by block, so that it compiles: the test docs_snippets looks for every block here.
-// What it does is tested in recipes_test.cpp and serving_test.cpp.
+// The C++ of docs/engines/*.md, block by block, so that it compiles: the test docs_snippets looks for every
+// block here. What it does is tested in recipes_test.cpp and serving_test.cpp.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>

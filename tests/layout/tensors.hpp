@@ -1,4 +1,5 @@
-// Memory for one tensor (K or V) in each layout, with one interface: view(), bytes(), and how coarse storage is.
+// Memory for one tensor (K or V) in each layout, with one interface: view(), bytes(), and how coarse storage
+// is.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::uint32_t window = 9;
 
-// Entry i of the mergeable ones goes to a span of the last `window` entries that depends on its position, with mask
-// 1 / (1 + position % 3); every fifth is dropped.
+// Entry i of the mergeable ones goes to a span of the last `window` entries that depends on its position,
+// with mask 1 / (1 + position % 3); every fifth is dropped.
 struct scattered_spans : kvmeld::identify::local_span {
   static std::uint32_t first_of(std::uint32_t position) { return position * 7 % window; }
   static std::uint32_t span_of(std::uint32_t position) {

@@ -182,8 +182,9 @@ TEST_CASE("score weights stay finite where scores are not") {
 }
 
 TEST_CASE("a merged entry goes on with the sum of its scores: in the next round, and before the fallback") {
-  // Equal keys in one chunk, scores 1 2 9, values 10 20 30. Round 1: floor(0.34 * 3) = 1 edge, 0 to 1 with 1/3 and 2/3.
-  // Round 2: 1, which now scores 3, to 2 with 3/12 and 9/12: (10 + 2 * 20 + 9 * 30) / 12 = 26.667.
+  // Equal keys in one chunk, scores 1 2 9, values 10 20 30. Round 1: floor(0.34 * 3) = 1 edge, 0 to 1 with
+  // 1/3 and 2/3. Round 2: 1, which now scores 3, to 2 with 3/12 and 9/12: (10 + 2 * 20 + 9 * 30) / 12
+  // = 26.667.
   using kvmeld::quantity;
   kvmeld::track const t{0, 0, 0, 0};
   kvmeld::select::sinks_and_recents const none{quantity::entries(0), quantity::entries(0)};

@@ -1,5 +1,5 @@
-// CaM against the double-precision reference, at once and step by step; its theorems as identities of the output; its
-// draws.
+// CaM against the double-precision reference, at once and step by step; its theorems as identities of the
+// output; its draws.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ using kvmeld::identify::mask_mode;
 using variant = kvmeld::merge::additive_variant;
 constexpr std::uint32_t all = kvmeld::identify::local_span::whole_window;
 
-// What the reference makes of one track. `margin` is the distance of the nearest decision to falling otherwise.
+// What the reference makes of one track. `margin` is the distance of the nearest decision to falling
+// otherwise.
 struct expectation {
   reference::outcome result;
   double margin = reference::no_gap;
@@ -66,8 +67,8 @@ expectation expect(Policy const& p, kvmeld::ledger_ref const& l, kvmeld::track t
   return e;
 }
 
-// What differs; empty if nothing. Keys and scores never change; values are the exact ones, rounded to storage, but for
-// what float sums are off.
+// What differs; empty if nothing. Keys and scores never change; values are the exact ones, rounded to
+// storage, but for what float sums are off.
 template <class T>
 std::string unlike(expectation const& e, reference::track_state const& was,
                    reference::track_state const& got) {
@@ -174,8 +175,8 @@ auto const choose_h2o = [](reference::track_state const& was, std::uint32_t budg
   return reference::h2o(was.score, budget);
 };
 
-// Tokens one by one; every `interval` steps the track goes back to its budget, and every time the reference, given the
-// track as it was, has to agree.
+// Tokens one by one; every `interval` steps the track goes back to its budget, and every time the reference,
+// given the track as it was, has to agree.
 template <class T, class Policy, class Choose>
 void compare_generation(dice& d, Policy policy, Choose choose, std::uint32_t interval,
                         support::tally& count) {
@@ -280,8 +281,8 @@ TEST_CASE("CaM by hand: four entries become three") {
 }
 
 TEST_CASE("CaM's mask as given: what the array says for the entry's track and slot, whatever the scores") {
-  // Two heads of five entries, of which slots 0 and 1 go. Masks of head 0: none, half; of head 1: all (3 counts as 1), none
-  // (below 0). As printed, V_k + sum of M_i V_i / 3 for the three that stay.
+  // Two heads of five entries, of which slots 0 and 1 go. Masks of head 0: none, half; of head 1: all (3
+  // counts as 1), none (below 0). As printed, V_k + sum of M_i V_i / 3 for the three that stay.
   kvmeld::shape const s{1, 2, 2, 1, 1, 1, 6};
   float const nan = kvmeld::bits_float(0x7fc00000u);
   std::vector<float> masks(std::size_t{4} * 6, 0.9f);
@@ -311,7 +312,8 @@ TEST_CASE("CaM's mask as given: what the array says for the entry's track and sl
 }
 
 TEST_CASE("CaM with rows of NaN: they drop and never receive; the longest run of the window does") {
-  // Window of six, slots 2 to 7, of which 4 is bad: runs 2 3 and 5 6 7. Slot 0 is evicted, slot 1 too but bad.
+  // Window of six, slots 2 to 7, of which 4 is bad: runs 2 3 and 5 6 7. Slot 0 is evicted, slot 1 too but
+  // bad.
   kvmeld::shape const s{1, 1, 1, 1, 1, 1, 8};
   float const nan = kvmeld::bits_float(0x7fc00000u);
   cam::type p = cam::as_printed(cam::over_streaming_llm(kvmeld::quantity::entries(0)));
@@ -392,7 +394,8 @@ TEST_CASE("CaM while generating is the reference's, every step or every few") {
 }
 
 TEST_CASE("theorem 3.2: without loss the corrected output is O, the printed one O / (1 - A)") {
-  // Random attention of one query, with degrees. The local tokens' mean is moved to A_i exactly where mask is 1.
+  // Random attention of one query, with degrees. The local tokens' mean is moved to A_i exactly where mask
+  // is 1.
   dice d(43);
   for (int round = 0; round < 60; ++round) {
     std::uint32_t const n = d.between(4, 30), m = d.between(1, n - 2), i = n - m - 1;

@@ -1,4 +1,5 @@
-// Chelsea against the double-precision reference: whole compressions, single rounds, and the schedule's memory.
+// Chelsea against the double-precision reference: whole compressions, single rounds, and the schedule's
+// memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -125,8 +126,8 @@ void compare_whole(dice& d, choice const& c, Policy const& policy, reference::st
   }
 }
 
-// Round by round through plan and apply: each starts from what the cache holds, so that 16-bit rounding of one round
-// does not decide the next one's comparison. Positions of the schedule go on from round to round.
+// Round by round through plan and apply: each starts from what the cache holds, so that 16-bit rounding of
+// one round does not decide the next one's comparison. Positions of the schedule go on from round to round.
 template <class T> void compare_rounds(dice& d, std::uint32_t most, support::tally& count) {
   choice const c = choose(d, 6);
   kvmeld::shape const s = random_shape(d, most);
@@ -162,7 +163,8 @@ template <class T> void compare_rounds(dice& d, std::uint32_t most, support::tal
 }  // namespace
 
 TEST_CASE("the step of the schedule is set: each step has its share of the middle") {
-  // r_i = 0.45 - 0.05 min(3, i) of 20 entries in one chunk: floor(9), floor(8), floor(7), floor(6) edges, then 6 for ever.
+  // r_i = 0.45 - 0.05 min(3, i) of 20 entries in one chunk: floor(9), floor(8), floor(7), floor(6) edges,
+  // then 6 for ever.
   kvmeld::shape const s{1, 2, 1, 1, 2, 1, 20};
   dice d(3);
   support::engine_memory<float> memory(s);
@@ -194,9 +196,9 @@ TEST_CASE("the step of the schedule is set: each step has its share of the middl
 }
 
 TEST_CASE("Chelsea by hand: nine edges of twenty, five of eleven, and the clipped round") {
-  // 20 entries at angles 0 1, 20 22, 40 43, ...: pair k lies 20 k degrees and 20 k + k + 1 degrees, so that each A
-  // (even slot) is nearest to the B behind it, k + 1 degrees away (A 9, at 180, is 10 from its B at 190; the B
-  // before it, at 160 + 9 = 169, is 11 away). floor(0.45 * 20) = 9 edges: all but the last pair's.
+  // 20 entries at angles 0 1, 20 22, 40 43, ...: pair k lies 20 k degrees and 20 k + k + 1 degrees, so that
+  // each A (even slot) is nearest to the B behind it, k + 1 degrees away (A 9, at 180, is 10 from its B at
+  // 190; the B before it, at 160 + 9 = 169, is 11 away). floor(0.45 * 20) = 9 edges: all but the last pair's.
   kvmeld::shape const s{1, 1, 1, 1, 2, 1, 20};
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   support::engine_memory<float> memory(s);
@@ -224,7 +226,8 @@ TEST_CASE("Chelsea by hand: nine edges of twenty, five of eleven, and the clippe
   CHECK(first.position == std::vector<long>{1, 3, 5, 7, 9, 11, 13, 15, 17, 18, 19});
   CHECK(first.degree == std::vector<double>{2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1});
   CHECK(first.values[3][0] == Approx((6 + 7) / 2.0));
-  // Round 1: r = 0.45 - 0.05 = 0.4, floor(0.4 * 11) = 4 edges, 7 left. Round 2: r = 0.35, floor(2.45) = 2 edges: 5.
+  // Round 1: r = 0.45 - 0.05 = 0.4, floor(0.4 * 11) = 4 edges, 7 left. Round 2: r = 0.35, floor(2.45) = 2
+  // edges: 5.
   cache.plan({0}, kvmeld::budget::entries(5));
   CHECK(cache.current_plan().new_length[0] == 7);
   cache.apply();
@@ -246,7 +249,8 @@ TEST_CASE("Chelsea by hand: nine edges of twenty, five of eleven, and the clippe
 }
 
 TEST_CASE("Chelsea's rounds: four for Llama-2 to a fifth, eight for Llama-3, the counts go on") {
-  // 1000 -> 200 without sinks and recents. Llama-2: 450, 220, 115, 15. Llama-3: 350, 162, 73, 62, 52, 45, 38, 18.
+  // 1000 -> 200 without sinks and recents. Llama-2: 450, 220, 115, 15. Llama-3: 350, 162, 73, 62, 52, 45,
+  // 38, 18.
   kvmeld::shape const s{1, 1, 1, 1, 8, 4, 1000};
   auto const zero = kvmeld::quantity::entries(0);
   dice d(3);

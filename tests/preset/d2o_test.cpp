@@ -1,4 +1,5 @@
-// D2O's nearest merge against the reference: repeated compressions of growing tracks, with the threshold they leave.
+// D2O's nearest merge against the reference: repeated compressions of growing tracks, with the threshold they
+// leave.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,8 +25,8 @@ reference::d2o_options options_for(std::uint32_t budget, float beta, bool degree
   return o;
 }
 
-// A sequence that grows and is compressed several times; every compression starts the reference from the cache's own
-// state, so that only the threshold is carried along.
+// A sequence that grows and is compressed several times; every compression starts the reference from the
+// cache's own state, so that only the threshold is carried along.
 template <class T> void compare(dice& d, support::tally& count) {
   constexpr std::uint32_t dims[] = {8, 17, 64};
   kvmeld::shape const s{1, d.between(1, 2), d.between(1, 3), 1, d.pick(dims), d.pick(dims), 300};

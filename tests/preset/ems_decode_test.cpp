@@ -1,5 +1,5 @@
-// EMS while a sequence grows: every token appended, attended to, observed, and compressed every so often, against the
-// reference run from end to end.
+// EMS while a sequence grows: every token appended, attended to, observed, and compressed every so often,
+// against the reference run from end to end.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -71,7 +71,8 @@ void check_close(std::vector<float> const& a, std::vector<float> const& b, doubl
 }  // namespace
 
 TEST_CASE("EMS by hand: a merge, a member, and what collapsing makes of it") {
-  // As the reference's: keys (3, 4), (0, 2), (1, 0), local scores 3, 1, 0; budget 2 of which the last is the window.
+  // As the reference's: keys (3, 4), (0, 2), (1, 0), local scores 3, 1, 0; budget 2 of which the last is the
+  // window.
   kvmeld::shape const s{1, 1, 1, 1, 2, 2, 4};
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   support::engine_memory<float> memory(s), copy(s);

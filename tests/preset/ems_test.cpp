@@ -1,5 +1,5 @@
-// EMS against the double-precision reference: observations and compressions of growing sequences, each from what the
-// cache holds.
+// EMS against the double-precision reference: observations and compressions of growing sequences, each from
+// what the cache holds.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -66,7 +66,8 @@ support::rows alike(dice& d, std::uint32_t n, std::uint32_t channels) {
   return out;
 }
 
-// Softmax rows of `queries` last tokens over slots and members; what a query does not see holds 9, to be left alone.
+// Softmax rows of `queries` last tokens over slots and members; what a query does not see holds 9, to be left
+// alone.
 template <class Ref>
 reference::matrix some_attention(dice& d, Ref const& ref, kvmeld::track t, std::uint32_t queries, float* to,
                                  std::size_t stride) {

@@ -58,8 +58,8 @@ void compare(dice& d, Policy const& policy, std::uint32_t min_budget, Feed feed,
   }
 }
 
-// The last `rows` queries' attention in random numbers that float adds without error, so that ties are ties. One
-// block, or several where `pieces` is larger.
+// The last `rows` queries' attention in random numbers that float adds without error, so that ties are ties.
+// One block, or several where `pieces` is larger.
 template <class Cache>
 void observe_random(dice& d, Cache& cache, std::uint32_t q, std::uint32_t rows, std::uint32_t pieces) {
   kvmeld::shape const s = cache.sizes().extent;
@@ -101,16 +101,17 @@ TEST_CASE("eviction by hand, on ten entries") {
   CHECK(ten(preset::streaming_llm::with_sinks(4), {}, 4) == std::vector<long>{0, 1, 2, 3});
   CHECK(ten(preset::streaming_llm::with_sinks(), {}, 10).size() == 10);
 
-  // H2O, budget 5: recents floor(5/2) = 2 (8, 9), then the 3 best of the rest: 9 (slot 3), 7 (slot 6), and of the
-  // three 5s (slots 1, 4, 7) the lowest slot, 1. The scores of 8 and 9 do not matter.
+  // H2O, budget 5: recents floor(5/2) = 2 (8, 9), then the 3 best of the rest: 9 (slot 3), 7 (slot 6), and of
+  // the three 5s (slots 1, 4, 7) the lowest slot, 1. The scores of 8 and 9 do not matter.
   std::vector<float> const scores{1, 5, 2, 9, 5, 0, 7, 5, 0, 99};
   CHECK(ten(preset::h2o::defaults(), scores, 5) == std::vector<long>{1, 3, 6, 8, 9});
   CHECK(ten(preset::h2o::defaults(), scores, 4) == std::vector<long>{3, 6, 8, 9});
   CHECK(ten(preset::h2o::defaults(), scores, 1) == std::vector<long>{9});  // no recents: 99 counts
 
-  // SnapKV, window 2, kernel 3, budget 5. Slots 0 to 7 hold 1 5 2 9 5 0 7 5; means of the neighbours that exist:
-  // 3, 8/3, 16/3, 16/3, 14/3, 4, 4, 6: the best three are 7 (6), 2 and 3 (5.33). Zero padding lowers only the ends:
-  // 7 has 12/3 = 4, so 4 (14/3) comes in. Maxima: 5 5 9 9 9 7 7 7: 2, 3, 4. Unpooled: 3, 6, and the first 5.
+  // SnapKV, window 2, kernel 3, budget 5. Slots 0 to 7 hold 1 5 2 9 5 0 7 5; means of the neighbours that
+  // exist: 3, 8/3, 16/3, 16/3, 14/3, 4, 4, 6: the best three are 7 (6), 2 and 3 (5.33). Zero padding lowers
+  // only the ends: 7 has 12/3 = 4, so 4 (14/3) comes in. Maxima: 5 5 9 9 9 7 7 7: 2, 3, 4. Unpooled: 3, 6,
+  // and the first 5.
   auto const snap = [&](kvmeld::pooling_mode mode, std::uint32_t kernel) {
     return ten(preset::snapkv::with_window(2, {kernel, mode}), scores, 5);
   };

@@ -1,4 +1,5 @@
-// Long generations under EMS, shared and collapsed, with every invariant of entries and members at every step.
+// Long generations under EMS, shared and collapsed, with every invariant of entries and members at every
+// step.
 #include <doctest/doctest.h>
 
 #include "support/toy_generation.hpp"

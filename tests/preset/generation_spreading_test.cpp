@@ -1,4 +1,5 @@
-// 100,000 tokens under CaM and Scissorhands, compressed every step or every few, with every invariant at every step.
+// 100,000 tokens under CaM and Scissorhands, compressed every step or every few, with every invariant at
+// every step.
 #include <doctest/doctest.h>
 
 #include "support/toy_generation.hpp"

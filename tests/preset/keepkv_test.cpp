@@ -1,4 +1,5 @@
-// Merging that keeps attention: against the reference on sets that identifiers chose, and as an identity of the output.
+// Merging that keeps attention: against the reference on sets that identifiers chose, and as an identity of
+// the output.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -129,7 +130,8 @@ template <class Policy> void keeps_output(dice& d, Policy const& policy) {
 
 TEST_CASE("mass-preserving by hand: two pairs") {
   // Attention 3 : 1, degrees 1 and 1: weights 3/4 and 1/4, d* = (4/3)^(3/4) 4^(1/4) = 1.7547654.
-  // Attention 1 : 1, degrees 3 and 1: d* = sqrt(6 * 2) = 3.4641016. Attention by degree: 3 : 1, d* = 4, the sum.
+  // Attention 1 : 1, degrees 3 and 1: d* = sqrt(6 * 2) = 3.4641016. Attention by degree: 3 : 1, d* = 4, the
+  // sum.
   kvmeld::shape const s{1, 1, 1, 1, 1, 1, 2};
   auto const run = [&](std::vector<float> const& scores, std::vector<float> const& degrees) {
     support::engine_memory<float> memory(s);

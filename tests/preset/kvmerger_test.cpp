@@ -186,10 +186,10 @@ template <class T> void compare_budget(dice& d, std::uint32_t bisections, suppor
 
 TEST_CASE("KVMerger by hand: a pair, a protected entry between, the paper's variants") {
   // Five keys (1,0), (2,0), (3,0), (3,0), (9,9); values 10, 20, 30, 40, 50; scores 5, 1, 9, 2, 7. Budget 4.
-  // Recents floor(4/3) = 1: slot 4. Heavy floor(4/4) = 1: of slots 0 to 3 the score 9, slot 2. K_m = 0, 1, 3, of
-  // which 4 - 2 = 2 may stay. All cosines are 1: at any theta below 1 one set, so that the threshold found lies above
-  // 1, three sets, and one boundary goes: of the equal ones the older, {0, 1}. Pivot 0 (5 against 1). One distance
-  // d = 1, sigma = d: g = 1, exp(-1/2) = 0.60653; weights 1/1.60653 = 0.62246 and 0.37754.
+  // Recents floor(4/3) = 1: slot 4. Heavy floor(4/4) = 1: of slots 0 to 3 the score 9, slot 2. K_m = 0, 1, 3,
+  // of which 4 - 2 = 2 may stay. All cosines are 1: at any theta below 1 one set, so that the threshold found
+  // lies above 1, three sets, and one boundary goes: of the equal ones the older, {0, 1}. Pivot 0 (5 against
+  // 1). One distance d = 1, sigma = d: g = 1, exp(-1/2) = 0.60653; weights 1/1.60653 = 0.62246 and 0.37754.
   kvmeld::shape const s{1, 1, 1, 1, 2, 1, 8};
   support::engine_memory<float> memory(s);
   memory.fill(kvmeld::make_track(s, 0, 0, 0), 0, {{1, 0}, {2, 0}, {3, 0}, {3, 0}, {9, 9}},
@@ -210,17 +210,17 @@ TEST_CASE("KVMerger by hand: a pair, a protected entry between, the paper's vari
   CHECK(merged.values[0][0] == Approx(0.62246 * 10 + 0.37754 * 20));
   CHECK(merged.values[2][0] == 40);
 
-  // Budget 3: recents 1, heavy 0, so that slot 2 is in K_m too: 0, 1, 2, 3, of which 2 stay. Two boundaries, the
-  // older ones: {0, 1, 2}, {3}. Pivot 2 (score 9), distances 2, 1, 0: sigma = 3/2; g = exp(-4/4.5) = 0.41111,
-  // exp(-1/4.5) = 0.80074, 1; total 2.21185.
+  // Budget 3: recents 1, heavy 0, so that slot 2 is in K_m too: 0, 1, 2, 3, of which 2 stay. Two boundaries,
+  // the older ones: {0, 1, 2}, {3}. Pivot 2 (score 9), distances 2, 1, 0: sigma = 3/2; g = exp(-4/4.5) =
+  // 0.41111, exp(-1/4.5) = 0.80074, 1; total 2.21185.
   reference::track_state const three = run(kvmeld::preset::kvmerger::for_budget(), 3);
   CHECK(three.position == std::vector<long>{2, 3, 4});
   CHECK(three.degree == std::vector<double>{3, 1, 1});
   CHECK(three.values[0][0] == Approx((0.41111 * 10 + 0.80074 * 20 + 1 * 30) / 2.21185));
 
-  // As printed for 50%: recents floor(0.17 * 5) = 0, heavy floor(0.12 * 5) = 0, theta 0.75. From the newest: slot 3 is
-  // cos 45 degrees = 0.707 from 4, a set of its own; 3, 2, 1, 0 share a direction. Sigma 5, pivot 2, distances 2 1 0
-  // 0: g = exp(-4/50) = 0.92312, exp(-1/50) = 0.98020, 1, 1; total 3.90332. No degrees.
+  // As printed for 50%: recents floor(0.17 * 5) = 0, heavy floor(0.12 * 5) = 0, theta 0.75. From the newest:
+  // slot 3 is cos 45 degrees = 0.707 from 4, a set of its own; 3, 2, 1, 0 share a direction. Sigma 5, pivot
+  // 2, distances 2 1 0 0: g = exp(-4/50) = 0.92312, exp(-1/50) = 0.98020, 1, 1; total 3.90332. No degrees.
   reference::track_state const paper = run(kvmeld::preset::kvmerger::paper_50(), 3);
   CHECK(paper.position == std::vector<long>{2, 4});
   CHECK(paper.degree == std::vector<double>{1, 1});

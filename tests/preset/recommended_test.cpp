@@ -1,4 +1,5 @@
-// The recommended preset: what it pins is what plain loops over the last rows of attention say, and the rest is clustered.
+// The recommended preset: what it pins is what plain loops over the last rows of attention say, and the rest
+// is clustered.
 #include <doctest/doctest.h>
 
 #include <kvmeld/kvmeld.hpp>
@@ -17,7 +18,8 @@ namespace {
 
 using support::dice;
 
-// Entries pinned by definition: sinks, recents, and the highest pooled sums of the last 32 rows of those between.
+// Entries pinned by definition: sinks, recents, and the highest pooled sums of the last 32 rows of those
+// between.
 std::vector<bool> pinned(std::vector<std::vector<double>> const& rows, std::uint32_t n, std::uint32_t limit) {
   std::uint32_t const sinks = std::min(4u, limit / 4),
                       recents = static_cast<std::uint32_t>(0.15 * limit + 1e-9),

@@ -1,5 +1,5 @@
-// Scissorhands against the reference: counts of rows above the mean, from queries and from rows, at once and over a
-// generation with evictions.
+// Scissorhands against the reference: counts of rows above the mean, from queries and from rows, at once and
+// over a generation with evictions.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ reference::matrix rows_of(std::vector<float> const& p, kvmeld::shape const& s, s
 }  // namespace
 
 TEST_CASE("Scissorhands by hand") {
-  // Five entries, three queries of the last three tokens, causal: they see 3, 4 and 5 entries; means 1/3, 1/4, 1/5.
+  // Five entries, three queries of the last three tokens, causal: they see 3, 4 and 5 entries; means 1/3,
+  // 1/4, 1/5.
   //   row 0: .5 .25 .25       above: 0
   //   row 1: .25 .25 .3 .2    above: 2 (.25 is the mean itself)
   //   row 2: .1 .21 .3 .19 .2 above: 1, 2

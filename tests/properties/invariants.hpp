@@ -1,4 +1,5 @@
-// One random case: a cache of awkward tracks under any policy, compressed in several ways, and what must hold.
+// One random case: a cache of awkward tracks under any policy, compressed in several ways, and what must
+// hold.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -88,8 +89,8 @@ std::uint32_t min_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, 
   return std::max(1u, pinned + (Policy::identify_type::makes_sets && pinned < n ? 1 : 0));
 }
 
-// Everything an engine can see of one sequence, in bits; every NaN counts as the same. Which rows were looked at, and
-// found to be bad, may be left out.
+// Everything an engine can see of one sequence, in bits; every NaN counts as the same. Which rows were looked
+// at, and found to be bad, may be left out.
 template <class Cache>
 std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint32_t n, bool looks = true) {
   std::uint32_t const told = looks ? ~0u : ~std::uint32_t{kvmeld::warning::nonfinite_rows};
@@ -156,8 +157,9 @@ template <class Identify> bool has_room(Identify const& identify, std::uint32_t 
   }
 }
 
-// One track after compression against itself before: what depends on the policy. (What holds of every operation is
-// kvmeld::testing::watch's to say.) Counts one failed promise per bit, so that a case costs one CHECK.
+// One track after compression against itself before: what depends on the policy. (What holds of every
+// operation is kvmeld::testing::watch's to say.) Counts one failed promise per bit, so that a case costs one
+// CHECK.
 template <class Policy, class Cache>
 std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache const& cache, kvmeld::track t,
                               reference::track_state const& before) {
@@ -204,7 +206,8 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   constexpr bool spans = kvmeld::makes_spans<typename Policy::identify_type>::value && !drops_all;
   // Degrees that stand for attention are not tokens.
   constexpr bool by_mass = std::is_same_v<typename Policy::merge_type, kvmeld::merge::mass_preserving>;
-  // Entries that find no centre are evicted; shared ones live on as members, which have promises of their own.
+  // Entries that find no centre are evicted; shared ones live on as members, which have promises of their
+  // own.
   constexpr bool evicts = kvmeld::needs_centers<typename Policy::identify_type>::value;
   constexpr bool shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;

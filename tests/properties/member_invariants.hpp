@@ -1,4 +1,5 @@
-// Members of shared entries: as earlier compressions may have left them, and what must hold of them after one more.
+// Members of shared entries: as earlier compressions may have left them, and what must hold of them after one
+// more.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>

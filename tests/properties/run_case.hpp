@@ -1,4 +1,5 @@
-// Compresses one random case whole, in rounds of plan and apply, on more threads, in other waves, alone and elsewhere.
+// Compresses one random case whole, in rounds of plan and apply, on more threads, in other waves, alone and
+// elsewhere.
 #pragma once
 
 #include <kvmeld/testing.hpp>
@@ -82,7 +83,8 @@ template <class T, class Cache> std::string unlike(Cache const& a, Cache const& 
         largest = std::max(largest, std::fabs(x.values[i][c]));
         off = std::max(off, std::fabs(x.values[i][c] - y.values[i][c]));
       }
-      // Cancellation: the members may be larger than their mean. The rows are around 1, or were scaled to 1e30.
+      // Cancellation: the members may be larger than their mean. The rows are around 1, or were scaled to
+      // 1e30.
       double const scale = std::max(largest, largest > 1e20 ? 1e31 : largest > 1e-35 ? 4.0 : 1e-38);
       if (off > (std::is_same_v<T, float> ? 1e-5 : 1e-2) * scale)
         out = "values " + std::to_string(off) + " apart, of " + std::to_string(largest);
@@ -91,8 +93,8 @@ template <class T, class Cache> std::string unlike(Cache const& a, Cache const& 
   return out;
 }
 
-// Planning again and again selects again: with several rounds the outcome is that of `compress` only where the
-// selector pins the same entries every time, as `repeatable` says.
+// Planning again and again selects again: with several rounds the outcome is that of `compress` only where
+// the selector pins the same entries every time, as `repeatable` says.
 template <class T, class Policy> void run_case(dice& d, Policy const& policy, bool repeatable = true) {
   setting s;
   s.extent = {d.between(1, 2), d.between(1, 3), d.between(1, 2), 1, d.between(1, 40), d.between(1, 40), 0};

@@ -1,12 +1,13 @@
-// D2O's token level (Wan et al., "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
-// Large Language Models", ICLR 2025, arXiv 2406.13035): evict as H2O, then merge each evicted token into the
-// nearest conserved one by key cosine if it is as near as a threshold that follows the track.
+// D2O's token level (Wan et al., "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference
+// of Large Language Models", ICLR 2025, arXiv 2406.13035): evict as H2O, then merge each evicted token into
+// the nearest conserved one by key cosine if it is as near as a threshold that follows the track.
 //
 // The reading: tau_0 is the mean of the first evicted tokens' best similarities; later
-// tau_t = beta * x + (1 - beta) * tau_{t-1}, and the tokens of this very compression are held against tau_t. The
-// paper evicts one token a step, whose best similarity x is; of several, `latest` says which: the largest (Max(U_t)
-// as printed), or the mean, which the published code takes. Weights: a conserved token's similarity with itself is
-// 1, so that it weighs e against exp(u_i). Both paper and code also let the recent tokens be targets.
+// tau_t = beta * x + (1 - beta) * tau_{t-1}, and the tokens of this very compression are held against tau_t.
+// The paper evicts one token a step, whose best similarity x is; of several, `latest` says which: the largest
+// (Max(U_t) as printed), or the mean, which the published code takes. Weights: a conserved token's similarity
+// with itself is 1, so that it weighs e against exp(u_i). Both paper and code also let the recent tokens be
+// targets.
 #pragma once
 
 #include "track.hpp"
@@ -94,7 +95,8 @@ inline d2o_memory d2o_follow(d2o_memory memory, std::vector<nearest> const& foun
   return {true, options.beta * latest + (1 - options.beta) * memory.tau};
 }
 
-// One compression. At or under the budget, and where nothing is evicted or nothing can be a target, tau stays.
+// One compression. At or under the budget, and where nothing is evicted or nothing can be a target, tau
+// stays.
 inline d2o_outcome d2o(track_state const& track, d2o_options const& options, d2o_memory memory = {},
                        store_function const& store = store_exactly) {
   d2o_outcome result;

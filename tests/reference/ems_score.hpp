@@ -1,7 +1,7 @@
-// What EMS keeps per token and how attention becomes its Global-Local score (paper 002, sections 3.2 and 3.3).
-// A token is a slot or a member. A slot has a key and a value row; once it was
-// merged into, its key is a direction (the mean of unit keys, not of length 1), which stands for the
-// slot's own token and for its members: key of a token = direction times the token's own norm (section 4.2).
+// What EMS keeps per token and how attention becomes its Global-Local score (paper 002, sections 3.2
+// and 3.3). A token is a slot or a member. A slot has a key and a value row; once it was merged into, its key
+// is a direction (the mean of unit keys, not of length 1), which stands for the slot's own token and for its
+// members: key of a token = direction times the token's own norm (section 4.2).
 #pragma once
 
 #include "scores.hpp"

@@ -188,7 +188,8 @@ TEST_CASE("EMS: matching") {
 }
 
 TEST_CASE("EMS: a merge by hand, shared and collapsed") {
-  // Centre 0: key (3, 4), local 3. Slot 1: key (0, 2), local 1. Directions (.6, .8), (0, 1), weights 3/4, 1/4.
+  // Centre 0: key (3, 4), local 3. Slot 1: key (0, 2), local 1. Directions (.6, .8), (0, 1), weights 3/4,
+  // 1/4.
   ems_state state = ems_fresh({{3, 4}, {0, 2}, {1, 0}}, {{8, 0}, {4, 4}, {0, 1}});
   state = with_scores(state, {3, 1, 0});
   ems_outcome const shared = ems_compress(state, plain(2, 2));

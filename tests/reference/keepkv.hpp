@@ -1,5 +1,6 @@
-// A merged entry that keeps its members' attention: for the query with attention p, sum over the set of p_i is what the
-// merged entry receives. Solved for its degree here from logits and a normalisation, not from the closed form.
+// A merged entry that keeps its members' attention: for the query with attention p, sum over the set of p_i
+// is what the merged entry receives. Solved for its degree here from logits and a normalisation, not from the
+// closed form.
 #pragma once
 
 #include "track.hpp"
@@ -11,9 +12,9 @@ struct merged_entry {
   double degree = 0;
 };
 
-// p_i = d_i exp(x_i) / Z for an unknown Z: with Z = 1, x_i = log(p_i / d_i). The merged key sees the weighted mean of
-// the x_i, and degree exp(mean) / 1 has to be sum p. Members without attention weigh nothing; if none has any, weights
-// go by degree and degrees add. (p: not negative, finite.)
+// p_i = d_i exp(x_i) / Z for an unknown Z: with Z = 1, x_i = log(p_i / d_i). The merged key sees the weighted
+// mean of the x_i, and degree exp(mean) / 1 has to be sum p. Members without attention weigh nothing; if none
+// has any, weights go by degree and degrees add. (p: not negative, finite.)
 inline merged_entry merge_by_mass(track_state const& track, indices const& set, std::vector<double> const& p,
                                   store_function const& store, std::size_t& near_rounding) {
   double mass = 0, tokens = 0;

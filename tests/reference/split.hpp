@@ -23,8 +23,8 @@ struct competitor {
   std::size_t of, what;
 };
 
-// How many competitors of each track are among the `wanted` best (ties: the earlier track, the lower index), where
-// track t may win at most most[t].
+// How many competitors of each track are among the `wanted` best (ties: the earlier track, the lower index),
+// where track t may win at most most[t].
 inline indices winners(std::vector<competitor> all, std::size_t wanted, indices most, double& margin) {
   std::sort(all.begin(), all.end(), [](competitor const& a, competitor const& b) {
     if (a.score != b.score) return a.score > b.score;
@@ -45,8 +45,8 @@ inline indices winners(std::vector<competitor> all, std::size_t wanted, indices 
   return won;
 }
 
-// Entries that each track keeps, by score: its reserve and what `protect` of its best are kept whole come first, the
-// rest of all tracks competes.
+// Entries that each track keeps, by score: its reserve and what `protect` of its best are kept whole come
+// first, the rest of all tracks competes.
 inline indices limits_by_score(std::vector<std::vector<double>> const& scores,
                                std::vector<sharer> const& tracks, std::size_t protect) {
   std::size_t budget = 0, held = 0, sure = 0;

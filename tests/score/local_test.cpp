@@ -1,4 +1,5 @@
-// The local window: exact after a block that fills it, rotating while tokens come one by one, and its pooling.
+// The local window: exact after a block that fills it, rotating while tokens come one by one, and its
+// pooling.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -102,8 +103,8 @@ TEST_CASE("blocks of several tokens: a run of the last rows, in the same bounds"
 }
 
 TEST_CASE("a window over query heads is their mean, from queries as from rows") {
-  // Twenty rows, window 8: only the last 8 count. Zero queries over n equal keys give 1/n each: 8/n in every slot that
-  // all of them see.
+  // Twenty rows, window 8: only the last 8 count. Zero queries over n equal keys give 1/n each: 8/n in every
+  // slot that all of them see.
   std::uint32_t const n = 30;
   kvmeld::shape const s{1, 1, 2, 3, 4, 4, n};
   support::engine_memory<float> memory(s);

@@ -1,4 +1,5 @@
-// Observation against the reference: queries with their log-sum-exp, or rows of probabilities, become column sums.
+// Observation against the reference: queries with their log-sum-exp, or rows of probabilities, become column
+// sums.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -81,8 +82,8 @@ setting choose(dice& d, std::uint32_t channels) {
   return s;
 }
 
-// Chunks of a prompt, each observed as it comes: the sums of the queries equal those of the rows and the reference's.
-// After the first chunks the cache may be compressed, so that degrees enter the logits.
+// Chunks of a prompt, each observed as it comes: the sums of the queries equal those of the rows and the
+// reference's. After the first chunks the cache may be compressed, so that degrees enter the logits.
 template <class T, class Q> void observe_chunks(dice& d) {
   constexpr std::uint32_t dims[] = {8, 24, 64};
   kvmeld::shape const s{2, 2, d.between(1, 2), d.between(1, 4), d.pick(dims), 4, 220};
@@ -174,8 +175,8 @@ TEST_CASE("observed queries and observed rows are the reference's column sums, c
 }
 
 TEST_CASE("observation by hand: causal alignment, group mean, degrees") {
-  // Two equal keys, zero queries: the first of two queries sees one entry, the second both. Sums 1 + 1/2, 1/2. Head 1
-  // hands over an lse larger by ln 2, which halves its rows: the mean is 3/4 of head 0's.
+  // Two equal keys, zero queries: the first of two queries sees one entry, the second both. Sums 1 + 1/2,
+  // 1/2. Head 1 hands over an lse larger by ln 2, which halves its rows: the mean is 3/4 of head 0's.
   kvmeld::shape const s{1, 1, 1, 2, 1, 1, 4};
   support::engine_memory<float> memory(s);
   memory.fill(kvmeld::make_track(s, 0, 0, 0), 0, {{1}, {1}}, {{0}, {0}});
@@ -190,7 +191,8 @@ TEST_CASE("observation by hand: causal alignment, group mean, degrees") {
   CHECK(sum[0] == Approx(0.75 * 1.5));
   CHECK(sum[1] == Approx(0.75 * 0.5));
 
-  // Degree 3 for slot 0: exp(0 + ln 3 - ln 4) = 3/4 and 1/4 from one query that sees both; not if degrees are off.
+  // Degree 3 for slot 0: exp(0 + ln 3 - ln 4) = 3/4 and 1/4 from one query that sees both; not if degrees are
+  // off.
   cache.ledger().degree[0] = 3;
   std::vector<float> const ln4(2, 2 * ln2);
   cache.observe({0, 0, 1}, kvmeld::rows_by_token(zeros.data(), 1, 2, 1),

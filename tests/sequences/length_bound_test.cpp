@@ -1,4 +1,5 @@
-// What the host knows of lengths without looking: never too little, and for exact policies the lengths themselves.
+// What the host knows of lengths without looking: never too little, and for exact policies the lengths
+// themselves.
 #include "life.hpp"
 
 #include "support/fenced_executor.hpp"

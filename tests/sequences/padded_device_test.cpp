@@ -1,4 +1,5 @@
-// Padded tracks on executors whose memory the host cannot read: the host knows every length, and no more than that.
+// Padded tracks on executors whose memory the host cannot read: the host knows every length, and no more than
+// that.
 #include "padded.hpp"
 
 #include "support/fenced_executor.hpp"

@@ -1,4 +1,5 @@
-// Degrees and positions by physical page: written beside pages, and taken up by a cache that has the pages elsewhere.
+// Degrees and positions by physical page: written beside pages, and taken up by a cache that has the pages
+// elsewhere.
 #include "padded.hpp"
 
 #include <kvmeld/compose/any_cache.hpp>
@@ -315,7 +316,8 @@ TEST_CASE(
   CHECK(now.log_degree(now.where(0, 1, 1), 1) == doctest::Approx(std::log(5.0)));
   CHECK(now.position(first, 2) == 5);
   CHECK(now.position(last, 1) == 3);
-  // Slots 0 and 1 become one: (3 * 10 + 1 * 20) / 4 with degree 4 and the position of the target; (2 * 10 + 2 * 20) / 4 with 4.
+  // Slots 0 and 1 become one: (3 * 10 + 1 * 20) / 4 with degree 4 and the position of the target; (2 * 10 + 2
+  // * 20) / 4 with 4.
   near.compress({1}, budget::entries(2));
   CHECK(memory.values[0 + s.capacity * (2 * 1)] == doctest::Approx(12.5));
   CHECK(now.degree(first, 0) == 4.0f);

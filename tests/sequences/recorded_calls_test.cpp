@@ -27,8 +27,8 @@ public:
     for (float& x : query_) x = static_cast<float>(d_.normal());
   }
 
-  // Some of the sequences get up to three tokens, of which some are accepted; the last two of each are observed and
-  // attend.
+  // Some of the sequences get up to three tokens, of which some are accepted; the last two of each are
+  // observed and attend.
   void step() {
     std::vector<std::uint32_t> slots, counts, accepted, rows;
     for (std::uint32_t q : base::opened()) {

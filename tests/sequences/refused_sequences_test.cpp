@@ -14,8 +14,8 @@ namespace {
 
 constexpr kvmeld::shape extent{2, 4, 2, 1, 12, 8, 64};
 
-// Sequence 0 ragged with 12 to 15 of 40 tokens and 3 more, 1 with 3 pending entries, 2 with 20 tokens, 5 of them
-// frozen; 3 is closed.
+// Sequence 0 ragged with 12 to 15 of 40 tokens and 3 more, 1 with 3 pending entries, 2 with 20 tokens, 5 of
+// them frozen; 3 is closed.
 struct world {
   support::engine_memory<float> memory{extent};
   decltype(support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2))) cache =

@@ -49,8 +49,8 @@ double largest(std::vector<double> const& row) {
   return most;
 }
 
-// Plans, and keeps the plan's coefficients and the keys they are for. What a merge followed by a shift leaves has to be
-// what the same coefficients make of keys that were turned first.
+// Plans, and keeps the plan's coefficients and the keys they are for. What a merge followed by a shift leaves
+// has to be what the same coefficients make of keys that were turned first.
 template <class Policy> void merge_then_shift(char const* name, Policy const& policy, rope_pairing pairing) {
   CAPTURE(std::string(name));
   CAPTURE(int(pairing));

@@ -1,5 +1,5 @@
-// Budgets that tracks share, through the calls of a cache: sums over a life, sequences that know nothing of each other,
-// rows that are no numbers, devices, refusals.
+// Budgets that tracks share, through the calls of a cache: sums over a life, sequences that know nothing of
+// each other, rows that are no numbers, devices, refusals.
 #include "split_cases.hpp"
 
 #include "support/fenced_executor.hpp"

@@ -108,7 +108,8 @@ TEST_CASE("memory of a device: room is made by what the host knows, and no entry
         near.observe_rows({layer, 0, 1}, rows);
         far.observe_rows({layer, 0, 1}, rows);
       }
-      // Bounds above the lengths would compress earlier than the host does; with these budgets they are the lengths.
+      // Bounds above the lengths would compress earlier than the host does; with these budgets they are the
+      // lengths.
       same = same && far.length_bound(0) == near.longest(0);
     }
     CHECK(same);

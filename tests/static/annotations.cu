@@ -1,5 +1,5 @@
-// Compiled, never run: every phase of a few whole pipelines as a CUDA compiler sees it. A function that a phase calls and
-// that lacks the device annotation is a warning there, and warnings are errors in this test.
+// Compiled, never run: every phase of a few whole pipelines as a CUDA compiler sees it. A function that a
+// phase calls and that lacks the device annotation is a warning there, and warnings are errors in this test.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Compiled without exceptions and RTTI: bad calls of every kind. Each has to be refused by a status, or answered with nothing
-// where it returns no status; none may end the program, and afterwards the cache is as it was and works.
+// Compiled without exceptions and RTTI: bad calls of every kind. Each has to be refused by a status, or
+// answered with nothing where it returns no status; none may end the program, and afterwards the cache is as
+// it was and works.
 #include <kvmeld/attention/log_degree_by_page.hpp>
 #include <kvmeld/calibrate.hpp>
 #include <kvmeld/compose/any_cache.hpp>
@@ -64,7 +65,8 @@ cache_options sizes_with_plan() {
   return sizes;
 }
 
-// The calls that a cache and an any_cache have in common, each with what is wrong with it. `bad` calls leave `cache` as it was.
+// The calls that a cache and an any_cache have in common, each with what is wrong with it. `bad` calls leave
+// `cache` as it was.
 template <class Cache> void bad_calls(Cache& cache, std::string const& every = {}) {
   auto const says = [&](char const* text) { return every.empty() ? std::string(text) : every; };
   std::vector<float> some(std::size_t{64} * 64, 0.5f), out(some.size());

@@ -8,8 +8,8 @@
 
 namespace support {
 
-/// Whether random tests take fewer cases and lives are shorter: under AddressSanitizer, and where KVMELD_BRIEF_TESTS is set, as
-/// the preset `clang` does, which does not optimise.
+/// Whether random tests take fewer cases and lives are shorter: under AddressSanitizer, and where
+/// KVMELD_BRIEF_TESTS is set, as the preset `clang` does, which does not optimise.
 inline bool brief() { return under_address_sanitizer || std::getenv("KVMELD_BRIEF_TESTS") != nullptr; }
 
 /// Of a test that takes seconds: this many tokens, or a twentieth.
@@ -21,7 +21,8 @@ inline std::uint64_t from_environment(char const* name, std::uint64_t otherwise)
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-/// CI counts its runs in KVMELD_TEST_RUN: what takes too long to try whole is tried in parts, another one in every run.
+/// CI counts its runs in KVMELD_TEST_RUN: what takes too long to try whole is tried in parts, another one in
+/// every run.
 inline std::uint64_t test_run() { return from_environment("KVMELD_TEST_RUN", 0); }
 
 }  // namespace support

@@ -1,4 +1,5 @@
-// Rows through a layout's own operations, and everything a cache consists of as bytes: for "bitwise the same".
+// Rows through a layout's own operations, and everything a cache consists of as bytes: for "bitwise the
+// same".
 #pragma once
 
 #include <kvmeld/core/types.hpp>

@@ -1,5 +1,5 @@
-// A barrier for the lanes of a team that checks that all of them arrive from the same place, having made the same
-// calls. It serves threads that outnumber the cores and is clean under ThreadSanitizer.
+// A barrier for the lanes of a team that checks that all of them arrive from the same place, having made the
+// same calls. It serves threads that outnumber the cores and is clean under ThreadSanitizer.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@
 
 namespace support {
 
-// What becomes of a warning: by default it is printed and the program ends. Tests of the barrier itself record it.
+// What becomes of a warning: by default it is printed and the program ends. Tests of the barrier itself
+// record it.
 using finding_handler = void (*)(std::string const&);
 
 inline void print_and_abort(std::string const& text) {

@@ -1,4 +1,5 @@
-// Every preset with numbers for short tracks, and mixes of their parts: what the tests that run "every policy" run.
+// Every preset with numbers for short tracks, and mixes of their parts: what the tests that run "every
+// policy" run.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>

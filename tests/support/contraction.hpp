@@ -1,4 +1,5 @@
-// Whether the compiler joins a product and a sum into one rounding, as it may where the target has an instruction for it.
+// Whether the compiler joins a product and a sum into one rounding, as it may where the target has an
+// instruction for it.
 #pragma once
 
 #include <algorithm>

@@ -115,8 +115,9 @@ inline std::string ledger_difference(reference::ems_state const& a, reference::e
   return out.str();
 }
 
-// What a cache's track has that the reference's outcome has not, given the track as it was; empty if they agree. Rows
-// that nothing merged into are the same bit by bit; merged ones as close as their storage lets them be.
+// What a cache's track has that the reference's outcome has not, given the track as it was; empty if they
+// agree. Rows that nothing merged into are the same bit by bit; merged ones as close as their storage lets
+// them be.
 template <class T>
 std::string ems_difference(reference::ems_outcome const& expected, reference::ems_state const& before,
                            reference::ems_state const& got) {

@@ -24,7 +24,8 @@ struct erased_value {
   float operator()(std::uint32_t c) const { return call(function, c); }
 };
 
-// The operations of a layout, and the phases that know layouts by their type: they run as those of the real one.
+// The operations of a layout, and the phases that know layouts by their type: they run as those of the real
+// one.
 struct layout_functions {
   template <class Team>
   using load = void (*)(void const*, Team const&, kvmeld::track, kvmeld::slot_t, std::uint32_t, std::uint32_t,
@@ -163,7 +164,8 @@ template <class Layout> struct functions_of {
 template <class Layout>
 erased_layout::erased_layout(Layout const* real) : real_(real), functions_(&functions_of<Layout>::table) {}
 
-// What an executor does with such a phase where its tuning is on; where it is off, the generic forms go through the table.
+// What an executor does with such a phase where its tuning is on; where it is off, the generic forms go
+// through the table.
 template <template <class> class Phase, layout_functions::run<Phase> layout_functions::*real>
 struct runs_the_real_one {
   static constexpr bool value = true;

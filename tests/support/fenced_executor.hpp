@@ -1,4 +1,5 @@
-// Stands in for a device: its memory can be read and written by launches and copies alone. Whatever else touches it dies.
+// Stands in for a device: its memory can be read and written by launches and copies alone. Whatever else
+// touches it dies.
 #pragma once
 
 #include <kvmeld/backend/host/host_executor.hpp>

@@ -1,5 +1,6 @@
-// An executor whose teams have several lanes, each a thread behind a checking barrier: what a block of a device is, on
-// a machine that ThreadSanitizer understands. Scratch is poisoned, exactly as large as declared, and guarded.
+// An executor whose teams have several lanes, each a thread behind a checking barrier: what a block of a
+// device is, on a machine that ThreadSanitizer understands. Scratch is poisoned, exactly as large as
+// declared, and guarded.
 #pragma once
 
 #include "checking_barrier.hpp"

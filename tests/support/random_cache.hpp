@@ -168,7 +168,8 @@ inline std::vector<float> random_scores(dice& d, std::uint32_t n) {
   return out;
 }
 
-// A copy over the same tensors, for tests that use only one of the two from then on, or look at its ledger alone.
+// A copy over the same tensors, for tests that use only one of the two from then on, or look at its ledger
+// alone.
 template <class Cache> Cache twin_of(Cache const& cache) {
   auto const ref = cache.ref();
   return cache.clone({ref.keys, ref.values});

@@ -1,4 +1,5 @@
-// The rule of every refusal: "<call>: <argument> is <value>; it must be <condition>", in numbers that make sense.
+// The rule of every refusal: "<call>: <argument> is <value>; it must be <condition>", in numbers that make
+// sense.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ inline std::string broken_rule(std::string const& text) {
   return {};
 }
 
-// Refusals that the tests have met so far; each was held against the rule when it was thrown (tests/watch_refusals.cpp).
+// Refusals that the tests have met so far; each was held against the rule when it was thrown
+// (tests/watch_refusals.cpp).
 std::uint64_t refusals_met();
 
 }  // namespace support

@@ -1,5 +1,5 @@
-// A layout that the library does not bring along, to prove that an engine can bring its own: quantised rows with a scale
-// each.
+// A layout that the library does not bring along, to prove that an engine can bring its own: quantised rows
+// with a scale each.
 #pragma once
 
 #include <kvmeld/core/element.hpp>

@@ -1,5 +1,5 @@
-// A long generation under any policy: tokens one by one, attention that feeds the score, compression when due, and what
-// has to hold after every single step.
+// A long generation under any policy: tokens one by one, attention that feeds the score, compression when
+// due, and what has to hold after every single step.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>

@@ -67,9 +67,9 @@ template <class T> double spacing(double x) {
   return std::ldexp(1.0, exponent - bits + 1);
 }
 
-// Elements of `got` that are not what the reference stored. In float storage: off by more than 1e-5 of the `largest`
-// number that was merged. In 16 bits: another number, unless so small that float's own rounding shows; more than one
-// step away counts as `far`.
+// Elements of `got` that are not what the reference stored. In float storage: off by more than 1e-5 of the
+// `largest` number that was merged. In 16 bits: another number, unless so small that float's own rounding
+// shows; more than one step away counts as `far`.
 struct element_count {
   std::size_t differing = 0, far = 0;
 };
@@ -99,9 +99,10 @@ inline double largest_of(reference::matrix const& all, std::vector<char> const& 
   return largest;
 }
 
-// What a cache's track has that the reference's outcome has not; empty if they agree. `before` is the track as it
-// was. Entries that nothing merged into must be the same bit by bit; 16-bit elements may differ by one step where
-// the reference says that float arithmetic may round the other way, and few besides (weights are float).
+// What a cache's track has that the reference's outcome has not; empty if they agree. `before` is the track
+// as it was. Entries that nothing merged into must be the same bit by bit; 16-bit elements may differ by one
+// step where the reference says that float arithmetic may round the other way, and few besides (weights are
+// float).
 template <class T>
 std::string difference(reference::outcome const& expected, reference::track_state const& before,
                        reference::track_state const& got) {

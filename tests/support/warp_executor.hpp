@@ -1,5 +1,5 @@
-// Teams made of warps on a machine without any: 32 threads each, which multiply as the matrix unit's fragments are
-// documented (PTX ISA, mma.m16n8k16), element by element in float.
+// Teams made of warps on a machine without any: 32 threads each, which multiply as the matrix unit's
+// fragments are documented (PTX ISA, mma.m16n8k16), element by element in float.
 #pragma once
 
 #include "checking_barrier.hpp"
@@ -21,7 +21,8 @@
 
 namespace support {
 
-// What the lanes of one warp share. Two of everything, used in turn, so that one barrier per operation is enough.
+// What the lanes of one warp share. Two of everything, used in turn, so that one barrier per operation is
+// enough.
 struct warp_board {
   warp_board() : barrier(kvmeld::warp_size) {}
   checking_barrier barrier;

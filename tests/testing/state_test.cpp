@@ -1,4 +1,5 @@
-// The ledger's invariants and the watch: silent about sound operations, and about every broken promise one text.
+// The ledger's invariants and the watch: silent about sound operations, and about every broken promise one
+// text.
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing.hpp>
 

@@ -1,5 +1,6 @@
-// FlashInfer's batch decode over a merged cache: a logits transform that adds log degrees, and block tables with heads
-// folded into the batch, so that every head has a length of its own. See docs/engines/flashinfer.md.
+// FlashInfer's batch decode over a merged cache: a logits transform that adds log degrees, and block tables
+// with heads folded into the batch, so that every head has a length of its own. See
+// docs/engines/flashinfer.md.
 #pragma once
 
 #include <kvmeld/cuda.cuh>
@@ -13,8 +14,8 @@
 
 namespace flashinfer_recipe {
 
-/// FlashInfer's own parameters and what the transform reads. `sequence_of[row]` is the slot of kvmeld's cache that a
-/// row of the batch belongs to (row / KV heads where heads are folded).
+/// FlashInfer's own parameters and what the transform reads. `sequence_of[row]` is the slot of kvmeld's cache
+/// that a row of the batch belongs to (row / KV heads where heads are folded).
 template <class Q, class KV, class Out>
 struct melded_params : flashinfer::BatchDecodeParams<Q, KV, Out, std::int32_t> {
   kvmeld::ledger_ref ledger;
@@ -22,9 +23,9 @@ struct melded_params : flashinfer::BatchDecodeParams<Q, KV, Out, std::int32_t> {
   std::uint32_t layer;
 };
 
-/// Logit = scale q.k + log degree. FlashInfer multiplies what the transform returns by sm_scale_log2, so the scale is
-/// applied here and that factor only changes the base of the logarithm. Not for rope_pos_offset, which is added to
-/// kv_idx.
+/// Logit = scale q.k + log degree. FlashInfer multiplies what the transform returns by sm_scale_log2, so the
+/// scale is applied here and that factor only changes the base of the logarithm. Not for rope_pos_offset,
+/// which is added to kv_idx.
 template <bool folded> struct log_degree : flashinfer::AttentionVariantBase {
   static constexpr bool use_softmax = true;
   std::uint32_t kv_len;
@@ -46,8 +47,9 @@ template <bool folded> struct log_degree : flashinfer::AttentionVariantBase {
   })
 };
 
-/// A page of one head is a page of its own in the folded view: its number is page * pages_per_page + head, its strides
-/// are `page` and `token`. Page numbers are 32 bits wide: in NHD, tokens of the pool times KV heads stay below 2^31.
+/// A page of one head is a page of its own in the folded view: its number is page * pages_per_page + head,
+/// its strides are `page` and `token`. Page numbers are 32 bits wide: in NHD, tokens of the pool times KV
+/// heads stay below 2^31.
 struct folded_view {
   std::int64_t page, token;
   std::int32_t pages_per_page;
@@ -60,13 +62,14 @@ struct folded_view {
   }
 };
 
-/// Where the folded tables lie: indptr [rows x heads + 1], indices [indptr's last], last_page_len [rows x heads].
+/// Where the folded tables lie: indptr [rows x heads + 1], indices [indptr's last], last_page_len [rows x
+/// heads].
 struct folded_tables {
   std::int32_t *indptr, *indices, *last_page_len;
 };
 
-/// Fills the folded tables of one layer from the engine's table [sequence][max_pages] and kvmeld's lengths, which
-/// stay on the device. One block; short, not fast.
+/// Fills the folded tables of one layer from the engine's table [sequence][max_pages] and kvmeld's lengths,
+/// which stay on the device. One block; short, not fast.
 template <int threads = 256>
 __global__ void fold_heads(kvmeld::ledger_ref ledger, std::uint32_t layer, std::uint32_t const* sequence_of,
                            std::uint32_t rows, std::int32_t const* table, std::uint32_t max_pages,
@@ -94,7 +97,8 @@ __global__ void fold_heads(kvmeld::ledger_ref ledger, std::uint32_t layer, std::
   }
 }
 
-/// Rows x heads sequences of one KV head each. Queries [row][query head][d] are [row x KV head][group][d] as they lie.
+/// Rows x heads sequences of one KV head each. Queries [row][query head][d] are [row x KV head][group][d] as
+/// they lie.
 template <class KV>
 flashinfer::paged_kv_t<KV, std::int32_t> folded_cache(KV* keys, KV* values, folded_view view,
                                                       std::uint32_t rows_by_heads, std::uint32_t page_size,

@@ -15,8 +15,8 @@
 
 namespace {
 
-/// The engine's tensors, one per layer. Phases look them up in memory that outlives the cache, so that binding a layer anew
-/// needs no new cache.
+/// The engine's tensors, one per layer. Phases look them up in memory that outlives the cache, so that
+/// binding a layer anew needs no new cache.
 template <class T> struct tensors_of {
   using element_type = T;
   std::vector<kvmeld::strided<T>> keys, values;

@@ -1,5 +1,6 @@
 // kvmeld for languages that call C: caches on tensors of an engine, in host memory, one tensor per layer.
-// Functions return 0, or -1 after a refusal, which kvmeld_problem then tells. A cache is used by one thread at a time.
+// Functions return 0, or -1 after a refusal, which kvmeld_problem then tells. A cache is used by one thread
+// at a time.
 #pragma once
 
 #include <stdint.h>
@@ -29,8 +30,8 @@ kvmeld_c_cache* kvmeld_create(char const* method, kvmeld_c_sizes const* sizes);
 void kvmeld_destroy(kvmeld_c_cache* cache);
 
 /* Where a layer's K and V lie now; before the first call that reads them, and whenever they moved. Element
-   (sequence, head, slot, channel) at sequence * strides[0] + head * strides[1] + slot * strides[2] + channel, in
-   elements; slots from the length on are not touched. */
+   (sequence, head, slot, channel) at sequence * strides[0] + head * strides[1] + slot * strides[2] + channel,
+   in elements; slots from the length on are not touched. */
 int kvmeld_bind(kvmeld_c_cache* cache, uint32_t layer, void* keys, void* values, int64_t const key_strides[3],
                 int64_t const value_strides[3]);
 
@@ -38,11 +39,12 @@ int kvmeld_open(kvmeld_c_cache* cache, uint32_t slot, uint32_t tokens);
 int kvmeld_close(kvmeld_c_cache* cache, uint32_t slot);
 int kvmeld_append(kvmeld_c_cache* cache, uint32_t slot, uint32_t tokens);
 int kvmeld_commit(kvmeld_c_cache* cache, uint32_t slot, uint32_t accepted);
-/* rows[query_head * head_stride + query * row_stride + entry]: attention of the last `queries` tokens, as probabilities. */
+/* rows[query_head * head_stride + query * row_stride + entry]: attention of the last `queries` tokens, as
+ * probabilities. */
 int kvmeld_observe_rows(kvmeld_c_cache* cache, uint32_t layer, uint32_t slot, uint32_t queries,
                         float const* rows, int64_t head_stride, int64_t row_stride);
-/* Down to `share` of the tokens seen. With `equal`, what merging leaves over is evicted, so that all heads have one
-   length. */
+/* Down to `share` of the tokens seen. With `equal`, what merging leaves over is evicted, so that all heads
+   have one length. */
 int kvmeld_compress(kvmeld_c_cache* cache, uint32_t slot, double share, int equal);
 
 int kvmeld_needs_attention(kvmeld_c_cache const* cache);

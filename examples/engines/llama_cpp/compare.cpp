@@ -1,5 +1,5 @@
-// llama.cpp with a merged cache against a plain forward pass over the same cells; see docs/engines/llama_cpp.md.
-// Usage: compare tiny-kjv.gguf examples/data/tiny-kjv
+// llama.cpp with a merged cache against a plain forward pass over the same cells; see
+// docs/engines/llama_cpp.md. Usage: compare tiny-kjv.gguf examples/data/tiny-kjv
 #include "kq_bias.hpp"
 #include "sequence_state.hpp"
 
@@ -95,7 +95,8 @@ private:
   int position_ = 0;
 };
 
-/// Logits of one more token over the cells of a state, by plain loops. `log_degrees` [layer][KV head][entry], or none.
+/// Logits of one more token over the cells of a state, by plain loops. `log_degrees` [layer][KV head][entry],
+/// or none.
 template <class T>
 std::vector<float> reference(tiny_llama::model& model, kvmeld::shape const& extent,
                              std::vector<std::uint8_t> const& bytes, std::vector<float> const& log_degrees,
@@ -241,8 +242,8 @@ struct trial {
     return one.read({middle, text.end()}) == two.read({middle, text.end()});
   }
 
-  /// A cache that is shortened whenever 256 tokens have come, wherever llama.cpp puts its cells. How far from the
-  /// reference.
+  /// A cache that is shortened whenever 256 tokens have come, wherever llama.cpp puts its cells. How far from
+  /// the reference.
   double often(double share) {
     auto const chelsea = small_chelsea();
     session s(llama.get(), false, GGML_TYPE_F16);

@@ -1,5 +1,5 @@
-// Log degrees in llama.cpp without changing it: the evaluation callback of a context is shown the logits of every layer
-// before the softmax, and may write to them. Needs flash attention off.
+// Log degrees in llama.cpp without changing it: the evaluation callback of a context is shown the logits of
+// every layer before the softmax, and may write to them. Needs flash attention off.
 #pragma once
 
 #include <ggml-backend.h>
@@ -14,8 +14,8 @@
 
 namespace llama_cpp {
 
-/// Give `callback` as llama_context_params::cb_eval and the object as cb_eval_user_data. For one sequence alone in its
-/// context, whose cells lie from 0 on: call llama_memory_clear before llama_state_seq_set_data.
+/// Give `callback` as llama_context_params::cb_eval and the object as cb_eval_user_data. For one sequence
+/// alone in its context, whose cells lie from 0 on: call llama_memory_clear before llama_state_seq_set_data.
 class kq_bias {
 public:
   kq_bias(std::uint32_t kv_heads, float scale) : kv_heads_(kv_heads), scale_(scale) {}
@@ -26,8 +26,8 @@ public:
     cells_ = cells;
   }
 
-  /// "kq-3" are the logits of layer 3, [head][query][cell], before the scale and the mask. Models with a softcap want
-  /// "kq_scaled_2-3".
+  /// "kq-3" are the logits of layer 3, [head][query][cell], before the scale and the mask. Models with a
+  /// softcap want "kq_scaled_2-3".
   static bool callback(ggml_tensor* t, bool ask, void* self) {
     auto& bias = *static_cast<kq_bias*>(self);
     bool const mine = std::strncmp(t->name, "kq-", 3) == 0 && !bias.log_degrees_.empty();

@@ -1,5 +1,6 @@
-// A sequence of llama.cpp made shorter from outside: llama_state_seq_get_data gives its cells as bytes, kvmeld merges
-// where they lie in these bytes, and llama_state_seq_set_data takes fewer cells back. Needs no header of llama.cpp.
+// A sequence of llama.cpp made shorter from outside: llama_state_seq_get_data gives its cells as bytes,
+// kvmeld merges where they lie in these bytes, and llama_state_seq_set_data takes fewer cells back. Needs no
+// header of llama.cpp.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -17,9 +18,10 @@
 
 namespace llama_cpp {
 
-/// The bytes of llama_state_seq_get_data: four words; per cell its position, a one, its sequence; two words; per layer the
-/// keys' type, row size and rows [cell][head][channel]; per layer the values likewise, or where they are transposed (no
-/// flash attention) type, element size, channels of all heads, and [head][channel][cell].
+/// The bytes of llama_state_seq_get_data: four words; per cell its position, a one, its sequence; two words;
+/// per layer the keys' type, row size and rows [cell][head][channel]; per layer the values likewise, or where
+/// they are transposed (no flash attention) type, element size, channels of all heads, and
+/// [head][channel][cell].
 class sequence_state {
 public:
   static constexpr std::size_t layer_header = 12, cell_bytes = 12;
@@ -129,8 +131,9 @@ struct reading {
   bool one_plan = true;  ///< the same entries merge in all heads and layers
 };
 
-/// Makes one sequence shorter, as often as wanted; remembers degrees and scores in between. A cell is a slot of all layers
-/// and heads, so they stay equally long; its position serves the causal mask only, which sees all of what is held.
+/// Makes one sequence shorter, as often as wanted; remembers degrees and scores in between. A cell is a slot
+/// of all layers and heads, so they stay equally long; its position serves the causal mask only, which sees
+/// all of what is held.
 template <class T, class Policy> class sequence_shortener {
 public:
   /// `extent` of one sequence, `capacity` the most cells.
@@ -141,8 +144,8 @@ public:
     sizes_.ignore_degree = !how.degrees;
   }
 
-  /// The sequence's state down to a share of the tokens it has been given so far. Cells of the result are in the order of
-  /// the entries.
+  /// The sequence's state down to a share of the tokens it has been given so far. Cells of the result are in
+  /// the order of the entries.
   std::vector<std::uint8_t> shorten(std::vector<std::uint8_t> bytes, double share) {
     sequence_state state(std::move(bytes));
     std::vector<std::int32_t> order = state.order();

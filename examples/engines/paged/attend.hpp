@@ -1,4 +1,5 @@
-// The engine's own attention: what an integration changes in it are the length, which is each head's own, and one bias.
+// The engine's own attention: what an integration changes in it are the length, which is each head's own, and
+// one bias.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -16,9 +17,9 @@ struct head_scratch {
   std::vector<float> keys, values, bias, weights;
 };
 
-/// Rows [rows][dim] of the queries of one query head, `stride` apart; the last of them sees all `length` entries, the one
-/// before it one entry less. log_sum_exp is written per row, `heads` apart. One order of summation, so that results do
-/// not depend on how a prompt was cut into chunks.
+/// Rows [rows][dim] of the queries of one query head, `stride` apart; the last of them sees all `length`
+/// entries, the one before it one entry less. log_sum_exp is written per row, `heads` apart. One order of
+/// summation, so that results do not depend on how a prompt was cut into chunks.
 struct head_queries {
   float const* query;
   float* out;

@@ -1,5 +1,5 @@
-// K, V and what kvmeld knows of them in device memory, behind the calls of host_kv; the model's matrices stay on the host, so
-// that the engine above is the same text.
+// K, V and what kvmeld knows of them in device memory, behind the calls of host_kv; the model's matrices stay
+// on the host, so that the engine above is the same text.
 #pragma once
 
 #include "batch.hpp"
@@ -74,8 +74,8 @@ __device__ inline float2 channels_of(kvmeld::half const* row, std::uint32_t pair
   return __half22float2(reinterpret_cast<__half2 const*>(row)[pair]);
 }
 
-/// The engine's own attention: a block per row and query head, with shared memory of attend_bytes(). Lengths are each head's own,
-/// and log_degree is the bias.
+/// The engine's own attention: a block per row and query head, with shared memory of attend_bytes(). Lengths
+/// are each head's own, and log_degree is the bias.
 template <class Ref>
 __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
                             std::uint32_t const* part, float const* query, float* out, float* lse) {

@@ -1,4 +1,5 @@
-// The paged engine with its pages, its tables, its attention kernel and kvmeld on a device; compared with the host's.
+// The paged engine with its pages, its tables, its attention kernel and kvmeld on a device; compared with the
+// host's.
 #include "device_kv.cuh"
 #include "engine.hpp"
 #include "host_kv.hpp"

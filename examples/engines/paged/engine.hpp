@@ -1,4 +1,5 @@
-// Continuous batching over pages: requests arrive and leave at any time, long ones are merged, and their pages go to others.
+// Continuous batching over pages: requests arrive and leave at any time, long ones are merged, and their
+// pages go to others.
 #pragma once
 
 #include "batch.hpp"
@@ -25,12 +26,14 @@
 
 namespace paged_engine {
 
-/// KV is a host_kv or a type with its calls; Ranks is what the ranks of a tensor parallel group have to agree on.
+/// KV is a host_kv or a type with its calls; Ranks is what the ranks of a tensor parallel group have to agree
+/// on.
 ///
-/// The answer to a request depends on its tokens, trigger and budget alone, to the bit: not on what else runs, on how its
-/// prompt is cut, on drafts, preemptions or shared pages. So a sequence is merged at fixed lengths, and the beginning
-/// that others may share is frozen whether or not anybody does. (Scores made of attention are sums whose rounding does
-/// depend on the cuts; and a beginning read by others is not observed.)
+/// The answer to a request depends on its tokens, trigger and budget alone, to the bit: not on what else
+/// runs, on how its prompt is cut, on drafts, preemptions or shared pages. So a sequence is merged at fixed
+/// lengths, and the beginning that others may share is frozen whether or not anybody does. (Scores made of
+/// attention are sums whose rounding does depend on the cuts; and a beginning read by others is not
+/// observed.)
 template <class KV, class Ranks = one_rank> class engine {
 public:
   engine(tiny_llama::model& m, engine_options const& o, typename KV::policy const& policy, Ranks ranks = {})
@@ -122,7 +125,8 @@ private:
     std::uint32_t drafts;
   };
 
-  // --- who runs -----------------------------------------------------------------------------------------------
+  // --- who runs
+  // -----------------------------------------------------------------------------------------------
 
   /// The earliest that waits starts or goes on as soon as there is a slot and room for what it begins with.
   void admit() {
@@ -227,10 +231,11 @@ private:
     free_slots_.push_back(s.slot);
   }
 
-  // --- what they do next --------------------------------------------------------------------------------------
+  // --- what they do next
+  // --------------------------------------------------------------------------------------
 
-  /// Free pages, from prefixes that nobody reads; where nothing runs that could free any, also from what waits, the
-  /// first `spared` of them excepted: they are read again.
+  /// Free pages, from prefixes that nobody reads; where nothing runs that could free any, also from what
+  /// waits, the first `spared` of them excepted: they are read again.
   bool make_room(std::uint32_t pages, std::size_t spared) {
     while (pool_.available() < pages) {
       if (prefixes_.give_back()) continue;
@@ -247,7 +252,8 @@ private:
     }
     return false;
   }
-  /// Pages for `entries` of running sequence i, if need be at the cost of those that came later; or its own preemption.
+  /// Pages for `entries` of running sequence i, if need be at the cost of those that came later; or its own
+  /// preemption.
   bool provide(std::size_t i, std::uint32_t entries) {
     std::uint32_t const wanted = kv_.pool().pages_of(entries);
     while (wanted > running_[i].pages.size()) {
@@ -304,7 +310,8 @@ private:
     batch_.push_back({i, {s.slot, first, count}, static_cast<std::uint32_t>(guesses.size())});
   }
 
-  // --- the pass and what follows from it -----------------------------------------------------------------------
+  // --- the pass and what follows from it
+  // -----------------------------------------------------------------------
 
   void forward() {
     if (batch_.empty()) return;

@@ -41,8 +41,8 @@ public:
   auto const& cache() const { return cache_; }
   pool_layout const& pool() const { return pool_; }
 
-  /// Stores new rows at the end of their tracks and attends. Rows are [row][head][channel] of all the model's heads, of
-  /// which this rank's are read and written. lse [row][query head of this rank].
+  /// Stores new rows at the end of their tracks and attends. Rows are [row][head][channel] of all the model's
+  /// heads, of which this rank's are read and written. lse [row][query head of this rank].
   void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
               float const* v, float* out, float* lse) {
     auto const items = static_cast<int>(batch.size() * extent().kv_heads);

@@ -7,7 +7,8 @@
 
 namespace paged_engine {
 
-/// Up to `most` tokens that followed the latest earlier place of the last `words` tokens; none if there is no such place.
+/// Up to `most` tokens that followed the latest earlier place of the last `words` tokens; none if there is no
+/// such place.
 inline std::vector<int> look_up(std::vector<int> const& tokens, std::size_t words, std::size_t most) {
   if (tokens.size() <= words) return {};
   auto const end = tokens.end(), last = end - static_cast<std::ptrdiff_t>(words);

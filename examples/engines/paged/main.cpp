@@ -1,5 +1,6 @@
-// A server's inner loop in small: requests of different length arrive and leave, prompts are read in chunks beside answers,
-// system prompts share pages, drafts are verified, sequences are preempted, and merging gives their pages back.
+// A server's inner loop in small: requests of different length arrive and leave, prompts are read in chunks
+// beside answers, system prompts share pages, drafts are verified, sequences are preempted, and merging gives
+// their pages back.
 #include "host_engine.hpp"
 #include "options.hpp"
 #include "serve.hpp"

@@ -1,5 +1,5 @@
-// The same engine on several ranks, each with some of the KV heads: its part of every page, of the ledger, and of attention.
-// Run it as any MPI program: mpirun -n 2 kvmeld_paged_mpi
+// The same engine on several ranks, each with some of the KV heads: its part of every page, of the ledger,
+// and of attention. Run it as any MPI program: mpirun -n 2 kvmeld_paged_mpi
 #include "host_engine.hpp"
 #include "options.hpp"
 #include "serve.hpp"
@@ -21,8 +21,8 @@ namespace {
 
 using namespace paged_engine;
 
-/// Every rank reads the same requests in the same order, so all that has to be exchanged is what the heads of the others
-/// say: their outputs, and how long they are.
+/// Every rank reads the same requests in the same order, so all that has to be exchanged is what the heads of
+/// the others say: their outputs, and how long they are.
 class mpi_ranks {
 public:
   void gather(float* out, std::size_t rows, std::size_t width) {

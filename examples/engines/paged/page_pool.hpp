@@ -9,7 +9,8 @@
 
 namespace paged_engine {
 
-/// A page is free or has one user or more; what goes wrong in counting them is told at once, not when K and V are.
+/// A page is free or has one user or more; what goes wrong in counting them is told at once, not when K and V
+/// are.
 class page_pool {
 public:
   explicit page_pool(std::uint32_t pages) : users_(pages, 0), shared_(pages, 0) {

@@ -1,4 +1,5 @@
-// How the rows of K and V lie in the pool, on the host or on a device: one allocation [layer][K, V][page][token][head][channel].
+// How the rows of K and V lie in the pool, on the host or on a device: one allocation [layer][K,
+// V][page][token][head][channel].
 #pragma once
 
 #include "batch.hpp"
@@ -50,7 +51,8 @@ public:
                                                 kvmeld::table_rows(table, max_pages()), shared, sizes_.pages);
     return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
   }
-  /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the other.
+  /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the
+  /// other.
   template <class F> void for_each_part(std::vector<std::uint32_t> const& pages, F f) const {
     for (std::uint32_t const page : pages) {
       for (std::size_t side = 0; side < sides(); ++side) {

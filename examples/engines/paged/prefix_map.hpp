@@ -11,8 +11,9 @@
 
 namespace paged_engine {
 
-/// A page is found by all the tokens up to its end, so that equal text in another place is another page. The map is a user
-/// of its pages. Only frozen pages may be put in: once entries merge a page no longer holds the tokens it was found by.
+/// A page is found by all the tokens up to its end, so that equal text in another place is another page. The
+/// map is a user of its pages. Only frozen pages may be put in: once entries merge a page no longer holds the
+/// tokens it was found by.
 class prefix_map {
 public:
   prefix_map(page_pool& pool, std::uint32_t page_size) : pool_(&pool), page_size_(page_size) {}
@@ -39,8 +40,8 @@ public:
     at->second.age = used_.begin();
     pool_->share(page);
   }
-  /// Forgets the page that nobody asked for the longest, if there is one that the map alone uses. Later pages go before
-  /// earlier ones of the same beginning, which are asked for at least as often.
+  /// Forgets the page that nobody asked for the longest, if there is one that the map alone uses. Later pages
+  /// go before earlier ones of the same beginning, which are asked for at least as often.
   bool give_back() {
     for (auto at = used_.rbegin(); at != used_.rend(); ++at) {
       auto const entry = *at;

@@ -16,7 +16,8 @@ struct request {
   std::uint32_t max_new = 0;
 };
 
-/// A request on its way. Its K and V are of the first `done` tokens; the others are still to be read, one at least.
+/// A request on its way. Its K and V are of the first `done` tokens; the others are still to be read, one at
+/// least.
 struct sequence {
   request asked;
   std::vector<int> tokens;  ///< prompt and answer

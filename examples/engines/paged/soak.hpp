@@ -1,4 +1,5 @@
-// Many random requests to engines of random sizes, on a model small enough that what is tested is everything else.
+// Many random requests to engines of random sizes, on a model small enough that what is tested is everything
+// else.
 #pragma once
 
 #include "host_engine.hpp"
@@ -91,7 +92,8 @@ inline request random_request(tiny_llama::splitmix64& random, std::uint32_t id, 
   return r;
 }
 
-/// The answer of an engine that has nothing else to do, with room for all, no drafts and whole prompts at once.
+/// The answer of an engine that has nothing else to do, with room for all, no drafts and whole prompts at
+/// once.
 inline std::vector<int> alone(tiny_llama::model& m, engine_options o, kvmeld::compose::composed const& p,
                               request const& r) {
   o.sizes.pages = 400;
@@ -108,9 +110,9 @@ inline std::vector<int> alone(tiny_llama::model& m, engine_options o, kvmeld::co
 
 }  // namespace soak_detail
 
-/// Runs `requests` random requests, `per_engine` of them on each engine. Looks after each step whether a page is leaked or
-/// used twice, at the end of each engine whether all pages came back, and of one request in `compare` whether its answer is the
-/// one it gets alone. `tell` is given what was done so far.
+/// Runs `requests` random requests, `per_engine` of them on each engine. Looks after each step whether a page
+/// is leaked or used twice, at the end of each engine whether all pages came back, and of one request in
+/// `compare` whether its answer is the one it gets alone. `tell` is given what was done so far.
 inline soak_result soak(std::uint64_t requests, std::uint64_t seed, std::uint32_t per_engine,
                         std::uint32_t compare, std::function<void(soak_result const&)> const& tell = {}) {
   using namespace soak_detail;

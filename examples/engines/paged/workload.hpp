@@ -1,4 +1,5 @@
-// Requests as a server gets them: system prompts that many share, a text with a number in it, and the question for it.
+// Requests as a server gets them: system prompts that many share, a text with a number in it, and the
+// question for it.
 #pragma once
 
 #include "request.hpp"
@@ -21,7 +22,8 @@ struct workload_item {
   std::uint32_t arrives = 0;  ///< before this step
 };
 
-/// `count` requests on held-out text, `context` to twice as many tokens long, two of which arrive every `every` steps.
+/// `count` requests on held-out text, `context` to twice as many tokens long, two of which arrive every
+/// `every` steps.
 inline std::vector<workload_item> make_workload(std::string_view text, std::uint32_t count,
                                                 std::uint32_t context, std::uint64_t seed,
                                                 std::uint32_t every = 8) {

@@ -17,8 +17,8 @@ struct workload_options {
   std::uint64_t seed = 1;
 };
 
-/// Declares the options, the values they have now as defaults; CLI11 refuses what is out of range by name, value and what is
-/// allowed.
+/// Declares the options, the values they have now as defaults; CLI11 refuses what is out of range by name,
+/// value and what is allowed.
 inline void declare_workload(CLI::App& app, workload_options& o) {
   auto const at_least_one = CLI::Range(1u, 1u << 20);
   app.add_option("--model", o.model, "folder with config.json, model.safetensors and heldout.txt")

@@ -1,4 +1,5 @@
-// An engine whose kernels read 16 channels of many tokens at a time: keys in tiles of channels, values along tokens.
+// An engine whose kernels read 16 channels of many tokens at a time: keys in tiles of channels, values along
+// tokens.
 #pragma once
 
 #include <tiny_llama/model.hpp>
@@ -23,8 +24,8 @@ struct any_reader {
   virtual std::uint32_t length(std::uint32_t layer, std::uint32_t kv_head) const = 0;
 };
 
-/// Keys [layer][kv_head][channel / 16][slot][16], values [layer][kv_head][channel][slot]. `Math` only tells apart two
-/// builds of the same text, with -ffast-math and without.
+/// Keys [layer][kv_head][channel / 16][slot][16], values [layer][kv_head][channel][slot]. `Math` only tells
+/// apart two builds of the same text, with -ffast-math and without.
 template <class Math> class reader final : public any_reader {
 public:
   reader(tiny_llama::model& m, std::uint32_t capacity, kvmeld::compose::composed const& policy)

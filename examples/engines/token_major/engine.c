@@ -1,4 +1,5 @@
-/* The engine in C with kvmeld. before.c is the same engine without it: the difference of the two files is the work. */
+/* The engine in C with kvmeld. before.c is the same engine without it: the difference of the two files is the
+ * work. */
 #include "engine.h"
 #include "binary16.h"
 

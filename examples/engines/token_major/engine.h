@@ -1,5 +1,5 @@
-/* An engine in C that reads token by token, as llama2.c and calm do: its cache, its attention and the loop around them. Keys
-   and values lie token-major, [layer][slot][kv_head][channel]. */
+/* An engine in C that reads token by token, as llama2.c and calm do: its cache, its attention and the loop
+   around them. Keys and values lie token-major, [layer][slot][kv_head][channel]. */
 #ifndef TOKEN_MAJOR_ENGINE_H
 #define TOKEN_MAJOR_ENGINE_H
 
@@ -11,7 +11,8 @@ extern "C" {
 
 typedef struct token_major_engine token_major_engine;
 
-/* The rest of the model: embeds `token`, runs its layers, which call token_major_attend, and returns the logits [vocab]. */
+/* The rest of the model: embeds `token`, runs its layers, which call token_major_attend, and returns the
+ * logits [vocab]. */
 typedef float const* (*token_major_layers)(void* model, token_major_engine* e, int token, uint32_t pos);
 
 struct token_major_engine {
@@ -26,20 +27,21 @@ struct token_major_engine {
   float* log_sum_exps; /* [head] */
 };
 
-/* Merging is on where `policy` names one (kvmeld_bridge.h) and off where it is NULL. A cache that is full shrinks to
-   `when_full`, or refuses another token where `when_full` is nothing. 0; else nothing has been allocated. */
+/* Merging is on where `policy` names one (kvmeld_bridge.h) and off where it is NULL. A cache that is full
+   shrinks to `when_full`, or refuses another token where `when_full` is nothing. 0; else nothing has been
+   allocated. */
 int token_major_create(token_major_engine* e, kvmeld_bridge_shape shape, token_major_layers layers,
                        void* model, char const* policy, kvmeld_bridge_budget when_full);
 void token_major_destroy(token_major_engine* e);
 
-/* The logits after `token` at position `pos`; NULL where the call is refused. `pos` 0 begins a new text, and an earlier
-   position than the next one goes back to it. */
+/* The logits after `token` at position `pos`; NULL where the call is refused. `pos` 0 begins a new text, and
+   an earlier position than the next one goes back to it. */
 float const* token_major_forward(token_major_engine* e, int token, uint32_t pos);
 /* Attention of one layer. Rows q and out [head][channel], k and v [kv_head][channel]. */
 void token_major_attend(token_major_engine* e, uint32_t layer, float const* q, float const* k, float const* v,
                         float* out);
-/* Reads `prompt_tokens` tokens and generates until `steps` tokens have been read; out[pos] is what follows the token at
-   `pos`. 0, or else not. */
+/* Reads `prompt_tokens` tokens and generates until `steps` tokens have been read; out[pos] is what follows
+   the token at `pos`. 0, or else not. */
 int token_major_generate(token_major_engine* e, int vocab, int const* prompt, int prompt_tokens, int steps,
                          int* out);
 

@@ -32,8 +32,8 @@ struct blend_buffers {
         total(team.template scratch<float>(channels)) {}
 };
 
-/// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative; barrier at
-/// the end. The generic form: loads any layout through its tiles.
+/// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative;
+/// barrier at the end. The generic form: loads any layout through its tiles.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
                           Weight weight, blend_buffers const& b) {
@@ -54,7 +54,8 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
   }
 }
 
-/// The same of rows that do not lie side by side: they are brought together in scratch as they are stored. One lane.
+/// The same of rows that do not lie side by side: they are brought together in scratch as they are stored.
+/// One lane.
 template <class Kernels, class Layout, class Slot, class Weight>
 void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slot_t p, std::uint32_t count,
                     Slot slot, Weight weight, blend_buffers const& b) {
@@ -75,8 +76,8 @@ void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slo
   scatter_row(layout, where, p, static_cast<T const*>(merged));
 }
 
-/// Row p = the blend of blend_rows, rounded to storage. Cooperative; barrier at the end. The host's tuned form goes from
-/// storage to storage with the same bits as the generic form, NaN payloads of binary16 aside.
+/// Row p = the blend of blend_rows, rounded to storage. Cooperative; barrier at the end. The host's tuned
+/// form goes from storage to storage with the same bits as the generic form, NaN payloads of binary16 aside.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
                           Slot slot, Weight weight, blend_buffers const& b) {

@@ -12,7 +12,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25 KiB).
+/// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25
+/// KiB).
 class column_sets {
 public:
   static constexpr std::uint32_t max_sets = 512, max_members = 2048;
@@ -23,7 +24,8 @@ public:
     return (max_slots + max_sets) * max_lanes * element;
   }
 
-  /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `max_members` never fit.
+  /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `max_members`
+  /// never fit.
   bool add(slot_t pivot, member_list const& m, float const* weight) {
     if (sets_ == max_sets || members_ + m.count > max_members) return false;
     pivot_[sets_] = pivot;

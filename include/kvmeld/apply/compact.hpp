@@ -42,8 +42,8 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
   return s;
 }
 
-/// Moves rows of K or V by raw bits and zeroes emptied rows if `zero` is set (values: a stale NaN would poison an
-/// engine's output even at weight 0).
+/// Moves rows of K or V by raw bits and zeroes emptied rows if `zero` is set (values: a stale NaN would
+/// poison an engine's output even at weight 0).
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
@@ -88,7 +88,8 @@ template <class Layout> struct compact_rows_phase {
                               channels);
         }
       }
-      // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no barrier.
+      // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no
+      // barrier.
       for (slot_t from = begin; from < n;) {
         if (plan.fates[base + from] != fate::keep) {
           ++from;
@@ -129,8 +130,8 @@ private:
     return layout.channels() * sizeof(typename Layout::element_type);
   }
 
-  /// Whether so many rows are moved past the caches: then lines written need not be read first. Fewer rows stay in the
-  /// cache for the attention that comes next.
+  /// Whether so many rows are moved past the caches: then lines written need not be read first. Fewer rows
+  /// stay in the cache for the attention that comes next.
   template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       constexpr std::size_t worth_streaming = std::size_t{8} << 20;
@@ -174,8 +175,8 @@ private:
     }
   }
 
-  /// Kept rows in batches of pieces, read by all lanes before any is written. No later batch reads what was written: the
-  /// k-th kept row lies in slot k or behind it.
+  /// Kept rows in batches of pieces, read by all lanes before any is written. No later batch reads what was
+  /// written: the k-th kept row lies in slot k or behind it.
   template <class Team>
   KVMELD_HD void move_pieces(Team const& team, tile const& t, std::uint32_t kept, std::uint32_t n) const {
     using piece = typename row_pieces<Layout>::piece;
@@ -259,7 +260,8 @@ private:
   }
 };
 
-/// Moves the ledger's arrays, renames owners of members, forgets members of dropped owners, sets the new length.
+/// Moves the ledger's arrays, renames owners of members, forgets members of dropped owners, sets the new
+/// length.
 struct compact_ledger_phase {
   wave_ref wave;
 
@@ -290,8 +292,8 @@ struct compact_ledger_phase {
   }
 
 private:
-  /// Kept elements of one array from `begin` on. Several lanes read a batch before any of it is written: new slots are
-  /// never above old ones. Cooperative; barrier at the end.
+  /// Kept elements of one array from `begin` on. Several lanes read a batch before any of it is written: new
+  /// slots are never above old ones. Cooperative; barrier at the end.
   template <class Team, class T>
   KVMELD_HD void move(Team const& team, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
     constexpr std::uint32_t at_once = 4;

@@ -17,8 +17,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position; where the others live
-/// on as members, its scores too.
+/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position; where the
+/// others live on as members, its scores too.
 struct merge_ledger_phase {
   static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;

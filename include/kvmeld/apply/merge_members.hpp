@@ -17,10 +17,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Brings a track's member list up to what `map` says, whose sets link_phase listed:
-///   members that the plan gives up, and those of dropped entries, go; an entry's degree counts one less for each
-///   entries that are shared become members of their targets, and their own members move along
-///   targets that were ordinary entries note the norm of their key, which merge_rows_phase turns into a direction
-/// Owners are slots before compaction. A list that would not fit stays as it is: plan_problem refuses that.
+/// - members that the plan gives up, and those of dropped entries, go; an entry's degree counts one less for
+/// each
+/// - entries that are shared become members of their targets, and their own members move along
+/// - targets that were ordinary entries note the norm of their key, which merge_rows_phase turns into a
+/// direction Owners are slots before compaction. A list that would not fit stays as it is: plan_problem
+/// refuses that.
 template <class Keys> struct merge_members_phase {
   Keys keys;
   wave_ref wave;
@@ -54,7 +56,8 @@ template <class Keys> struct merge_members_phase {
     note_norms(team, t, n);
     count_lost(team, t, n, before);
 
-    // Token k of the new list: old member k, or shared entry fresh[k - before]. Sorted by owner through counting.
+    // Token k of the new list: old member k, or shared entry fresh[k - before]. Sorted by owner through
+    // counting.
     std::uint32_t const total = before + added;
     auto const place = [&](std::uint32_t k) {
       return owner_of(k < before ? old_owner(k) : fresh[k - before]);

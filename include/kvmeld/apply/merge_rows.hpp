@@ -23,9 +23,10 @@ inline namespace KVMELD_ABI {
 /// Which of the two tensors a phase works on.
 enum class side : std::uint8_t { key, value };
 
-/// Merges rows of K or V in place by `map` (the step or the plan), whose sets `link_phase` listed. A set of one is not
-/// touched. Sets are disjoint and sources are read only by their own target, so tiles need no order.
-/// Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along tokens.
+/// Merges rows of K or V in place by `map` (the step or the plan), whose sets `link_phase` listed. A set of
+/// one is not touched. Sets are disjoint and sources are read only by their own target, so tiles need no
+/// order. Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along
+/// tokens.
 template <class Layout> struct merge_rows_phase {
   static constexpr int min_blocks = 3;  ///< of a multiprocessor: members are looked up one after the other
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
@@ -109,7 +110,8 @@ private:
     }
   }
 
-  /// The same, a piece of a pivot's row to every lane: the lane that writes it is the only one to read what was there.
+  /// The same, a piece of a pivot's row to every lane: the lane that writes it is the only one to read what
+  /// was there.
   template <class Team>
   KVMELD_HD void merge_pieces(Team const& team, tile const& t, slot_t begin, slot_t end,
                               float const* weight) const {
@@ -171,7 +173,8 @@ private:
     });
   }
 
-  /// Column by column in batches of sets: those whose members lie near each other by squares of slots and channels. One lane.
+  /// Column by column in batches of sets: those whose members lie near each other by squares of slots and
+  /// channels. One lane.
   template <class Kernels, class T>
   void merge_columns(Kernels const& tuned, tile const& t, std::uint32_t n, float const* weight, T* columns,
                      std::int64_t stride, std::uint32_t channels, std::uint32_t capacity,
@@ -237,8 +240,8 @@ private:
                              s.remaining, scratch);
       }
     }
-    // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has the same
-    // channels, so sets need no barrier between them.
+    // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has
+    // the same channels, so sets need no barrier between them.
     for (slot_t p = 0; p < n; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {

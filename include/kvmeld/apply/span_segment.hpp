@@ -21,7 +21,8 @@ struct span_segment {
   KVMELD_HD bool holds(slot_t p) const { return p >= from && p < until; }
 };
 
-/// The segment from slot p on, in a track of n entries. CaM's sources share one span, so that a track has few.
+/// The segment from slot p on, in a track of n entries. CaM's sources share one span, so that a track has
+/// few.
 KVMELD_HD inline span_segment segment_from(plan_ref const& map, std::uint32_t item,
                                            member_list const& spreads, slot_t p, std::uint32_t n) {
   span_segment s{p, n, false};

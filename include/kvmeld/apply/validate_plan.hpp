@@ -18,8 +18,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Why the plan of one track cannot be applied; empty if it can. Host only. Checks fates, targets, spans, weights,
-/// the frozen beginning, rows with NaN or infinity, and the room for shared members.
+/// Why the plan of one track cannot be applied; empty if it can. Host only. Checks fates, targets, spans,
+/// weights, the frozen beginning, rows with NaN or infinity, and the room for shared members.
 inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const& plan, std::uint32_t item,
                                 std::uint32_t shielded = 0) {
   shielded = max_of(shielded, l.frozen[where.sequence]);

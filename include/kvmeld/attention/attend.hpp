@@ -27,8 +27,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// One tile per block of queries, or per part of the keys and block of queries; the query heads of a KV head share its keys
-/// and values.
+/// One tile per block of queries, or per part of the keys and block of queries; the query heads of a KV head
+/// share its keys and values.
 template <class Keys, class Values, class Q, class Out> struct attend_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
@@ -130,8 +130,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
   }
 
 private:
-  /// Whether the earliest query, at position `earliest`, can see any of these slots through the window. The same for
-  /// every lane.
+  /// Whether the earliest query, at position `earliest`, can see any of these slots through the window. The
+  /// same for every lane.
   KVMELD_HD bool reached(track where, slot_t begin, std::uint32_t tokens, std::int64_t earliest) const {
     for (std::uint32_t i = 0; i < tokens; ++i) {
       if (params.in_window(cache.position(where, begin + i), earliest)) return true;
@@ -166,16 +166,16 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
 
 /// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
 /// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
-/// lse (natural log, or in_base_two(rows); degrees and sink included) may be empty. A query that sees nothing gives zeros and the lowest float
-/// (its sink where there is one); NaN in a visible row shows in the result.
-/// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any number
-/// of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not fit, and params
-/// that contradict each other.
+/// lse (natural log, or in_base_two(rows); degrees and sink included) may be empty. A query that sees nothing
+/// gives zeros and the lowest float (its sink where there is one); NaN in a visible row shows in the result.
+/// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any
+/// number of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not
+/// fit, and params that contradict each other.
 ///
-/// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than a call has
-/// heads: two launches instead of one. Sums are taken part by part then, in their order: the bits
-/// depend on the number of parts and on how many entries the last query of a tile sees (tiles take eight queries, on warps as
-/// many as fill 16 rows), not on threads or batches.
+/// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than
+/// a call has heads: two launches instead of one. Sums are taken part by part then, in their order: the bits
+/// depend on the number of parts and on how many entries the last query of a tile sees (tiles take eight
+/// queries, on warps as many as fill 16 rows), not on threads or batches.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

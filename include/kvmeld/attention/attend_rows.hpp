@@ -73,8 +73,8 @@ template <class Q, class Out> struct attend_rows {
   }
 
 private:
-  /// Lets a logit without a value into the softmax of row r. `factor` is then what the row's total is rescaled by; a
-  /// row that saw no entry keeps its total of zeros.
+  /// Lets a logit without a value into the softmax of row r. `factor` is then what the row's total is
+  /// rescaled by; a row that saw no entry keeps its total of zeros.
   KVMELD_HD static void add_sink(float sink, std::uint32_t r, softmax_state const& state) {
     bool const any = state.seen[r] != 0;
     float const high = any ? max_of(state.highest[r], sink) : sink;

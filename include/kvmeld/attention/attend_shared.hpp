@@ -1,5 +1,5 @@
-// Attention over shared entries (EMS section 4.2, "shared entry expansion"): every token makes a logit of its own from
-// its slot's direction and its norm, and the sum of a slot's tokens reads the slot's value once.
+// Attention over shared entries (EMS section 4.2, "shared entry expansion"): every token makes a logit of its
+// own from its slot's direction and its norm, and the sum of a slot's tokens reads the slot's value once.
 #pragma once
 
 #include <kvmeld/attention/attend_masked.hpp>
@@ -42,8 +42,8 @@ struct running_sum {
   }
 };
 
-/// One tile per block of queries. K and V are read once per slot: tokens expand to logits in scratch only. Where keys
-/// lie unrotated, each token's key is rotated for its own position, in blocks in scratch.
+/// One tile per block of queries. K and V are read once per slot: tokens expand to logits in scratch only.
+/// Where keys lie unrotated, each token's key is rotated for its own position, in blocks in scratch.
 template <class Keys, class Values, class Q, class Out> struct attend_shared_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
@@ -187,9 +187,9 @@ private:
   }
 };
 
-/// As attend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token), with p the
-/// softmax of cap(scale q . row norm) over all visible tokens; a member is visible where its slot is, and the window
-/// looks at its own position. Degrees take no part: members are counted one by one.
+/// As attend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token),
+/// with p the softmax of cap(scale q . row norm) over all visible tokens; a member is visible where its slot
+/// is, and the window looks at its own position. Degrees take no part: members are counted one by one.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

@@ -14,7 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Running softmax of `rows` query rows, in scratch: maximum, sum and weighted values (Milakov and Gimelshein, 2018).
+/// Running softmax of `rows` query rows, in scratch: maximum, sum and weighted values (Milakov and
+/// Gimelshein, 2018).
 struct softmax_state {
   float* highest;       ///< [rows]
   float* sum;           ///< [rows]
@@ -46,10 +47,10 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 
 namespace detail {
 
-/// keys(use) calls use with the tile of keys, then values(use) with that of values: each is used while it is near.
-/// Logits are logit(r, t, product), or product + bias[t] where `bias` is not null; then keep(r, products, seen) is shown
-/// them first. Rows that see the same tokens are weighted together: what a row does not see must not even be multiplied
-/// by 0.
+/// keys(use) calls use with the tile of keys, then values(use) with that of values: each is used while it is
+/// near. Logits are logit(r, t, product), or product + bias[t] where `bias` is not null; then keep(r,
+/// products, seen) is shown them first. Rows that see the same tokens are weighted together: what a row does
+/// not see must not even be multiplied by 0.
 template <class Kernels, class Keys, class Values, class Logit, class Visible, class Keep>
 void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, Keys keys, Values values,
                        std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim, float* logits,
@@ -85,8 +86,9 @@ void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows,
 
 /// Adds a tile: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim], logits[rows][tokens] scratch.
 /// logit(r, t, product) turns a dot product into a logit; row r sees the first visible(r) tokens of the tile.
-/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end. The host's
-/// tuned form has an exponential of its own (within 2 units in the last place) and sums weights in 16 partials.
+/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end.
+/// The host's tuned form has an exponential of its own (within 2 units in the last place) and sums weights in
+/// 16 partials.
 template <class Team, class Logit, class Visible>
 KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, float const* k,
                            float const* v, std::uint32_t tokens, std::uint32_t key_dim,

@@ -14,8 +14,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// Where attend leaves the logits of the queries that are probes: rows[sequence of the call][query head][probe][slot],
-/// scaled, capped, with the log degree added. What a query does not see is not written.
+/// Where attend leaves the logits of the queries that are probes: rows[sequence of the call][query
+/// head][probe][slot], scaled, capped, with the log degree added. What a query does not see is not written.
 struct kept_logits {
   head_rows<float> rows;  ///< data null: none are kept
   query_sample probes;

@@ -40,11 +40,12 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
   }
 };
 
-/// out[page number][layer][head][token], strides as `places` says, = log degree (natural) of the entry there, and the lowest
-/// finite value of T (float, half or bfloat16) where there is none: for the pages that hold the first slots[i] slots of
-/// sequence sequences[i] (its length_bound), to their ends. Pages of no listed sequence are left alone; one that several share is
-/// written by each, with equal values. Where kernels scale logits after their hook, divide by the scale there. `out` has an
-/// element for every page of the pool, layer and head. Enqueued on `executor`.
+/// out[page number][layer][head][token], strides as `places` says, = log degree (natural) of the entry there,
+/// and the lowest finite value of T (float, half or bfloat16) where there is none: for the pages that hold
+/// the first slots[i] slots of sequence sequences[i] (its length_bound), to their ends. Pages of no listed
+/// sequence are left alone; one that several share is written by each, with equal values. Where kernels scale
+/// logits after their hook, divide by the scale there. `out` has an element for every page of the pool, layer
+/// and head. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class Entry, class Index, class T>
 status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> const& cache,
                                 index_list sequences, index_list slots,

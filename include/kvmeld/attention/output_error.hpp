@@ -53,13 +53,14 @@ struct output_error_phase {
   }
 };
 
-/// errors[sequence of the batch][query head] = |out - expected| / |expected|, Frobenius norms over the queries of the batch,
-/// where `out` is attend over `cache` as it is now, and `expected` [.., query_heads, value_dim] what the same queries got
-/// from the full cache. 0 for a head without queries; where `expected` is all zeros, 0 or 1. NaN shows. `scratch` has the
-/// form of `expected` and receives the outputs. `cache` is any ref (cache_ref, shared_ref); params are those that
-/// `expected` was made with, but for `causal`: probes that came after what the cache holds look at all of it, causal false.
-/// Enqueues attend's launch and one more; the order of sums is fixed. Rows and errors are the executor's memory; nothing
-/// aliases. Refuses what attend refuses, rows that are null, and room for fewer errors than there are heads.
+/// errors[sequence of the batch][query head] = |out - expected| / |expected|, Frobenius norms over the
+/// queries of the batch, where `out` is attend over `cache` as it is now, and `expected` [.., query_heads,
+/// value_dim] what the same queries got from the full cache. 0 for a head without queries; where `expected`
+/// is all zeros, 0 or 1. NaN shows. `scratch` has the form of `expected` and receives the outputs. `cache` is
+/// any ref (cache_ref, shared_ref); params are those that `expected` was made with, but for `causal`: probes
+/// that came after what the cache holds look at all of it, causal false. Enqueues attend's launch and one
+/// more; the order of sums is fixed. Rows and errors are the executor's memory; nothing aliases. Refuses what
+/// attend refuses, rows that are null, and room for fewer errors than there are heads.
 template <class Executor, class Ref, class Q>
 status output_error(Executor& executor, query_batch const& batch, head_rows<Q> query, Ref const& cache,
                     head_rows<float const> expected, head_rows<float> scratch, span<float> errors,

@@ -16,10 +16,10 @@ struct member_range {
   std::uint32_t begin, end;  ///< member numbers, [begin, end)
 };
 
-/// Ref of a policy that shares entries (EMS). Slot s stands for its own token, whose key is norm_factor(t, s) times the
-/// row, and for members(t, s), whose keys are their norm times the row (rotated for their own positions, where keys
-/// are stored unrotated); all of them have the slot's value. Trivially copyable, as cache_ref.
-/// `log_degree` is not offered: degrees would count the members twice.
+/// Ref of a policy that shares entries (EMS). Slot s stands for its own token, whose key is norm_factor(t, s)
+/// times the row, and for members(t, s), whose keys are their norm times the row (rotated for their own
+/// positions, where keys are stored unrotated); all of them have the slot's value. Trivially copyable, as
+/// cache_ref. `log_degree` is not offered: degrees would count the members twice.
 template <class Keys, class Values> struct shared_ref {
   Keys keys;          ///< the engine's keys
   Values values;      ///< the engine's values

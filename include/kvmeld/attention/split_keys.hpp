@@ -1,4 +1,5 @@
-// Attention whose keys are shared out over several tiles: each leaves a softmax of its part, a second launch joins them.
+// Attention whose keys are shared out over several tiles: each leaves a softmax of its part, a second launch
+// joins them.
 #pragma once
 
 #include <kvmeld/attention/attend_rows.hpp>
@@ -19,8 +20,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// How many parts the keys of a track are shared out in, and memory of the executor for what each part leaves:
-/// split_floats() floats, written and read by the call's launches. One part needs none.
+/// How many parts the keys of a track are shared out in, and memory of the executor for what each part
+/// leaves: split_floats() floats, written and read by the call's launches. One part needs none.
 struct split_keys {
   std::uint32_t parts = 1;  ///< parts of a track's keys; 1: attention in one launch
   span<float> memory;       ///< of split_floats() floats, in memory that launches can write
@@ -32,7 +33,8 @@ inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32
   return parts < 2 ? 0 : std::size_t{parts} * sequences * s.query_heads() * queries * (s.value_dim + 2);
 }
 
-/// What the parts leave, per part and query row: highest logit, sum of weights (0: nothing was seen), weighted values.
+/// What the parts leave, per part and query row: highest logit, sum of weights (0: nothing was seen),
+/// weighted values.
 struct partial_rows {
   float* data;
   std::uint32_t count, sequences, heads, queries, value_dim;
@@ -59,8 +61,8 @@ struct partial_rows {
   }
 };
 
-/// Joins the parts of each query row in their order, then ends as attention in one part does. No part waits for another:
-/// their numbers are read side by side, and rescaled once.
+/// Joins the parts of each query row in their order, then ends as attention in one part does. No part waits
+/// for another: their numbers are read side by side, and rescaled once.
 template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;

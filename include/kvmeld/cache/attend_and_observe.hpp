@@ -24,26 +24,28 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// Floats of memory that attend_and_observe takes for calls of up to `sequences` sequences with up to `queries` queries
-/// each: the logits of the probes, and log-sum-exps; the largest number where 64 bits do not hold it. For one query, 4 bytes per query head and entry of one layer.
+/// Floats of memory that attend_and_observe takes for calls of up to `sequences` sequences with up to
+/// `queries` queries each: the logits of the probes, and log-sum-exps; the largest number where 64 bits do
+/// not hold it. For one query, 4 bytes per query head and entry of one layer.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
                                    query_sample probes = {}) {
   std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
   return saturated_product(std::size_t{sequences} * s.query_heads(), rows);
 }
 
-/// attention::attend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass over K and V:
-/// attention leaves the probes' logits in `memory`, which a second launch turns to scores as soon as log-sum-exps are known.
-/// For few queries, as in decoding, or few probes (`last_queries(32)` of a prompt); whole prompts are cheaper with
-/// observe, whose memory does not grow with queries x entries.
+/// attention::attend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass
+/// over K and V: attention leaves the probes' logits in `memory`, which a second launch turns to scores as
+/// soon as log-sum-exps are known. For few queries, as in decoding, or few probes (`last_queries(32)` of a
+/// prompt); whole prompts are cheaper with observe, whose memory does not grow with queries x entries.
 ///
-/// query, out, lse, params and split as for attend; probes as for observe. `memory` is the executor's, observed_floats() of
-/// them, aliases nothing and holds nothing afterwards; it may be used again at once by calls on the same executor. Enqueues
-/// attend's launches and two more. Outputs and log-sum-exps are the bits of attend, scores on the host (and in the generic
-/// forms everywhere) the bits of attend followed by observe; in the tuned forms of devices they differ by the rounding of
-/// logits. Where the score needs no attention this is attend, and takes no memory. Refuses what attend and observe refuse,
-/// memory too small, and policies that share entries (EMS): their members have logits of their own. A refused call leaves
-/// the cache as it was.
+/// query, out, lse, params and split as for attend; probes as for observe. `memory` is the executor's,
+/// observed_floats() of them, aliases nothing and holds nothing afterwards; it may be used again at once by
+/// calls on the same executor. Enqueues attend's launches and two more. Outputs and log-sum-exps are the bits
+/// of attend, scores on the host (and in the generic forms everywhere) the bits of attend followed by
+/// observe; in the tuned forms of devices they differ by the rounding of logits. Where the score needs no
+/// attention this is attend, and takes no memory. Refuses what attend and observe refuse, memory too small,
+/// and policies that share entries (EMS): their members have logits of their own. A refused call leaves the
+/// cache as it was.
 template <class Cache, class Q, class Out>
 status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},

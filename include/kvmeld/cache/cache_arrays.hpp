@@ -58,8 +58,8 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
   return c;
 }
 
-/// Tracks of a wave as a cache takes it: what its options say, 0 for two per worker, whole scopes and splits, no more than there
-/// are.
+/// Tracks of a wave as a cache takes it: what its options say, 0 for two per worker, whole scopes and splits,
+/// no more than there are.
 inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
   std::uint32_t const scope =
       max_of(tracks_per_plan(sizes.scope, sizes.extent), tracks_per_split(sizes.budgets_over, sizes.extent));
@@ -67,8 +67,9 @@ inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t wo
   return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
 }
 
-/// Bytes that a cache with these options takes from its executor at construction, ledger and workspace, in one piece: for
-/// engines that set the memory aside themselves. `channels` are those of the policy's score, `workers` the executor's.
+/// Bytes that a cache with these options takes from its executor at construction, ledger and workspace, in
+/// one piece: for engines that set the memory aside themselves. `channels` are those of the policy's score,
+/// `workers` the executor's.
 inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1) {
   sizes.wave_tracks = tracks_of_wave(sizes, workers);
   arena sizing;

@@ -16,8 +16,9 @@ inline namespace KVMELD_ABI {
 /// What an engine's attention can add to the logits of merged entries.
 enum class bias_support : std::uint8_t {
   per_head,  ///< a row of log degrees per KV head, as attention::attend does
-  shared,  ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or all_layers)
-  none,    ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
+  shared,    ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or
+             ///< all_layers)
+  none,      ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
 };
 
 /// Which tracks of a sequence share one plan.
@@ -44,26 +45,28 @@ struct cache_options {
   bias_support bias = bias_support::per_head;  ///< what the consumer of the cache can take
   bool ignore_degree =
       false;  ///< entries count as one token in attention and in scores, whatever merged into them
-  /// Which tracks share one plan: the same entries merge and stay in all of them, so that their lengths, positions
-  /// and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to one long row, and
-  /// every track weighs its own rows.
+  /// Which tracks share one plan: the same entries merge and stay in all of them, so that their lengths,
+  /// positions and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to
+  /// one long row, and every track weighs its own rows.
   plan_scope scope = plan_scope::head;
-  /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all heads of a
-  /// layer, of group all tracks of a sequence, and 1 KB more per track.
+  /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all
+  /// heads of a layer, of group all tracks of a sequence, and 1 KB more per track.
   budget_scope budgets_over = budget_scope::head;
-  /// For engines with one length and one block table per sequence, but a mask or bias row per head: after `compress`
-  /// every track of a sequence has the same length, length_bound(slot), so that the host knows lengths even of a device.
-  /// That is the longest track's length where launches are immediate; elsewhere the longest of the bounds, which a
-  /// policy that is not `exact` leaves where they were (sync_lengths, or a polled report, lowers what the next
-  /// compression leaves). Slots behind a track's own last entry are empty: degree 0 (so that their log degree is the lowest
-  /// float and masks them), K and V rows of zeros, channels at their initial values, flags 0, the position of the entry
-  /// before them. Appended entries follow behind, and the next `compress` first takes the empty slots out.
+  /// For engines with one length and one block table per sequence, but a mask or bias row per head: after
+  /// `compress` every track of a sequence has the same length, length_bound(slot), so that the host knows
+  /// lengths even of a device. That is the longest track's length where launches are immediate; elsewhere the
+  /// longest of the bounds, which a policy that is not `exact` leaves where they were (sync_lengths, or a
+  /// polled report, lowers what the next compression leaves). Slots behind a track's own last entry are
+  /// empty: degree 0 (so that their log degree is the lowest float and masks them), K and V rows of zeros,
+  /// channels at their initial values, flags 0, the position of the entry before them. Appended entries
+  /// follow behind, and the next `compress` first takes the empty slots out.
   bool padded = false;
-  /// Rows of V behind a track that became shorter become zeros, so that a kernel which reads whole tiles past the end never
-  /// multiplies 0 by a NaN that lay there. false: what they hold is left open, for engines that free the pages or mask what they
-  /// load; of what goes nothing is written then.
+  /// Rows of V behind a track that became shorter become zeros, so that a kernel which reads whole tiles past
+  /// the end never multiplies 0 by a NaN that lay there. false: what they hold is left open, for engines that
+  /// free the pages or mask what they load; of what goes nothing is written then.
   bool zero_emptied = true;
-  /// Compressions count what they do, for request_stats: two more launches over each wave, and 112 bytes per track.
+  /// Compressions count what they do, for request_stats: two more launches over each wave, and 112 bytes per
+  /// track.
   bool stats = false;
 };
 

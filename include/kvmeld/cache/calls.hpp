@@ -6,7 +6,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-// ---- a cache as a value --------------------------------------------------------------------------------------------
+// ---- a cache as a value
+// --------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options sizes)
@@ -105,7 +106,8 @@ template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bin
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
 
-// ---- one way for all operations ------------------------------------------------------------------------------------
+// ---- one way for all operations
+// ------------------------------------------------------------------------------------
 
 /// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
 template <class E, class P, class K, class V>
@@ -152,7 +154,8 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
   return {};
 }
 
-/// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back to.
+/// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back
+/// to.
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::keep_mirror() {
   if constexpr (!immediate) {
     auto const undo = [](void* self) {
@@ -207,7 +210,8 @@ void merged_cache<E, P, K, V>::launch(Phase const& phase, track_source const& so
   executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
 }
 
-// ---- sequences -----------------------------------------------------------------------------------------------------
+// ---- sequences
+// -----------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, when_full const& full) {
@@ -323,7 +327,8 @@ status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t ent
   return {};
 }
 
-// ---- observation ---------------------------------------------------------------------------------------------------
+// ---- observation
+// ---------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 template <class Q>
@@ -412,7 +417,8 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& 
   return s;
 }
 
-// ---- compression ---------------------------------------------------------------------------------------------------
+// ---- compression
+// ---------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences, budget allowed,
@@ -543,8 +549,8 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
 }
 
-/// Fills the tracks of every sequence up to the longest that the host knows: if launches are immediate, the longest there
-/// is.
+/// Fills the tracks of every sequence up to the longest that the host knows: if launches are immediate, the
+/// longest there is.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list sequences) {
   for (std::size_t i = 0; immediate && i < sequences.size(); ++i) bounds_[i] = longest(sequences[i]);
@@ -614,7 +620,8 @@ float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) 
   return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
 }
 
-// ---- reports and figures -------------------------------------------------------------------------------------------
+// ---- reports and figures
+// -------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
@@ -696,7 +703,8 @@ stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
   return sum;
 }
 
-// ---- saving --------------------------------------------------------------------------------------------------------
+// ---- saving
+// --------------------------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {

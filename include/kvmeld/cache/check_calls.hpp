@@ -30,7 +30,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-/// `null` is the name of rows that were not given, or null; `readable` says that the host can read the parameters' arrays.
+/// `null` is the name of rows that were not given, or null; `readable` says that the host can read the
+/// parameters' arrays.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            char const* null, bool readable) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
@@ -95,7 +96,8 @@ template <class Guard>
 struct has_problem_of_call<Guard, std::void_t<decltype(std::declval<Guard const&>().problem_of_call(""))>>
     : std::true_type {};
 
-/// A guarded policy evicts nothing, so that what is left can be vouched for; its guard may want something first.
+/// A guarded policy evicts nothing, so that what is left can be vouched for; its guard may want something
+/// first.
 template <class Policy>
 std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_unused]] shortfall wanted) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
@@ -154,8 +156,8 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   return {};
 }
 
-/// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows that may not
-/// be written.
+/// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows
+/// that may not be written.
 template <class Keys, class Values>
 std::string scopes(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
                    plan_scope scope, kv<Keys, Values> const& tensors) {

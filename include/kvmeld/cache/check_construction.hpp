@@ -1,4 +1,5 @@
-// Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged entries.
+// Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged
+// entries.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -23,8 +24,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Why results of this merge function cannot be read under these options; empty if they can. A merged entry that stands
-/// for N tokens needs log N added to its logit, or it counts for too little.
+/// Why results of this merge function cannot be read under these options; empty if they can. A merged entry
+/// that stands for N tokens needs log N added to its logit, or it counts for too little.
 template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& sizes) {
   if (!merge.carries_degree() || sizes.ignore_degree) return {};
   if (sizes.bias == bias_support::none) {
@@ -47,7 +48,8 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   std::string problem = layout_problem("keys", x.keys, extent.key_dim, extent);
   if (problem.empty()) problem = layout_problem("values", x.values, extent.value_dim, extent);
   if (problem.empty()) problem = validate_tensors(x, extent, 1);
-  // Tensors that grow have tracks that run into each other beyond what they hold now; neighbours of a track never do.
+  // Tensors that grow have tracks that run into each other beyond what they hold now; neighbours of a track
+  // never do.
   shape const track{1, 1, 1, 1, extent.key_dim, extent.value_dim, extent.capacity};
   if (problem.empty()) problem = folding_problem("keys", x.keys, track, 2);
   if constexpr (!reads_keys<Values>::value) {

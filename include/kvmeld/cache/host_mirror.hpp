@@ -14,10 +14,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A copy of the ledger's words of sequences and tracks in host memory. Every operation on a sequence is repeated on it. Tokens
-/// seen and pending, frozen beginnings and what is open are exact. Lengths are upper bounds, often exact; numbers of empty
-/// slots are lower bounds; `compressed_at` is where a compression may have changed something; warnings and rounds are those
-/// of the last report.
+/// A copy of the ledger's words of sequences and tracks in host memory. Every operation on a sequence is
+/// repeated on it. Tokens seen and pending, frozen beginnings and what is open are exact. Lengths are upper
+/// bounds, often exact; numbers of empty slots are lower bounds; `compressed_at` is where a compression may
+/// have changed something; warnings and rounds are those of the last report.
 class host_mirror {
 public:
   host_mirror() = default;
@@ -36,7 +36,8 @@ public:
         drift_(s.sequences, 0),
         since_(s.sequences, sequences::effect::counted) {}
 
-  /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this moves.
+  /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this
+  /// moves.
   ledger_ref view(ledger_ref l) {
     l.length = length_.data();
     l.warnings = findings_.data();
@@ -72,8 +73,8 @@ public:
       words_of(t)[track_word::empty] = words_of(t)[track_word::padded_from] = 0;
     });
   }
-  /// All tracks are filled up to the longest bound. `sure`: bounds are the entries held; else as few as the frozen ones
-  /// may lie before the first empty slot.
+  /// All tracks are filled up to the longest bound. `sure`: bounds are the entries held; else as few as the
+  /// frozen ones may lie before the first empty slot.
   void pad(std::uint32_t sequence, bool sure) {
     std::uint32_t const most = longest(sequence);
     each(sequence, [&](track t) {
@@ -145,8 +146,9 @@ public:
     std::fill(drift_.begin(), drift_.end(), 0);
     std::fill(since_.begin(), since_.end(), sequences::effect::counted);
   }
-  /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of sequences
-  /// that nothing compressed since, they tell lengths, warnings and rounds; of those opened or read since, nothing.
+  /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of
+  /// sequences that nothing compressed since, they tell lengths, warnings and rounds; of those opened or read
+  /// since, nothing.
   void take_report(ledger_ref const& then) {
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
       if (since_[q] == sequences::effect::begun || is_open_[q] == 0) continue;

@@ -15,12 +15,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The part of merged_cache that does not depend on types. Every argument is checked: a layer, sequence or head
-/// out of range is refused by kvmeld::invalid_argument, or where exceptions are off answered with 0. A closed slot tells
-/// what it held last.
-/// On executors whose launches are immediate (the host) these are the ledger's own numbers. On others they are what the
-/// host knows without waiting (host_mirror): lengths are bounds, warnings and rounds those of the last sync_lengths or
-/// polled report.
+/// The part of merged_cache that does not depend on types. Every argument is checked: a layer, sequence or
+/// head out of range is refused by kvmeld::invalid_argument, or where exceptions are off answered with 0. A
+/// closed slot tells what it held last. On executors whose launches are immediate (the host) these are the
+/// ledger's own numbers. On others they are what the host knows without waiting (host_mirror): lengths are
+/// bounds, warnings and rounds those of the last sync_lengths or polled report.
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.
@@ -38,8 +37,9 @@ public:
   std::uint32_t longest(std::uint32_t sequence) const {
     return within("longest", sequence) ? most(sequence) : 0;
   }
-  /// Bound on the length of the longest track, known to the host without looking at device data: exact as long as
-  /// nothing but exact calls came since the sequence was opened or its lengths were reported. For schedulers.
+  /// Bound on the length of the longest track, known to the host without looking at device data: exact as
+  /// long as nothing but exact calls came since the sequence was opened or its lengths were reported. For
+  /// schedulers.
   std::uint32_t length_bound(std::uint32_t sequence) const {
     return within("length_bound", sequence) ? most(sequence) : 0;
   }
@@ -60,8 +60,8 @@ public:
       for_tracks(sequence, [&](track t) { bits |= facts_.warnings[t.index]; });
     return bits;
   }
-  /// Guarded policies: by how much the last compression changed the output of the probe that changed most (Euclidean norm of
-  /// one head's output, in the unit of the values). At most epsilon. 0 if nothing merged.
+  /// Guarded policies: by how much the last compression changed the output of the probe that changed most
+  /// (Euclidean norm of one head's output, in the unit of the values). At most epsilon. 0 if nothing merged.
   float guarded_error(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     if (!within("guarded_error", sequence, layer, kv_head)) return 0.0f;
     return bits_float(
@@ -73,7 +73,8 @@ public:
   std::uint32_t rounds(std::uint32_t sequence) const {
     return within("rounds", sequence) ? facts_.sequence_state(sequence, sequence_word::rounds) : 0;
   }
-  /// Fewest tokens that `truncate` can go back to, frozen beginnings aside: earlier ones have been compressed.
+  /// Fewest tokens that `truncate` can go back to, frozen beginnings aside: earlier ones have been
+  /// compressed.
   std::uint32_t compressed_at(std::uint32_t sequence) const {
     return within("compressed_at", sequence) ? facts_.sequence_state(sequence, sequence_word::compressed_at)
                                              : 0;

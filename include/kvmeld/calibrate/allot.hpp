@@ -20,8 +20,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// What it costs to keep less of one head while all others are whole: `cost[i]` when it keeps `share[i]` of its entries, in
-/// any unit that is common to all heads. Shares ascend strictly and end with 1, whose cost counts as 0.
+/// What it costs to keep less of one head while all others are whole: `cost[i]` when it keeps `share[i]` of
+/// its entries, in any unit that is common to all heads. Shares ascend strictly and end with 1, whose cost
+/// counts as 0.
 struct cost_curve {
   std::vector<double> share;  ///< of its entries that the head keeps, 0 to 1
   std::vector<double> cost;   ///< what that costs, a number per share
@@ -64,8 +65,8 @@ struct stretch {
   std::size_t head;
 };
 
-/// Stretches of the hull from `floor` to 1, the steepest first. Measured costs are noisy: one that rises with the share is
-/// taken for the lowest of those before it.
+/// Stretches of the hull from `floor` to 1, the steepest first. Measured costs are noisy: one that rises with
+/// the share is taken for the lowest of those before it.
 inline void add_stretches(cost_curve const& c, std::size_t head, double floor, std::vector<stretch>& out) {
   std::vector<double> x, y;
   double from = 0.0,
@@ -95,10 +96,11 @@ inline void add_stretches(cost_curve const& c, std::size_t head, double floor, s
 
 }  // namespace detail
 
-/// Shares per head whose mean is `ratio`, such that the sum of their costs is least if costs add up: every head gets `floor`,
-/// and what is left goes where the next bit of it saves most (marginal cost on the lower convex hull of each curve; ties to
-/// the lower head). What then saves nothing anywhere goes to the heads with least, up to one level. Throws or returns none as
-/// `report` does where the arguments are bad: curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
+/// Shares per head whose mean is `ratio`, such that the sum of their costs is least if costs add up: every
+/// head gets `floor`, and what is left goes where the next bit of it saves most (marginal cost on the lower
+/// convex hull of each curve; ties to the lower head). What then saves nothing anywhere goes to the heads
+/// with least, up to one level. Throws or returns none as `report` does where the arguments are bad:
+/// curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
 inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ratio, double floor = 0.05) {
   std::string problem = refusal_within("allot", curves_problem(heads));
   if (problem.empty() && !(is_within(floor, 0.0, 1.0) && floor > 0.0)) {
@@ -133,9 +135,9 @@ inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ra
   return share;
 }
 
-/// Entries per head for a track of `tokens`: whole numbers of at least one whose sum is that of the shares to within one
-/// (largest remainders, ties to the lower head). Refuses shares outside [0, 1] and more tokens than a track holds; returns
-/// none then where exceptions are off.
+/// Entries per head for a track of `tokens`: whole numbers of at least one whose sum is that of the shares to
+/// within one (largest remainders, ties to the lower head). Refuses shares outside [0, 1] and more tokens
+/// than a track holds; returns none then where exceptions are off.
 inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, std::uint32_t tokens) {
   std::string problem;
   if (tokens > largest::capacity)
@@ -167,10 +169,10 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
   return out;
 }
 
-/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for one sequence the
-/// entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are not to be compressed with it.
-/// Refuses an extent that no cache has, a sequence out of range, and another number of entries than there are heads; returns
-/// none then where exceptions are off.
+/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for one
+/// sequence the entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are
+/// not to be compressed with it. Refuses an extent that no cache has, a sequence out of range, and another
+/// number of entries than there are heads; returns none then where exceptions are off.
 inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
                                                std::vector<std::uint32_t> const& entries) {
   std::string problem = refusal_within("budget_table", extent_problem(s));

@@ -1,5 +1,5 @@
-// What was measured about a model once, and turns a budget into one per head later. Saving it is the caller's; the example
-// programs do so as JSON.
+// What was measured about a model once, and turns a budget into one per head later. Saving it is the
+// caller's; the example programs do so as JSON.
 #pragma once
 
 #include <kvmeld/calibrate/allot.hpp>
@@ -18,7 +18,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a deployment.
+/// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a
+/// deployment.
 struct model_shape {
   /// Of the model.
   std::uint32_t layers = 0, kv_heads = 0, queries_per_kv_head = 0, key_dim = 0, value_dim = 0;
@@ -36,8 +37,8 @@ struct model_shape {
   }
 };
 
-/// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. That samples of one layer agree is what the
-/// paper calls persistent sparsity (KVMerger, section 3.2).
+/// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. That samples of one layer
+/// agree is what the paper calls persistent sparsity (KVMerger, section 3.2).
 struct layer_thresholds {
   double ratio = 0;                        ///< entries kept, as a share of the tokens
   std::vector<std::vector<double>> theta;  ///< theta[layer][sample]
@@ -136,9 +137,9 @@ inline std::string calibration_problem(calibration const& c, shape const& s) {
   return {};
 }
 
-/// Measures every head alone: measure(shares) is what it costs to compress to `shares` [heads], called for each head and share
-/// below 1 with all other heads at 1. The engine averages over its samples in `measure`, and may stop a run by throwing.
-/// told(done, all) is called before each measurement and after the last.
+/// Measures every head alone: measure(shares) is what it costs to compress to `shares` [heads], called for
+/// each head and share below 1 with all other heads at 1. The engine averages over its samples in `measure`,
+/// and may stop a run by throwing. told(done, all) is called before each measurement and after the last.
 inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<double> const& shares,
                                              std::function<double(std::vector<double> const&)> const& measure,
                                              std::function<void(std::size_t, std::size_t)> const& told = {}) {

@@ -1,4 +1,5 @@
-// Chelsea's outlier heads: those whose keys have no similar neighbours keep everything, the others less (Chelsea, section 4.3).
+// Chelsea's outlier heads: those whose keys have no similar neighbours keep everything, the others less
+// (Chelsea, section 4.3).
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -36,11 +37,12 @@ struct outlier_rule {
   quantity recents = quantity::entries(64);  ///< last entries that are left out
 };
 
-/// Share of the A entries (every other one of the middle) whose most similar B entry of their chunk is no more similar than
-/// the rule's threshold, per head of one sequence: [layers][kv_heads]; 1 where the middle has less than two entries. K and V, slots 0 to
-/// `tokens`, lie in memory that the executor and the host can read and are not written. Allocates metadata of a cache of its own.
-/// Average it over samples of text as long as the contexts to come. Refuses what merged_cache refuses; where exceptions are off, by an
-/// empty vector.
+/// Share of the A entries (every other one of the middle) whose most similar B entry of their chunk is no
+/// more similar than the rule's threshold, per head of one sequence: [layers][kv_heads]; 1 where the middle
+/// has less than two entries. K and V, slots 0 to `tokens`, lie in memory that the executor and the host can
+/// read and are not written. Allocates metadata of a cache of its own. Average it over samples of text as
+/// long as the contexts to come. Refuses what merged_cache refuses; where exceptions are off, by an empty
+/// vector.
 template <class Executor, class Keys, class Values>
 std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& tensors, shape const& extent,
                                      std::uint32_t sequence, std::uint32_t tokens, outlier_rule rule = {}) {
@@ -68,7 +70,8 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   return out;
 }
 
-/// The heads with the largest shares: floor(fraction * heads) of them, at least one where fraction > 0; ties to the lower head.
+/// The heads with the largest shares: floor(fraction * heads) of them, at least one where fraction > 0; ties
+/// to the lower head.
 inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, double fraction = 0.04) {
   std::string problem;
   if (!(is_within(fraction, 0.0, 1.0) && fraction < 1.0)) {
@@ -88,7 +91,8 @@ inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, dou
   return out;
 }
 
-/// Outliers keep everything, the others (ratio - f) / (1 - f) with f the share of outliers, so that the total holds.
+/// Outliers keep everything, the others (ratio - f) / (1 - f) with f the share of outliers, so that the total
+/// holds.
 inline std::vector<double> outlier_shares(std::vector<bool> const& outlier, double ratio) {
   auto const heads = static_cast<double>(outlier.size());
   auto const whole = static_cast<double>(std::count(outlier.begin(), outlier.end(), true));

@@ -1,4 +1,5 @@
-// KVMerger's thresholds for a ratio: one per layer, as the paper gives them (KVMerger, section 4.2 and table 1).
+// KVMerger's thresholds for a ratio: one per layer, as the paper gives them (KVMerger, section 4.2 and table
+// 1).
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -23,11 +24,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// Per layer the threshold with which the layer's heads together keep as near to `ratio` of their entries as bisection to 2^-12
-/// comes. `policy` is of the kind that preset::kvmerger::paper_50 returns: its selector says what is protected, its threshold is not
-/// used. `fill(cache)` opens sequence 0 of the cache it is given over `tensors`, with the sample's tokens, and lets it observe
-/// their attention. K and V are read, not written, on the host; metadata of a cache is allocated. The number of sets need not
-/// fall everywhere as a threshold does; the threshold found is one at which it crosses what is wanted.
+/// Per layer the threshold with which the layer's heads together keep as near to `ratio` of their entries as
+/// bisection to 2^-12 comes. `policy` is of the kind that preset::kvmerger::paper_50 returns: its selector
+/// says what is protected, its threshold is not used. `fill(cache)` opens sequence 0 of the cache it is given
+/// over `tensors`, with the sample's tokens, and lets it observe their attention. K and V are read, not
+/// written, on the host; metadata of a cache is allocated. The number of sets need not fall everywhere as a
+/// threshold does; the threshold found is one at which it crosses what is wanted.
 template <class Executor, class Policy, class Keys, class Values, class Fill>
 std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Values> const& tensors,
                                    shape const& extent, double ratio, Fill fill) {

@@ -1,4 +1,5 @@
-// A cache whose policy, layouts and executor are chosen at run time: one virtual interface in front of any merged_cache.
+// A cache whose policy, layouts and executor are chosen at run time: one virtual interface in front of any
+// merged_cache.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
@@ -46,9 +47,9 @@ struct any_rows {
 /// Rows to write.
 using any_output = std::variant<head_rows<float>, head_rows<half>, head_rows<bfloat16>>;
 
-/// Owns a cache of any type and forwards to it; see merged_cache for what the calls do and refuse. Move-only. A call
-/// costs one virtual call more. Calls of an empty or moved-from one are refused.
-/// The element types of `out` are the queries' own or float.
+/// Owns a cache of any type and forwards to it; see merged_cache for what the calls do and refuse. Move-only.
+/// A call costs one virtual call more. Calls of an empty or moved-from one are refused. The element types of
+/// `out` are the queries' own or float.
 class any_cache {
 public:
   any_cache() = default;

@@ -81,7 +81,7 @@ public:
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
                        std::uint32_t round) const {
-    of_.visit([&](auto const& i) { i.admit(team, wave, item, round); });
+    of_.visit([&](auto const& i) { admit_round(i, team, wave, item, round); });
   }
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::max_rounds(i, length, limit); });

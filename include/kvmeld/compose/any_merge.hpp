@@ -26,8 +26,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// One of the ready-made merge functions, itself a merge function; merge::shared is not among them, since a cache that
-/// shares entries has another ref. Converts from any of them.
+/// One of the ready-made merge functions, itself a merge function; merge::shared is not among them, since a
+/// cache that shares entries has another ref. Converts from any of them.
 class any_merge {
 public:
   using choice = alternatives<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,

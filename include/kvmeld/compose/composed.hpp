@@ -1,4 +1,5 @@
-// Policies put together at run time, from parts found by name: for tools, experiments and configuration files.
+// Policies put together at run time, from parts found by name: for tools, experiments and configuration
+// files.
 #pragma once
 
 #include <kvmeld/compose/any_identifier.hpp>
@@ -15,9 +16,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// A policy of parts chosen at run time: one type for every composition, so that all of them compile once. Plans are the
-/// same bits as those of the policy fixed at compile time. A composition that means nothing is refused when a cache is
-/// constructed from it, with the text that composition_problem gives.
+/// A policy of parts chosen at run time: one type for every composition, so that all of them compile once.
+/// Plans are the same bits as those of the policy fixed at compile time. A composition that means nothing is
+/// refused when a cache is constructed from it, with the text that composition_problem gives.
 using composed = policy<any_score, any_selector, any_identifier, any_merge>;
 
 /// A policy fixed at compile time, of ready-made parts, as a composed one.
@@ -33,8 +34,8 @@ template <class Part> std::vector<Part> all_of() {
   return out;
 }
 
-/// Looks an alternative up by its name; an identifier also without its admission, which gives the first with this name.
-/// False, and `part` as it was, where there is none.
+/// Looks an alternative up by its name; an identifier also without its admission, which gives the first with
+/// this name. False, and `part` as it was, where there is none.
 template <class Part> bool find(std::string const& name, Part& part) {
   for (Part const& candidate : all_of<Part>()) {
     std::string const full = candidate.name();

@@ -14,7 +14,8 @@ namespace detail {
 template <class T> struct alternative { T value{}; };
 }  // namespace detail
 
-/// Holds a value of each type, which are small, and the index of the one in use. Trivially copyable if they are.
+/// Holds a value of each type, which are small, and the index of the one in use. Trivially copyable if they
+/// are.
 template <class... Ts> class alternatives : detail::alternative<Ts>... {
   template <class T, class...> struct first { using type = T; };
   // Named, not deduced: nvcc wants to see the body of a recursion whose result is `auto`.

@@ -23,8 +23,8 @@ KVMELD_HD inline float bits_float(std::uint32_t u) {
   return x;
 }
 
-/// An object whose address is a multiple of its size: one access on a device, whose compiler takes a memcpy apart into
-/// bytes where it cannot see the alignment.
+/// An object whose address is a multiple of its size: one access on a device, whose compiler takes a memcpy
+/// apart into bytes where it cannot see the alignment.
 template <class T> KVMELD_HD T read_aligned(void const* from) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<T const*>(from);
@@ -67,8 +67,9 @@ inline bool is_finite(double x) {
 /// Whether low <= x <= high: false for NaN, which comparisons alone let pass under -ffast-math.
 inline bool is_within(double x, double low, double high) { return is_finite(x) && x >= low && x <= high; }
 
-/// Total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b); -0 equals +0; every NaN
-/// maps to 0, below -infinity. All decisions compare these keys, so that no backend can disagree about a tie.
+/// Total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b); -0 equals +0; every
+/// NaN maps to 0, below -infinity. All decisions compare these keys, so that no backend can disagree about a
+/// tie.
 KVMELD_HD inline std::uint32_t order_key(float x) {
   std::uint32_t const u = float_bits(x);
   std::uint32_t const magnitude = u & 0x7fffffffu;

@@ -1,4 +1,5 @@
-// How many entries may stay: budgets, the counts that selectors derive from them, the trigger, Chelsea's schedule.
+// How many entries may stay: budgets, the counts that selectors derive from them, the trigger, Chelsea's
+// schedule.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,8 +20,8 @@ KVMELD_HD inline std::uint32_t floor_share(double share, std::uint32_t whole) {
   return static_cast<std::uint32_t>(share * static_cast<double>(whole) + 1e-9);
 }
 
-/// Entries a track may keep. A ratio counts tokens seen since the sequence was opened, so that compressing again with
-/// the same ratio does not shrink the cache twice. `over` lets tracks share their budgets.
+/// Entries a track may keep. A ratio counts tokens seen since the sequence was opened, so that compressing
+/// again with the same ratio does not shrink the cache twice. `over` lets tracks share their budgets.
 class budget {
 public:
   /// Exactly `n` entries per track.
@@ -37,10 +38,11 @@ public:
     return per_track_[t.index];
   }
 
-  /// The same budgets, shared: the tracks of a layer, or of all layers, of a sequence together keep as many entries as
-  /// their budgets add up to, where they hurt least to lose (docs/budgets.md). Each keeps at least the share `floor` of
-  /// its own budget, 0 to 1, and what its policy pins in any case. Wants options.budgets_over of at least this split, and
-  /// a policy with a measure: scores to evict by, or a budget that merging meets.
+  /// The same budgets, shared: the tracks of a layer, or of all layers, of a sequence together keep as many
+  /// entries as their budgets add up to, where they hurt least to lose (docs/budgets.md). Each keeps at least
+  /// the share `floor` of its own budget, 0 to 1, and what its policy pins in any case. Wants
+  /// options.budgets_over of at least this split, and a policy with a measure: scores to evict by, or a
+  /// budget that merging meets.
   budget over(budget_scope among, double floor = 0.2) const {
     budget b = *this;
     b.among_ = among;
@@ -137,7 +139,8 @@ struct trigger {
   std::uint32_t limit;          ///< entries that are left
   std::uint32_t interval = 64;  ///< tokens between two compressions
 
-  /// Whether a track of this length is to be compressed: never where limit + interval is more than 32 bits hold.
+  /// Whether a track of this length is to be compressed: never where limit + interval is more than 32 bits
+  /// hold.
   KVMELD_HD constexpr bool due(std::uint32_t length) const {
     return length >= std::uint64_t{limit} + std::uint64_t{interval};
   }
@@ -168,8 +171,8 @@ enum class shortfall : std::uint8_t {
   evict_lowest,  ///< evict the lowest scores; without a score, the oldest
 };
 
-/// Compress first: the budget that a full sequence shrinks to, and what happens where merging does not reach it. The
-/// default fallback makes sure that room is made.
+/// Compress first: the budget that a full sequence shrinks to, and what happens where merging does not reach
+/// it. The default fallback makes sure that room is made.
 struct when_full {
   budget shrink_to;                              ///< entries that stay; fewer than the capacity
   shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::keep alone

@@ -21,8 +21,8 @@ inline std::uint32_t tracks_per_split(budget_scope over, shape const& s) {
   return over == budget_scope::head ? 1 : over == budget_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
 
-/// What a track contributes to a split, and what it gets. Entries compete by score. Marked (leader): the member of the split's
-/// first track counts for all its tracks.
+/// What a track contributes to a split, and what it gets. Entries compete by score. Marked (leader): the
+/// member of the split's first track counts for all its tracks.
 struct share_state {
   std::uint32_t own;          ///< its own budget, which selectors go by
   std::uint32_t reserve;      ///< entries that the split never takes from it: the floor of its own budget

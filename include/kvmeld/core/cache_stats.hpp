@@ -8,24 +8,25 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// One track at the moment of request_stats. Counts of compressions are those since the sequence was opened, adopted,
-/// forked or resumed.
+/// One track at the moment of request_stats. Counts of compressions are those since the sequence was opened,
+/// adopted, forked or resumed.
 struct cache_stats {
   static constexpr std::uint32_t bins = 12;  ///< bins of the histogram of degrees
 
   std::uint32_t tokens = 0;  ///< seen, of the sequence: those committed
   std::uint32_t held = 0;    ///< entries, pending ones included, empty slots (options.padded) aside
-  /// Entries that became part of others (merged, shared or spread), and those that went to the zero class, in the last
-  /// compression or apply that the sequence was listed in, and in all of them.
+  /// Entries that became part of others (merged, shared or spread), and those that went to the zero class, in
+  /// the last compression or apply that the sequence was listed in, and in all of them.
   std::uint32_t merged = 0, dropped = 0;
   std::uint32_t merged_in_all = 0, dropped_in_all = 0;  ///< in all compressions
-  /// Entries by degree: degrees[b] counts 2^b <= degree < 2^(b+1); the first also those below 1, the last all above.
+  /// Entries by degree: degrees[b] counts 2^b <= degree < 2^(b+1); the first also those below 1, the last all
+  /// above.
   std::uint32_t degrees[bins] = {};
   float largest_degree = 0.0f;  ///< most tokens that one entry stands for
-  /// Attention mass retained: of the score that entries and members had gathered when the last compression began, the share
-  /// of those that it kept, merged or spread. Summed as policies keep it, per track: accumulated attention, else that of the
-  /// last window, else hits. 1 where nothing has been compressed, or the policy keeps no score. Numbers that are not finite
-  /// are left out.
+  /// Attention mass retained: of the score that entries and members had gathered when the last compression
+  /// began, the share of those that it kept, merged or spread. Summed as policies keep it, per track:
+  /// accumulated attention, else that of the last window, else hits. 1 where nothing has been compressed, or
+  /// the policy keeps no score. Numbers that are not finite are left out.
   float mass_retained = 1.0f;
   float mass_retained_in_all = 1.0f;  ///< the product over all compressions
 };

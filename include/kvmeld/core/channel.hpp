@@ -32,8 +32,8 @@ enum : std::uint32_t {
   window_current = 3,
   hits_past = 4,
   hits_current = 5,
-  merge_weight =
-      6,  ///< what an entry's merges have weighed so far; 0 until it first merges: then its window attention counts
+  merge_weight = 6,  ///< what an entry's merges have weighed so far; 0 until it first merges: then its window
+                     ///< attention counts
   user = 1000,
 };
 }  // namespace channel_tag

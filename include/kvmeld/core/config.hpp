@@ -25,9 +25,10 @@
 #define KVMELD_EXCEPTIONS 0
 #endif
 
-// Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the linker
-// would keep an arbitrary one of them; under different inline namespaces each object keeps its own. The name is part of
-// every type that a compiler prints: version, then a letter for each of the three that is not the default.
+// Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the
+// linker would keep an arbitrary one of them; under different inline namespaces each object keeps its own.
+// The name is part of every type that a compiler prints: version, then a letter for each of the three that is
+// not the default.
 #if defined(__FAST_MATH__)
 #define KVMELD_ABI_MATH f
 #else

@@ -13,7 +13,8 @@ template <template <class> class Use, class Part, class = void> struct can : std
 template <template <class> class Use, class Part>
 struct can<Use, Part, std::void_t<Use<Part>>> : std::true_type {};
 
-/// Whether a part allows a use: an alias that names a type where the part's member can be used so, and only there.
+/// Whether a part allows a use: an alias that names a type where the part's member can be used so, and only
+/// there.
 template <template <class> class Use, class Part> constexpr bool allows = can<Use, Part>::value;
 
 /// The number of the first `false`, counted from 0; -1 where there is none.

@@ -13,7 +13,8 @@ inline namespace KVMELD_ABI {
 /// Partial sums of every single-source reduction over channels: channel c goes to partial c mod 16.
 constexpr std::uint32_t partial_sums = 16;
 
-/// Fixed tree over the partials: halves of 8, 4, 2, 1. Written out, so that compilers keep partials in registers.
+/// Fixed tree over the partials: halves of 8, 4, 2, 1. Written out, so that compilers keep partials in
+/// registers.
 KVMELD_HD inline float sum_partials(float const (&p)[partial_sums]) {
   float a[8];
   float b[4];
@@ -45,8 +46,8 @@ KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uin
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
 }
 
-/// ||row||, finite for every finite row: where squares overflow, they are taken of a scaled row, and a norm beyond half
-/// of float's range counts as that. 0 where all squares vanish.
+/// ||row||, finite for every finite row: where squares overflow, they are taken of a scaled row, and a norm
+/// beyond half of float's range counts as that. 0 where all squares vanish.
 KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
   float const square = dot(row, row, n);
   if (is_finite(square)) return std::sqrt(square);

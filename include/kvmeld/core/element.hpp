@@ -20,7 +20,8 @@ struct bfloat16 {
 };
 
 /// Converts a storage type to and from float. Engines specialise it for their own types:
-/// `static float to_float(T)`, `static T from_float(float)`, `static constexpr float lowest` (most negative finite).
+/// `static float to_float(T)`, `static T from_float(float)`, `static constexpr float lowest` (most negative
+/// finite).
 template <class T> struct element_traits;
 
 /// Float, as it is.

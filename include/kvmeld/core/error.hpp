@@ -1,5 +1,5 @@
-// How the host side refuses: it names the argument, its value and what must hold. A refusal is thrown, or returned where
-// exceptions are off.
+// How the host side refuses: it names the argument, its value and what must hold. A refusal is thrown, or
+// returned where exceptions are off.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,14 +17,15 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what must hold.
+/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what must
+/// hold.
 class invalid_argument : public std::invalid_argument {
 public:
   using std::invalid_argument::invalid_argument;
 };
 
-/// Outcome of a validating call. Always ok() where exceptions are on (a refusal throws); carries the same text where
-/// they are off.
+/// Outcome of a validating call. Always ok() where exceptions are on (a refusal throws); carries the same
+/// text where they are off.
 class
 #if !KVMELD_EXCEPTIONS
     [[nodiscard]]
@@ -54,14 +55,16 @@ inline std::uint64_t double_bits(double x) {
 }
 inline bool is_nan(double x) { return (double_bits(x) << 1) > (std::uint64_t{0x7ffu} << 53); }
 
-/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math either.
+/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math
+/// either.
 inline bool is_whole(double x) {
   std::uint64_t const u = double_bits(x);
   bool const small = ((u >> 52) & 0x7ffu) < 1023u + 63u;
   return small && static_cast<double>(static_cast<std::int64_t>(x)) == x;
 }
 
-/// One part of a sentence. Whole numbers have no exponent and no point, also those that are floats; a byte is a number.
+/// One part of a sentence. Whole numbers have no exponent and no point, also those that are floats; a byte is
+/// a number.
 template <class Part> void write_part(std::ostream& out, Part const& part) {
   if constexpr (std::is_floating_point_v<Part>) {
     auto const x = static_cast<double>(part);
@@ -90,16 +93,16 @@ template <class... Parts> std::string message(Parts const&... parts) {
   return out.str();
 }
 
-/// Text that others wrote, made safe for a message: in quotes, with a question mark for what does not print, and cut after
-/// 80 characters.
+/// Text that others wrote, made safe for a message: in quotes, with a question mark for what does not print,
+/// and cut after 80 characters.
 inline std::string quoted(std::string const& text) {
   std::string out = "\"";
   for (char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
   return out + (text.size() > 80 ? "...\"" : "\"");
 }
 
-/// The form of every refusal: "<call>: <argument> is <value>; it must be <condition>". The condition is joined from its
-/// parts.
+/// The form of every refusal: "<call>: <argument> is <value>; it must be <condition>". The condition is
+/// joined from its parts.
 template <class Value, class... Condition>
 std::string refusal(std::string const& call, std::string const& argument, Value const& value,
                     Condition const&... condition) {
@@ -139,8 +142,8 @@ enum : std::uint32_t {
   /// consecutive sets apart and leave entries without a partner.
   budget_unreached = 2,
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
-  /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to: what the host
-  /// knew was wrong.
+  /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to:
+  /// what the host knew was wrong.
   overfull = 8,
   unrotated =
       16,  ///< keys in rows that may not be written were to turn with a shift of the context, and did not

@@ -15,7 +15,8 @@ struct fp8_e4m3 {
   std::uint8_t bits;  ///< sign, four bits of exponent, three of mantissa
 };
 
-/// OCP E5M2 as bits, up to 57344. Conversion rounds to nearest even, saturates (infinities too) and keeps NaN.
+/// OCP E5M2 as bits, up to 57344. Conversion rounds to nearest even, saturates (infinities too) and keeps
+/// NaN.
 struct fp8_e5m2 {
   std::uint8_t bits;  ///< sign, five bits of exponent, two of mantissa
 };

@@ -21,8 +21,8 @@ namespace entry_flag {
 enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 }  // namespace entry_flag
 
-/// Words per track and per sequence that the ready-made stages keep. `compressed_at`: tokens seen when a compression
-/// last changed any track of the sequence; what came later is unmerged, one entry per token.
+/// Words per track and per sequence that the ready-made stages keep. `compressed_at`: tokens seen when a
+/// compression last changed any track of the sequence; what came later is unmerged, one entry per token.
 namespace track_word {
 enum : std::uint32_t {
   observed_rows,
@@ -41,8 +41,8 @@ namespace sequence_word {
 enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
 }  // namespace sequence_word
 
-/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The token in
-/// whose slot they live is not among them: it has its slot's position, channels and own_norm.
+/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The
+/// token in whose slot they live is not among them: it has its slot's position, channels and own_norm.
 /// Ordered by owner; of one owner, in the order in which they came.
 struct member_ref {
   float* norm = nullptr;                   ///< [tracks][capacity] ||k|| before merging
@@ -105,7 +105,8 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
-  /// What is added to the entry's attention logit: log_of_degree, or 0 for every entry held where degrees are ignored.
+  /// What is added to the entry's attention logit: log_of_degree, or 0 for every entry held where degrees are
+  /// ignored.
   KVMELD_HD float log_degree(track t, slot_t s) const {
     float const d = degree[at(t, s)];
     return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d);
@@ -172,9 +173,9 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   return l;
 }
 
-/// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so far, else its
-/// window attention, else, where the score keeps no window, its accumulated attention. `data` is the channels' arrays
-/// and `i` the entry's place in them.
+/// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so
+/// far, else its window attention, else, where the score keeps no window, its accumulated attention. `data`
+/// is the channels' arrays and `i` the entry's place in them.
 KVMELD_HD inline float carried_weight(channel_list const& channels, float* const* data, std::size_t i) {
   auto const value = [&](std::uint32_t tag) {
     std::uint32_t const c = channels.find(tag);

@@ -1,4 +1,5 @@
-// The plan: a sparse linear map from the entries of a track to its shorter self, inspectable before it is applied.
+// The plan: a sparse linear map from the entries of a track to its shorter self, inspectable before it is
+// applied.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,15 +15,15 @@ inline namespace KVMELD_ABI {
 /// An edge that an identifier proposes: `source` may become part of `target`.
 struct candidate {
   std::uint32_t key;      ///< order_key of the similarity; 0 = none
-  slot_t source, target;  ///< slots of the track  ///< slots of the track
+  slot_t source, target;  ///< slots of the track
 };
 
 /// Arrays [tracks of a wave][capacity]. With x' the rows after the plan, over old slots:
-///   keep p with sources:  x'_p = sum over i with target p, fate merge or share, and p itself, of weight_i x_i
-///   spread i:             x'_k = weight_k (x_k + sum_i weight_i x_i) for span_i values from target_i on; keys unchanged
-///   drop i:               gone
-/// degrees likewise with degree_weight: d'_p = sum degree_weight_i d_i; spread adds degree_weight_i d_i to each target.
-/// Kept entries then move to new_slot, in ascending order.
+/// - keep p with sources: x'_p = sum over i with target p, fate merge or share, and p itself, of weight_i x_i
+/// - spread i: x'_k = weight_k (x_k + sum_i weight_i x_i) for span_i values from target_i on; keys unchanged
+/// - drop i: gone
+/// degrees likewise with degree_weight: d'_p = sum degree_weight_i d_i; spread adds degree_weight_i d_i to
+/// each target. Kept entries then move to new_slot, in ascending order.
 struct plan_ref {
   fate* fates = nullptr;                ///< fate of each entry
   slot_t* target = nullptr;             ///< own slot when kept

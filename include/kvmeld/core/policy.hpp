@@ -1,4 +1,5 @@
-// A policy is four choices: score x selector x identifier x merge function. Nothing else distinguishes methods.
+// A policy is four choices: score x selector x identifier x merge function. Nothing else distinguishes
+// methods.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

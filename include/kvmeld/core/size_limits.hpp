@@ -10,8 +10,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The largest sizes that the library takes. Within them no product of sizes, and no address, leaves 64 bits; counts of
-/// tracks, of query heads and of the slots of a track stay within 32. Checked where the numbers enter.
+/// The largest sizes that the library takes. Within them no product of sizes, and no address, leaves 64 bits;
+/// counts of tracks, of query heads and of the slots of a track stay within 32. Checked where the numbers
+/// enter.
 namespace largest {
 constexpr std::uint32_t tracks = 0x7fffffffu;            ///< layers x sequences x kv_heads
 constexpr std::uint32_t query_heads = 0x7fffffffu;       ///< kv_heads * queries_per_kv_head

@@ -18,11 +18,12 @@ using position_t = std::int32_t;
 /// Listed in place of a sequence: nothing happens there. Recorded calls fill up shorter lists with it.
 constexpr std::uint32_t idle_sequence = 0xffffffffu;
 
-/// Keys the random draws of a sequence: equal numbers, equal draws. A type of its own, so that no count is taken for it.
+/// Keys the random draws of a sequence: equal numbers, equal draws. A type of its own, so that no count is
+/// taken for it.
 enum class sequence_id : std::uint32_t {};
 
-/// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they may be
-/// (docs/limits.md).
+/// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they
+/// may be (docs/limits.md).
 struct shape {
   std::uint32_t layers = 1;               ///< layers of the group
   std::uint32_t sequences = 1;            ///< sequences

@@ -73,7 +73,8 @@ struct track_source {
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(extent, item); }
 };
 
-/// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the wave][capacity].
+/// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the
+/// wave][capacity].
 struct wave_ref {
   ledger_ref ledger;            ///< of the cache
   work_list work;               ///< of the whole call; this wave's part begins at `first`

@@ -1,4 +1,5 @@
-// One path that sizes and carves: run an arena over nothing to learn the bytes, over memory to get the pointers.
+// One path that sizes and carves: run an arena over nothing to learn the bytes, over memory to get the
+// pointers.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -20,8 +21,8 @@ public:
   /// Carves `bytes` bytes, 64-byte aligned.
   arena(void* memory, std::size_t bytes) : base_(static_cast<std::byte*>(memory)), capacity_(bytes) {}
 
-  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed(), and so does one
-  /// that no memory can hold: bytes() is then the largest number.
+  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed(), and so
+  /// does one that no memory can hold: bytes() is then the largest number.
   template <class T> T* take(std::size_t count) {
     constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
     std::size_t const begin = saturated_sum(used_, alignment - 1) / alignment * alignment;

@@ -17,12 +17,13 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always, but
-/// their lists (sequences, counts, budgets) get places of their own. To replay, the same calls are made again with
-/// other lists: they check their arguments and keep up what the host knows, write the lists to the same places, and
-/// launch nothing; then whoever kept the launches repeats them. Calls that are not launched after all are taken back.
-/// Lists may be shorter than recorded, not longer: tiles of the missing sequences are idle. Everything that is no list is
-/// as recorded: tensors, layers, parameters, fallbacks.
+/// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as
+/// always, but their lists (sequences, counts, budgets) get places of their own. To replay, the same calls
+/// are made again with other lists: they check their arguments and keep up what the host knows, write the
+/// lists to the same places, and launch nothing; then whoever kept the launches repeats them. Calls that are
+/// not launched after all are taken back. Lists may be shorter than recorded, not longer: tiles of the
+/// missing sequences are idle. Everything that is no list is as recorded: tensors, layers, parameters,
+/// fallbacks.
 ///
 /// An executor that can be recorded asks its attached record; a backend's graph owns one and its memory.
 class call_record {
@@ -41,8 +42,8 @@ public:
   /// The same calls again, with other lists.
   void begin_replay() { begin(false); }
 
-  /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then belongs in
-  /// `places` before the launch.
+  /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then
+  /// belongs in `places` before the launch.
   std::string end() {
     if (problem_.empty() &&
         (piece_ != pieces_.size() || launch_ != launches_.size() || limit_ != limits_.size()))
@@ -92,8 +93,8 @@ public:
     return recording_;
   }
 
-  /// Has undo(owner) called if the calls made since `begin_...` are not launched. The first time an owner asks, keep() stores
-  /// what the owner has to go back to; where keep() throws, nothing is remembered.
+  /// Has undo(owner) called if the calls made since `begin_...` are not launched. The first time an owner
+  /// asks, keep() stores what the owner has to go back to; where keep() throws, nothing is remembered.
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) {
     for (auto const& [known, how] : undos_) {
       if (known == owner) return;
@@ -102,7 +103,8 @@ public:
     keep();
     undos_.push_back({owner, undo});
   }
-  /// Owners go back to what they were when the calls began. For whoever keeps the launches, where it made none.
+  /// Owners go back to what they were when the calls began. For whoever keeps the launches, where it made
+  /// none.
   void take_back() {
     for (auto const& [owner, undo] : undos_) undo(owner);
     undos_.clear();
@@ -156,8 +158,8 @@ private:
   std::vector<std::pair<void*, void (*)(void*)>> undos_;
 };
 
-/// While it lives, calls are made that will be launched together or not at all: without `launched`, also where a call
-/// throws, it takes them back.
+/// While it lives, calls are made that will be launched together or not at all: without `launched`, also
+/// where a call throws, it takes them back.
 struct joint_launch {
   /// Calls go to this record's owner.
   explicit joint_launch(call_record& r) : record(r) {}
@@ -184,7 +186,8 @@ public:
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
     return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
   }
-  /// In calls that are recorded, before the owner's first change: keep() stores what the owner knows now, for undo(owner).
+  /// In calls that are recorded, before the owner's first change: keep() stores what the owner knows now, for
+  /// undo(owner).
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) const {
     if (record_ != nullptr) record_->remember(owner, undo, keep);
   }

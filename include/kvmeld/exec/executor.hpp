@@ -14,31 +14,36 @@ inline namespace KVMELD_ABI {
 /// Whether a backend's tuned forms replace the generic phases.
 enum class tuning : std::uint8_t { on, off };
 
-/// Whether a backend's launches have happened when they return, and its memory is the host's. An executor is a value with
-///   `memory`                             what allocate gives: data(), size(); deep copies
-///   `allocate(bytes)`, `clear(p, bytes)`   at construction of a cache; never on the run path. Where there is no memory,
-///                                      allocate gives one whose data() is null
-///   `upload(p, host, bytes)`             in order with launches; `host` may change when the call returns
-///   `download(host, p, bytes)`           waits until the bytes are there
-///   `stage(list)`                        a list of numbers where phases of the same call can read it, maybe filled up with
-///                                      idle_sequence
-///   `run(phase, extent, items, source)`  one launch: phase(team, tile) for every tile of every item that is not idle
-///   `transfer`                           a copy to the host that nothing waits for: begin(executor, p, bytes),
-///                                      done(executor), data()
-///   `workers()`, `immediate`
+/// Whether a backend's launches have happened when they return, and its memory is the host's. An executor is
+/// a value with
+/// - `memory`: what allocate gives: data(), size(); deep copies
+/// - `allocate(bytes)`, `clear(p, bytes)`: at construction of a cache; never on the run path. Where there is
+/// no memory,
+///   allocate gives one whose data() is null
+/// - `upload(p, host, bytes)`: in order with launches; `host` may change when the call returns
+/// - `download(host, p, bytes)`: waits until the bytes are there
+/// - `stage(list)`: a list of numbers where phases of the same call can read it, maybe filled up with
+///   idle_sequence
+/// - `run(phase, extent, items, source)`: one launch: phase(team, tile) for every tile of every item that is
+/// not idle
+/// - `transfer`: a copy to the host that nothing waits for: begin(executor, p, bytes),
+///   done(executor), data()
+/// - `workers()`, `immediate`
 /// It derives from executor_base, or from recordable_executor where calls can be recorded.
 ///
-/// Where `immediate` is true the host may look at any array at any time, and needs no transfer. Where it is not, caches go by
-/// what the host knows (host_mirror).
+/// Where `immediate` is true the host may look at any array at any time, and needs no transfer. Where it is
+/// not, caches go by what the host knows (host_mirror).
 template <class Executor, class = void> struct is_immediate : std::false_type {};
 template <class Executor>
 struct is_immediate<Executor, std::enable_if_t<Executor::immediate>> : std::true_type {};
 
-/// Base of executors. A rehearsal goes through the launches of a call and launches nothing: `run` only makes room for the
-/// scratch of each phase. So a call finds out that memory is missing before its first launch writes.
+/// Base of executors. A rehearsal goes through the launches of a call and launches nothing: `run` only makes
+/// room for the scratch of each phase. So a call finds out that memory is missing before its first launch
+/// writes.
 class executor_base {
 public:
-  /// Calls launches() as a rehearsal. Bytes of scratch that were not to be had; 0: the launches will allocate nothing.
+  /// Calls launches() as a rehearsal. Bytes of scratch that were not to be had; 0: the launches will allocate
+  /// nothing.
   template <class Launches> std::size_t rehearse(Launches const& launches) {
     struct rehearsal {
       explicit rehearsal(bool& r) : on(r) { on = true; }
@@ -75,8 +80,9 @@ private:
 /// The condition of every refusal for missing memory.
 inline constexpr char const* memory_to_be_had = "no more than the executor can allocate";
 
-/// Rehearses the launches of one public call. Refuses, in the name of `call`, where there is no memory for their scratch;
-/// otherwise the launches allocate nothing. Recorded calls allocate nothing anyway and are not rehearsed.
+/// Rehearses the launches of one public call. Refuses, in the name of `call`, where there is no memory for
+/// their scratch; otherwise the launches allocate nothing. Recorded calls allocate nothing anyway and are not
+/// rehearsed.
 template <class Executor, class Launches>
 status make_room(Executor& executor, char const* call, Launches const& launches) {
   std::size_t const missing = executor.records() ? 0 : executor.rehearse(launches);

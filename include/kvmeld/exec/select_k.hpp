@@ -25,10 +25,10 @@ KVMELD_HD inline std::uint32_t eligible_key(float score) {
   return max_of(std::uint32_t{1}, order_key(score));
 }
 
-/// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower index.
-/// Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from the top: four
-/// histogram passes and one marking pass (on warps three, of 11 bits), exact and independent of the lane count. Collective.
-/// Tuned forms mark the same.
+/// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower
+/// index. Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from
+/// the top: four histogram passes and one marking pass (on warps three, of 11 bits), exact and independent of
+/// the lane count. Collective. Tuned forms mark the same.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
   if constexpr (has_kernels<Team>::value) {
@@ -80,8 +80,8 @@ KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_
   return team.reduce(marked, op_sum{});
 }
 
-/// out[i] = best for the min(k, n) highest scores, rest for the others: NaN ranks lowest but stays eligible, ties go to
-/// the lower index. Collective, with a barrier at the end.
+/// out[i] = best for the min(k, n) highest scores, rest for the others: NaN ranks lowest but stays eligible,
+/// ties go to the lower index. Collective, with a barrier at the end.
 template <class Team, class Byte>
 KVMELD_HD void mark_best(Team const& team, std::uint32_t n, std::uint32_t k, float const* score, Byte best,
                          Byte rest, Byte* out) {

@@ -1,5 +1,5 @@
-// select_k for teams made of warps: wider digits, so fewer passes; bins searched by all lanes; neighbouring keys read by
-// neighbouring lanes.
+// select_k for teams made of warps: wider digits, so fewer passes; bins searched by all lanes; neighbouring
+// keys read by neighbouring lanes.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -21,8 +21,8 @@ KVMELD_HD constexpr std::size_t select_on_warps_scratch() {
   return scratch_size(warp_digits * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
 }
 
-/// The digit of the key that is `wanted`-th from above, and how many keys are above that digit: to found[0], found[1].
-/// Digit 0 if there are fewer. Returns the number of keys. Cooperative; barrier at the end.
+/// The digit of the key that is `wanted`-th from above, and how many keys are above that digit: to found[0],
+/// found[1]. Digit 0 if there are fewer. Returns the number of keys. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD std::uint32_t find_digit(Team const& team, std::uint32_t const* histogram, std::uint32_t wanted,
                                    std::uint32_t* found) {

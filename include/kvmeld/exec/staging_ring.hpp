@@ -11,8 +11,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Places for lists of numbers in `Memory` that launches read in order. Memory that was outgrown is kept: launches, or calls
-/// that have staged but not yet launched, may still read it.
+/// Places for lists of numbers in `Memory` that launches read in order. Memory that was outgrown is kept:
+/// launches, or calls that have staged but not yet launched, may still read it.
 template <class Memory> class staging_ring {
 public:
   staging_ring() = default;
@@ -21,8 +21,8 @@ public:
 
   /// How many more numbers may be placed before a list is written over.
   std::size_t window() const { return numbers() / 3; }
-  /// A place for n numbers. Lists longer than the window get a larger ring by allocate(bytes), once. Null where there is no
-  /// memory for it; the ring of before stays.
+  /// A place for n numbers. Lists longer than the window get a larger ring by allocate(bytes), once. Null
+  /// where there is no memory for it; the ring of before stays.
   template <class Allocate> std::uint32_t* place(std::size_t n, Allocate allocate) {
     if (n > window()) {
       outgrown_.reserve(outgrown_.size() + 1);

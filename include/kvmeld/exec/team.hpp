@@ -1,5 +1,6 @@
-// The team: what a phase may ask of the lanes that run it together. Phases are written once for this interface;
-// a host team has one lane, a CUDA team is a block, the tests' team is N threads behind a checking barrier.
+// The team: what a phase may ask of the lanes that run it together. Phases are written once for this
+// interface; a host team has one lane, a CUDA team is a block, the tests' team is N threads behind a checking
+// barrier.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -92,8 +93,8 @@ constexpr std::uint32_t warp_size = 32;
 template <class Team, class = void> struct has_warps : std::false_type {};
 template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
 
-/// visit(i, there) for the part of n things in index order that a warp owns, 32 neighbours at a time: all lanes come
-/// along, `there` is false for those behind the end.
+/// visit(i, there) for the part of n things in index order that a warp owns, 32 neighbours at a time: all
+/// lanes come along, `there` is false for those behind the end.
 template <class Team, class Visit>
 KVMELD_HD void visit_warp_range(Team const& team, std::uint32_t n, Visit visit) {
   std::uint32_t const warps = team.lanes() / warp_size;
@@ -173,32 +174,34 @@ constexpr bool compiles_host_kernels = false;
 constexpr bool compiles_host_kernels = true;
 #endif
 
-/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`, where null means: the generic form.
+/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`, where null means: the
+/// generic form.
 template <class Team, class = void> struct has_kernels : std::false_type {};
 template <class Team>
 struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>
     : std::bool_constant<compiles_host_kernels> {};
 
 /// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
-/// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does what
-/// executor.run would.
+/// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does
+/// what executor.run would.
 template <class Backend, class Phase, class = void> struct tuned {
   static constexpr bool value = false;  ///< true: there is a tuned form
 };
 
-/// Optional declaration of a phase, or of the part of a policy that it runs, false where it says nothing: `light`, a few
-/// operations per entry of a track and no rows. Waking other threads for such a launch over few entries costs more than
-/// it saves.
+/// Optional declaration of a phase, or of the part of a policy that it runs, false where it says nothing:
+/// `light`, a few operations per entry of a track and no rows. Waking other threads for such a launch over
+/// few entries costs more than it saves.
 template <class T, class = void> struct is_light : std::false_type {};
 template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
 
-/// The same for phases: `wide`, one tile goes through all entries of a track, and no rows. Devices give it all the lanes
-/// that a tile can have.
+/// The same for phases: `wide`, one tile goes through all entries of a track, and no rows. Devices give it
+/// all the lanes that a tile can have.
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 
-/// The same: `near_scratch`, its scratch always is the nearest memory of a team, because it is little or because whoever
-/// launches it has seen to it that it fits. Devices have shorter instructions for memory that they know to be shared.
+/// The same: `near_scratch`, its scratch always is the nearest memory of a team, because it is little or
+/// because whoever launches it has seen to it that it fits. Devices have shorter instructions for memory that
+/// they know to be shared.
 template <class T, class = void> struct has_near_scratch : std::false_type {};
 template <class T> struct has_near_scratch<T, std::enable_if_t<T::near_scratch>> : std::true_type {};
 

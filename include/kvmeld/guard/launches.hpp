@@ -45,7 +45,8 @@ void thin_out(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> con
   launch(probe_admit_phase<Q, Keys, Values>{{guard, x, launch.wave}});
 }
 
-/// When a round's sets are linked and weighed: those that do not pass are thinned, then counted and listed again.
+/// When a round's sets are linked and weighed: those that do not pass are thinned, then counted and listed
+/// again.
 template <class Launch, class Identify, class Keys, class Values>
 void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   thin_out(launch, identify.guard, x);

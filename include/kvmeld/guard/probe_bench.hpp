@@ -26,7 +26,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
 
-/// Layouts that store every element by element_traits alone, so that what storing does to a row can be told beforehand.
+/// Layouts that store every element by element_traits alone, so that what storing does to a row can be told
+/// beforehand.
 template <class Layout> struct rounds_elements : has_plain_rows<Layout> {};
 template <class Keys> struct rounds_elements<latent<Keys>> : rounds_elements<Keys> {};
 template <class Groups> struct rounds_elements<tiled<Groups>> : std::true_type {};
@@ -44,8 +45,9 @@ template <class Slot, class Mass, class KeyWeight, class ValueWeight>
 probed_set(std::uint32_t, slot_t, Slot, Mass, KeyWeight, ValueWeight)
     -> probed_set<Slot, Mass, KeyWeight, ValueWeight>;
 
-/// The probes of one track. In its room lie, per probe, the output O before the call, the sum g of what admitted sets add to
-/// A* / Z, and the sum z of what they add to Z* / Z: O* - O = (g - z O) / (1 + z) (docs/guarded.md).
+/// The probes of one track. In its room lie, per probe, the output O before the call, the sum g of what
+/// admitted sets add to A* / Z, and the sum z of what they add to Z* / Z: O* - O = (g - z O) / (1 + z)
+/// (docs/guarded.md).
 template <class Team, class Q, class Keys, class Values> class probe_bench {
 public:
   static constexpr std::uint32_t block = 16;  ///< rows held at once
@@ -170,8 +172,9 @@ public:
     measure(probed_set{2u, pivot, [=](std::uint32_t i) { return i == 0 ? pivot : other; },
                        [=](std::uint32_t i) { return i == 0 ? a : b; }, share, share});
   }
-  /// Whether the pair alone changes no probe by more than `most` (bits). Attention alone is enough to tell for nearly all
-  /// pairs: of shares a and b the change is (e* a - e_a)(v_a - O) + (e* b - e_b)(v_b - O), and z at least -1/2 there.
+  /// Whether the pair alone changes no probe by more than `most` (bits). Attention alone is enough to tell
+  /// for nearly all pairs: of shares a and b the change is (e* a - e_a)(v_a - O) + (e* b - e_b)(v_b - O), and
+  /// z at least -1/2 there.
   KVMELD_HD bool pair_passes(slot_t pivot, slot_t other, std::uint32_t most) const {
     float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
     float const na = degree[pivot], nb = degree[other], tokens = na + nb, a = na / tokens, b = nb / tokens;

@@ -28,7 +28,8 @@ struct kept_members {
   KVMELD_HD bool operator()(slot_t s) const { return ranks == nullptr || ranks[s].source < count; }
 };
 
-/// What the kept members' weights are multiplied with, so that they add up to what all did; exactly 1 where all are kept.
+/// What the kept members' weights are multiplied with, so that they add up to what all did; exactly 1 where
+/// all are kept.
 KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member_list const& m,
                                  kept_members const& kept, float const* weights) {
   float all = 0.0f, some = 0.0f;
@@ -42,8 +43,8 @@ KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member
   return whole ? 1.0f : all / some;
 }
 
-/// Takes the members that are not kept out of a set of the step: they stay entries of their own, and what is kept keeps
-/// the proportions of its weights. Cooperative; barrier at the end.
+/// Takes the members that are not kept out of a set of the step: they stay entries of their own, and what is
+/// kept keeps the proportions of its weights. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void thin_set(Team const& team, wave_ref const& wave, tile const& t, member_list const& m,
                         kept_members const& kept) {
@@ -154,9 +155,10 @@ template <class Q, class Keys, class Values> struct probe_cost_phase : probe_pha
   }
 };
 
-/// Lets the sets of a track through one after the other, cheapest first, as long as no probe has changed by more than
-/// epsilon in all; of a set that does not fit as many members as halving finds to fit, those first that would change the
-/// least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.live: both are free since sets were admitted.
+/// Lets the sets of a track through one after the other, cheapest first, as long as no probe has changed by
+/// more than epsilon in all; of a set that does not fit as many members as halving finds to fit, those first
+/// that would change the least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.live:
+/// both are free since sets were admitted.
 template <class Q, class Keys, class Values> struct probe_admit_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
 

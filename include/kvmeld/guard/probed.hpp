@@ -15,9 +15,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
 
-/// Queries that merging is measured with, the same number for every query head of every sequence: those of the last tokens
-/// (an observation window), or any. Rows are addressed by sequence, query head and probe; layers lie a stride apart.
-/// All memory is the executor's and stays valid until a compression has run.
+/// Queries that merging is measured with, the same number for every query head of every sequence: those of
+/// the last tokens (an observation window), or any. Rows are addressed by sequence, query head and probe;
+/// layers lie a stride apart. All memory is the executor's and stays valid until a compression has run.
 template <class Q> struct probe_set {
   head_rows<Q const> query;  ///< rows of key_dim, as attention takes them
   head_rows<float const>
@@ -36,21 +36,22 @@ template <class Q> struct probe_set {
   }
 };
 
-/// Floats that a set of probes needs beside them: per track and probe its output, what merging has added to it, and to the
-/// softmax's denominator.
+/// Floats that a set of probes needs beside them: per track and probe its output, what merging has added to
+/// it, and to the softmax's denominator.
 inline std::size_t probe_room(shape const& s, std::uint32_t count) {
   return std::size_t{s.tracks()} * count * s.queries_per_kv_head * (2 * std::size_t{s.value_dim} + 1);
 }
 
-/// Sets are merged, thinned or left alone such that no probe's output of one head changes by more than epsilon (Euclidean
-/// norm) in one compression: measured, sets together, with rows as they are stored. Sets are let through in the order of what
-/// they alone would change, cheapest first, ties to the lower slot. Nothing is promised for other queries, nor from one
-/// compression to the next: give the cache new probes before each (merged_cache::set_guard). See docs/guarded.md.
+/// Sets are merged, thinned or left alone such that no probe's output of one head changes by more than
+/// epsilon (Euclidean norm) in one compression: measured, sets together, with rows as they are stored. Sets
+/// are let through in the order of what they alone would change, cheapest first, ties to the lower slot.
+/// Nothing is promised for other queries, nor from one compression to the next: give the cache new probes
+/// before each (merged_cache::set_guard). See docs/guarded.md.
 template <class Q> struct probed {
   float epsilon;          ///< largest change of a probe's output, in the unit of the values
   probe_set<Q> probes{};  ///< the queries
-  /// How logits are made of probes. causal: probe i of count does not see the count - 1 - i last entries. Neither a window
-  /// nor a rotation; a sink is in the log-sum-exps.
+  /// How logits are made of probes. causal: probe i of count does not see the count - 1 - i last entries.
+  /// Neither a window nor a rotation; a sink is in the log-sum-exps.
   attention_params params{};
   std::uint32_t rounds = 16;  ///< of one compression at most
 

@@ -1,5 +1,5 @@
-// Chelsea's identifier: in chunks, odd entries look for their most similar even entry (Chelsea section 4, alg. 1;
-// after ToMe's bipartite matching).
+// Chelsea's identifier: in chunks, odd entries look for their most similar even entry (Chelsea section 4,
+// alg. 1; after ToMe's bipartite matching).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -24,10 +24,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// The live-slot list is cut into chunks of `chunk` entries; entries 1, 3, 5 ... of a chunk (counted from 1) form A,
-/// the others B. Each A entry draws one edge to its most cosine-similar B entry in the chunk (ties to the lower B).
-/// The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are stars around B entries,
-/// which stay in their slots. A lone entry of a tail chunk has no edge.
+/// The live-slot list is cut into chunks of `chunk` entries; entries 1, 3, 5 ... of a chunk (counted from 1)
+/// form A, the others B. Each A entry draws one edge to its most cosine-similar B entry in the chunk (ties to
+/// the lower B). The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are
+/// stars around B entries, which stay in their slots. A lone entry of a tail chunk has no edge.
 ///
 /// A row with NaN or infinity keeps its place in its chunk, in every round: it draws no edge and no edge goes
 /// to it, and whether other entries are in A or in B does not depend on what it holds. An A entry whose chunk
@@ -138,7 +138,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     return rounds_beside(length, length, limit);
   }
 
-  /// The same where all but `outside` entries (pinned, frozen) may merge, as they do unless rows are no numbers.
+  /// The same where all but `outside` entries (pinned, frozen) may merge, as they do unless rows are no
+  /// numbers.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return rounds_beside(outside, length, limit);
   }

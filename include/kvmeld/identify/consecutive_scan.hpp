@@ -35,8 +35,8 @@ KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std:
   return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float));
 }
 
-/// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Cooperative; barrier at the
-/// end.
+/// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Cooperative;
+/// barrier at the end.
 template <class Team>
 KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t n, slot_t* newest) {
   compact_indices(
@@ -44,8 +44,9 @@ KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t
       [&](std::uint32_t rank, std::uint32_t i) { newest[rank] = i; });
 }
 
-/// Removes the `excess` boundaries with the highest keys, of which marks[b].key is that between sets b and b + 1; sources
-/// are 0. Marks then tell the newest entries of the joined sets. Cooperative; barrier at the end.
+/// Removes the `excess` boundaries with the highest keys, of which marks[b].key is that between sets b and b
+/// + 1; sources are 0. Marks then tell the newest entries of the joined sets. Cooperative; barrier at the
+/// end.
 template <class Team>
 KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* newest, std::uint32_t sets,
                             std::uint32_t excess) {
@@ -63,7 +64,8 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
 }
 
 /// One track's scan. Borrows arrays of the wave that are free until sets are linked:
-/// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary keys.
+/// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary
+/// keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
   KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
@@ -107,8 +109,9 @@ public:
     return walk(theta, [](std::uint32_t, std::uint32_t) {});
   }
 
-  /// sets[k] = number of sets for theta[k], for count <= scan_thresholds at once: one pass over the rows. Thresholds
-  /// whose sets have the same anchor share its products. For a team with kernels, which has one lane.
+  /// sets[k] = number of sets for theta[k], for count <= scan_thresholds at once: one pass over the rows.
+  /// Thresholds whose sets have the same anchor share its products. For a team with kernels, which has one
+  /// lane.
   template <class Kernels>
   void count_many(Kernels const& tuned, float const* theta, std::uint32_t count, std::uint32_t* sets) {
     float* const row = reference_;
@@ -166,8 +169,8 @@ public:
     return sets;
   }
 
-  /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar. A gap, or a row that is
-  /// no number, keeps its neighbours apart: such a boundary has key 0.
+  /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar. A gap,
+  /// or a row that is no number, keeps its neighbours apart: such a boundary has key 0.
   KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
     list_sets(team_, marks_, n_, newest_);
     for (std::uint32_t b = 0; b + 1 < sets; ++b) {
@@ -185,8 +188,8 @@ public:
   }
 
 private:
-  /// Visits sets [oldest, newest] from the newest on. Lanes test as many older entries at once as there are lanes:
-  /// the first that fails ends the set, so the result does not depend on their number.
+  /// Visits sets [oldest, newest] from the newest on. Lanes test as many older entries at once as there are
+  /// lanes: the first that fails ends the set, so the result does not depend on their number.
   template <class Visit> KVMELD_HD std::uint32_t walk(float theta, Visit visit) {
     std::uint32_t const bar = order_key(theta);
     std::uint32_t sets = 0;
@@ -229,8 +232,8 @@ private:
     return order_key(similarity(row, i, newer, i + 1)) > bar;
   }
 
-  // Passes that count sets and the one that marks them have to agree. -ffast-math rounds differently wherever these
-  // are inlined, so there is one copy of each.
+  // Passes that count sets and the one that marks them have to agree. -ffast-math rounds differently wherever
+  // these are inlined, so there is one copy of each.
   [[gnu::noinline]] KVMELD_HD float cosine_of(float product, std::uint32_t i, std::uint32_t j) const {
     return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
   }

@@ -1,4 +1,5 @@
-// KVMerger's identifier: runs of consecutive entries that resemble their newest one (KVMerger section 4.2, alg. 1).
+// KVMerger's identifier: runs of consecutive entries that resemble their newest one (KVMerger section 4.2,
+// alg. 1).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -30,11 +31,11 @@ enum class pivot_rule : std::uint8_t {
   newest,         ///< the averaging baseline of the paper's second version
 };
 
-/// Scans the live-slot list from its newest entry to its oldest: the newest is the anchor, older entries join while
-/// their cosine with it is strictly above theta; the first that fails becomes the next anchor.
-/// With `admit::threshold` theta is given. With `admit::exact_budget` it is found per track by bisection such that at
-/// least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their anchors,
-/// ties to the older pair) merge until the budget is met exactly.
+/// Scans the live-slot list from its newest entry to its oldest: the newest is the anchor, older entries join
+/// while their cosine with it is strictly above theta; the first that fails becomes the next anchor. With
+/// `admit::threshold` theta is given. With `admit::exact_budget` it is found per track by bisection such that
+/// at least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their
+/// anchors, ties to the older pair) merge until the budget is met exactly.
 ///
 /// A row with NaN or infinity between two entries ends a set, whatever the threshold: sets on its two sides
 /// never merge. A track with many of them may stay above its budget.

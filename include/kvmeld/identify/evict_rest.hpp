@@ -1,4 +1,4 @@
-// The zero class: eviction is merging into nothing.
+// Eviction: every entry that nothing else became of goes.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -6,31 +6,23 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/identify/round_view.hpp>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Drops every mergeable entry that has no other fate yet. The selector decides how many that are, so the budget is met
-/// exactly when the selector's quantities fill it. Rows with NaN or infinity may be dropped like any other: nothing is
-/// computed from them.
-struct evict_rest {
+/// Drops every mergeable entry that has no other fate yet. The selector decides how many that are, so the
+/// budget is met exactly when the selector's quantities fill it. Rows with NaN or infinity may be dropped
+/// like any other: nothing is computed from them.
+struct evict_rest : defaults {
   static constexpr char const* name = "evict_rest";
   static constexpr bool light = true;
-  static constexpr bool repeats = false;
   static constexpr bool meets_budget = true;
-  static constexpr bool needs_score = false;
   static constexpr bool makes_sets = false;
-  static constexpr bool needs_keys = false;
   static constexpr bool drops_unmerged = true;
-
-  std::uint32_t tiles(shape const&) const { return 0; }
-  std::size_t scratch_bytes(shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const&, wave_ref const&, Keys const&, tile const&) const {}
 
   template <class Team>
   KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {

@@ -15,10 +15,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// `Identify` proposes and admits as ever; then the guard takes out of the sets what would break its bound. What is left
-/// over in one round may merge in another way in the next, up to guard.rounds of them, so that every identifier repeats. A
-/// track that cannot reach its budget so stays above it (warning::budget_unreached). Identifiers that list edges
-/// (chunked_bipartite) have candidates struck out beforehand that cannot pass, so that others get their places.
+/// `Identify` proposes and admits as ever; then the guard takes out of the sets what would break its bound.
+/// What is left over in one round may merge in another way in the next, up to guard.rounds of them, so that
+/// every identifier repeats. A track that cannot reach its budget so stays above it
+/// (warning::budget_unreached). Identifiers that list edges (chunked_bipartite) have candidates struck out
+/// beforehand that cannot pass, so that others get their places.
 template <class Identify, class Guard> struct guarded : Identify {
   /// Without its guard.
   using unguarded_type = Identify;

@@ -9,6 +9,7 @@
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/identify/round_view.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
@@ -21,9 +22,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of an identifier, as those below, false where it says nothing: `makes_spans`, sources go to spans of
-/// slots (fate::spread) instead of sets; `admit` also writes the step's span and, as value weight, how much of the source
-/// goes over (0 to 1).
+/// Optional declaration of an identifier, as those below, false where it says nothing: `makes_spans`, sources
+/// go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and, as value
+/// weight, how much of the source goes over (0 to 1).
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
@@ -45,19 +46,22 @@ template <class Identify, class = void> struct drops_unmerged : std::false_type 
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
-/// An identifier finds merging sets in the live-slot list of a track, wave.live. Rows with NaN or infinity
-/// are not in it: they never merge. They keep their places: entry i of the list has place wave.place[i] of
-/// state.places, and where two neighbours' places differ by more than 1, rows that are no numbers lie between
-/// them.
-///   `admit(team, wave, item, round)`                 turns candidates into the step's fates and targets, and adds
-///                                                    what it removes to state.merged
+/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
+/// - `admit(round_view)`: merges and drops live entries, all lanes of a team together
+/// or, in terms of the wave,
+/// - `admit(team, wave, item, round)`: turns candidates into the step's fates and targets, and adds
+///   what it removes to state.merged. The live-slot list is wave.live:
+///   rows with NaN or infinity are not in it. They keep their places:
+///   entry i of the list has place wave.place[i] of state.places, and
+///   where two neighbours' places differ by more than 1, such rows lie
+///   between them.
 /// and, where it declares `needs_keys`,
-///   `tiles(shape)`, `scratch_bytes(shape, lanes)`   of its proposal
-///   `propose(team, wave, rows, tile)`                writes candidates; may read keys, never the step
+/// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: of its proposal
+/// - `propose(team, wave, rows, tile)`: writes candidates; may read keys, never the step
 ///
-/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget whenever
-/// enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and infinity
-/// before an identifier that makes sets, or needs keys, sees the list.
+/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget
+/// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and
+/// infinity before an identifier that makes sets, or needs keys, sees the list.
 namespace identify_uses {
 template <class I> using repeats = contract::flag<(I::repeats ? true : false)>;
 template <class I> using meets_budget = contract::flag<(I::meets_budget ? true : false)>;
@@ -80,6 +84,8 @@ using propose = decltype(std::declval<I const&>().propose(std::declval<serial_te
 template <class I>
 using admit = decltype(std::declval<I const&>().admit(std::declval<serial_team const&>(),
                                                       std::declval<wave_ref const&>(), 0u, 0u));
+template <class I>
+using admit_in_view = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
 }  // namespace identify_uses
 
 /// The first of its contract that an identifier lacks, as require_identifier counts; -1: nothing.
@@ -90,7 +96,8 @@ constexpr int missing_in_identifier = contract::first_missing<
     contract::allows<identify_uses::makes_sets, I>, contract::allows<identify_uses::needs_keys, I>,
     !Reads || contract::allows<identify_uses::tiles, I>,
     !Reads || contract::allows<identify_uses::scratch_bytes, I>,
-    !Reads || contract::allows<identify_uses::propose, I>, contract::allows<identify_uses::admit, I>>();
+    !Reads || contract::allows<identify_uses::propose, I>,
+    contract::allows<identify_uses::admit, I> || contract::allows<identify_uses::admit_in_view, I>>();
 
 /// Whether a type is an identifier.
 template <class Identify> struct is_identifier : std::bool_constant<missing_in_identifier<Identify> == -1> {};
@@ -109,7 +116,8 @@ template <class Identify> constexpr void require_identifier() {
                 "kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes(shape, lanes)`");
   static_assert(missing != 8,
                 "kvmeld: the identifier needs keys, but has no `propose(team, wave, rows, tile)`");
-  static_assert(missing != 9, "kvmeld: the identifier has no `admit(team, wave, item, round)`");
+  static_assert(missing != 9,
+                "kvmeld: the identifier has no `admit(round)`, and no `admit(team, wave, item, round)`");
 }
 
 /// Opens a round: an empty step, the number of live entries, the live-slot list with its places.
@@ -126,8 +134,8 @@ struct round_phase {
     track_state& s = wave.state[t.item];
     std::uint32_t const n = s.length;
     bool const active = s.over_budget != 0;
-    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of one round, its own
-    // step, has just been begun.
+    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of
+    // one round, its own step, has just been begun.
     if (s.unchanged == 0 && !wave.plans_directly())
       team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
@@ -192,6 +200,19 @@ template <class Identify, class Rows> struct propose_phase {
   }
 };
 
+/// What an identifier admits in one round of a track, whichever form its `admit` has. Cooperative.
+template <class Identify, class Team>
+KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave,
+                           std::uint32_t item, std::uint32_t round) {
+  if constexpr (contract::allows<identify_uses::admit, Identify>) {
+    identify.admit(team, wave, item, round);
+  } else {
+    round_view<Team> view(team, wave, item, round);
+    identify.admit(view);
+    view.finish();
+  }
+}
+
 template <class Identify> struct admit_phase {
   Identify identify;
   wave_ref wave;
@@ -209,7 +230,7 @@ template <class Identify> struct admit_phase {
     std::uint32_t const before =
         wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + s.rounds;
     team.sync();
-    identify.admit(team, wave, t.item, before);
+    admit_round(identify, team, wave, t.item, before);
     team.sync();
     if (team.lane() == 0) {
       s.alive -= s.merged;

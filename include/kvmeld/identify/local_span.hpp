@@ -1,5 +1,5 @@
-// CaM's identifier: what the base policy evicts may go, spread evenly, to the local tokens ("CaM: Cache Merging for
-// Memory-efficient LLMs Inference", 2024, section 3.3 and alg. 1).
+// CaM's identifier: what the base policy evicts may go, spread evenly, to the local tokens ("CaM: Cache
+// Merging for Memory-efficient LLMs Inference", 2024, section 3.3 and alg. 1).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -22,30 +22,33 @@ namespace identify {
 
 /// How CaM's rate p_i = clamp(A_i / mean A of the targets, 0, 1) becomes the mask M (eq. 14).
 enum class mask_mode : std::uint8_t {
-  bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, head and position alone
+  bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, head and position
+              ///< alone
   expected,   ///< M = p: the mean of the draws, without their variance
   threshold,  ///< M = 1 where p > 0.5: the condition of theorem 3.3, mean A < 2 A_i
   given,      ///< M as the caller gives it, whatever p: see local_span::given
 };
 
-/// Every mergeable entry leaves: spread over the first `targets` entries of the local window that the selector pinned
-/// (track_state::recents), with its mask in the step's value weight for the merge function to divide; dropped where
-/// the mask is 0. Needs accumulated attention as its score; 0/0 gives p = 0 and x/0 gives 1; scores that are NaN or
-/// infinite count as 0.
-/// Targets are one run of slots. Rows with NaN or infinity neither spread (they drop) nor receive: where the window
-/// has such rows, its longest run without any is the window (the earlier of equal ones); without a run all entries
-/// drop. No target is frozen or lies in a slot that a layout refuses to write: those are never recents.
+/// Every mergeable entry leaves: spread over the first `targets` entries of the local window that the
+/// selector pinned (track_state::recents), with its mask in the step's value weight for the merge function to
+/// divide; dropped where the mask is 0. Needs accumulated attention as its score; 0/0 gives p = 0 and x/0
+/// gives 1; scores that are NaN or infinite count as 0. Targets are one run of slots. Rows with NaN or
+/// infinity neither spread (they drop) nor receive: where the window has such rows, its longest run without
+/// any is the window (the earlier of equal ones); without a run all entries drop. No target is frozen or lies
+/// in a slot that a layout refuses to write: those are never recents.
 struct local_span {
   static constexpr std::uint32_t whole_window = 0xffffffffu;  ///< for `targets`: as many as there are
 
   mask_mode mode = mask_mode::expected;  ///< how rates become masks
   std::uint32_t targets = whole_window;  ///< m: local tokens that receive, at most the window
   std::uint64_t seed = 0;                ///< of the draws
-  /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code does.
+  /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code
+  /// does.
   bool reference_max = false;
-  /// [tracks][capacity], for mask_mode::given: how much of the entry in each slot merges if it is evicted, from 0 (it drops) to
-  /// 1 (all of it spreads); numbers above 1 count as 1, below 0 and NaN as 0. Tracks as the cache numbers them: ledger_ref::at.
-  /// Memory that phases read, unchanged while a compression runs. Scores then choose nobody's mask.
+  /// [tracks][capacity], for mask_mode::given: how much of the entry in each slot merges if it is evicted,
+  /// from 0 (it drops) to 1 (all of it spreads); numbers above 1 count as 1, below 0 and NaN as 0. Tracks as
+  /// the cache numbers them: ledger_ref::at. Memory that phases read, unchanged while a compression runs.
+  /// Scores then choose nobody's mask.
   float const* given = nullptr;
 
   static constexpr char const* name = "local_span";

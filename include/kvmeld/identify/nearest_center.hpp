@@ -30,9 +30,10 @@ enum class resemblance : std::uint8_t {
   signed_product,   ///< the same as printed: two negative cosines count as alike
 };
 
-/// Candidate i belongs to entry i of the live-slot list; its target is the centre with the highest resemblance (ties to
-/// the lower slot). The admission says how alike they must be. Mergeable entries that are not admitted, or that hold
-/// NaN or infinity, are dropped, so that the budget is met exactly. Wants a selector that makes centres.
+/// Candidate i belongs to entry i of the live-slot list; its target is the centre with the highest
+/// resemblance (ties to the lower slot). The admission says how alike they must be. Mergeable entries that
+/// are not admitted, or that hold NaN or infinity, are dropped, so that the budget is met exactly. Wants a
+/// selector that makes centres.
 template <class Admit = kvmeld::admit::threshold, resemblance By = resemblance::keys_and_values>
 struct nearest_center {
   Admit admission{};  ///< how much alike an entry and its centre have to be

@@ -2,32 +2,19 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/types.hpp>
-#include <kvmeld/core/wave.hpp>
-
-#include <cstddef>
-#include <cstdint>
+#include <kvmeld/identify/round_view.hpp>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
 /// Proposes nothing.
-struct none {
+struct none : defaults {
   static constexpr char const* name = "none";
   static constexpr bool light = true;
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = false;
-  static constexpr bool needs_score = false;
   static constexpr bool makes_sets = false;
-  static constexpr bool needs_keys = false;
 
-  std::uint32_t tiles(shape const&) const { return 0; }
-  std::size_t scratch_bytes(shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const&, wave_ref const&, Keys const&, tile const&) const {}
-  template <class Team>
-  KVMELD_HD void admit(Team const&, wave_ref const&, std::uint32_t, std::uint32_t) const {}
+  template <class Round> KVMELD_HD void admit(Round&) const {}
 };
 
 }  // namespace identify

@@ -14,7 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Loads rows slots[0 .. count) into out[i * ld + c], joining consecutive slots into one tile. Cooperative; no barrier.
+/// Loads rows slots[0 .. count) into out[i * ld + c], joining consecutive slots into one tile. Cooperative;
+/// no barrier.
 template <class Team, class Layout>
 KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, slot_t const* slots,
                          std::uint32_t count, float* out, std::uint32_t ld) {

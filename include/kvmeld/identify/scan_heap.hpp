@@ -13,8 +13,8 @@ namespace identify {
 constexpr std::uint32_t scan_thresholds = 15;
 constexpr std::uint32_t scan_bisections = 4;
 
-/// Below every cosine, so that all entries are one set, gaps aside; above every one, rounding included, so that every
-/// entry is its own.
+/// Below every cosine, so that all entries are one set, gaps aside; above every one, rounding included, so
+/// that every entry is its own.
 constexpr float scan_lowest = -1.0625f, scan_highest = 1.0625f;
 
 /// A heap whose node k splits an interval into those of 2k (lower) and 2k + 1.
@@ -35,8 +35,8 @@ struct scan_heap {
   }
   KVMELD_HD std::uint32_t nodes() const { return (1u << steps) - 1; }
 
-  /// The interval that bisection ends with, where enough(k) says whether its upper end may come down to the middle of
-  /// node k. Returns the node that the upper end came down to last; 0: none.
+  /// The interval that bisection ends with, where enough(k) says whether its upper end may come down to the
+  /// middle of node k. Returns the node that the upper end came down to last; 0: none.
   template <class Enough> KVMELD_HD std::uint32_t descend(Enough enough, float& low, float& high) const {
     std::uint32_t at = 0;
     for (std::uint32_t k = 1; k <= nodes();) {

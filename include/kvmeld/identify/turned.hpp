@@ -19,7 +19,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows of keys that are rotated as they are loaded, each for position(ledger, track, slot); `Rows` are joined_rows. Read only.
+/// Rows of keys that are rotated as they are loaded, each for position(ledger, track, slot); `Rows` are
+/// joined_rows. Read only.
 template <class Rows, class Position> struct turned_rows {
   using element_type = typename Rows::element_type;
   Rows rows;
@@ -48,13 +49,14 @@ template <class Rows, class Position> struct turned_rows {
 
 namespace identify {
 
-/// `Identify`, which compares keys rotated for `position(ledger, track, slot)` instead of keys as they lie: EMS's similarity
-/// with positions over keys that lie unrotated, at whatever position its author wants, or without them over keys that lie
-/// rotated (minus the stored position). `Position` is a trivially copyable function object that answers
-/// `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD for devices. Only comparison changes: what merges
-/// are the rows as they lie. Where heads share a plan, the leader's positions count for all of them.
-/// Costs a sine and a cosine per pair of channels whenever a row is loaded, and without rope.frequencies a power; tuned forms of
-/// devices do not take part. rope.positions and rope.map are not read; rope.rotary_dim beyond a key counts as all of it.
+/// `Identify`, which compares keys rotated for `position(ledger, track, slot)` instead of keys as they lie:
+/// EMS's similarity with positions over keys that lie unrotated, at whatever position its author wants, or
+/// without them over keys that lie rotated (minus the stored position). `Position` is a trivially copyable
+/// function object that answers `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD
+/// for devices. Only comparison changes: what merges are the rows as they lie. Where heads share a plan, the
+/// leader's positions count for all of them. Costs a sine and a cosine per pair of channels whenever a row is
+/// loaded, and without rope.frequencies a power; tuned forms of devices do not take part. rope.positions and
+/// rope.map are not read; rope.rotary_dim beyond a key counts as all of it.
 template <class Identify, class Position> struct turned : Identify {
   static_assert(
       gives_similarity<Identify>::value,

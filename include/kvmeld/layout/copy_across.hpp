@@ -21,9 +21,9 @@ struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().
                                  std::declval<serial_team const&>(), track{}, track{}, slot_t{}))>>
     : std::true_type {};
 
-/// Row `slot` of track `from` to row `slot` of track `to`. Raw bits where the layout allows it; else decoded and encoded
-/// again through `scratch` [channels], which is exact for storage that keeps what it decodes to. Cooperative; barrier
-/// at the end.
+/// Row `slot` of track `from` to row `slot` of track `to`. Raw bits where the layout allows it; else decoded
+/// and encoded again through `scratch` [channels], which is exact for storage that keeps what it decodes to.
+/// Cooperative; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to, track from, slot_t slot,
                                [[maybe_unused]] float* scratch) {

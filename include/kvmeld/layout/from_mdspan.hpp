@@ -9,9 +9,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The tensor that a strided mdspan of rank 3 to 5 is a view of: extents ([[layer], sequence], head, slot, channel). Layers
-/// or sequences that it does not have are one. Keeps the pointer, not the span. Mappings that are not strided (paged ones)
-/// have no strides to take: use `paged`.
+/// The tensor that a strided mdspan of rank 3 to 5 is a view of: extents ([[layer], sequence], head, slot,
+/// channel). Layers or sequences that it does not have are one. Keeps the pointer, not the span. Mappings
+/// that are not strided (paged ones) have no strides to take: use `paged`.
 template <class Mdspan> auto from_mdspan(Mdspan const& m) {
   constexpr std::size_t rank = Mdspan::rank();
   static_assert(

@@ -1,4 +1,5 @@
-// Whole rows between where they lie and contiguous memory: how one lane brings any row to kernels that want it side by side.
+// Whole rows between where they lie and contiguous memory: how one lane brings any row to kernels that want
+// it side by side.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,7 +15,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Layouts with plain rows, and those that have `gather_row(track, slot_t, T*)` and `scatter_row(track, slot_t, T const*)`.
+/// Layouts with plain rows, and those that have `gather_row(track, slot_t, T*)` and `scatter_row(track,
+/// slot_t, T const*)`.
 template <class Layout, class = void> struct gathers_rows : has_plain_rows<Layout> {};
 template <class Layout>
 struct gathers_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().gather_row(

@@ -11,8 +11,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Row s is that of the leader's track followed by those of the `count - 1` tracks after it, in the order (layer, head);
-/// all belong to one sequence. Read only. With a count of 1 it is the layout itself.
+/// Row s is that of the leader's track followed by those of the `count - 1` tracks after it, in the order
+/// (layer, head); all belong to one sequence. Read only. With a count of 1 it is the layout itself.
 template <class Layout> struct joined_rows {
   using element_type = typename Layout::element_type;
   Layout layout;

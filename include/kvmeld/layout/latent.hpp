@@ -18,9 +18,9 @@ inline namespace KVMELD_ABI {
 template <class Layout, class = void> struct reads_keys : std::false_type {};
 template <class Layout> struct reads_keys<Layout, std::enable_if_t<Layout::reads_keys>> : std::true_type {};
 
-/// Channels first .. first + channels - 1 of `Keys`' rows, read only: what would be written has been, with the keys (512 of
-/// 576 in DeepSeek's caches, head count 1). For policies that weigh keys and values alike; CaM, which merges values only,
-/// has nothing to write to.
+/// Channels first .. first + channels - 1 of `Keys`' rows, read only: what would be written has been, with
+/// the keys (512 of 576 in DeepSeek's caches, head count 1). For policies that weigh keys and values alike;
+/// CaM, which merges values only, has nothing to write to.
 template <class Keys> class latent {
 public:
   using element_type = typename Keys::element_type;

@@ -89,8 +89,8 @@ template <class Derived, class T> struct addressed_rows {
     });
   }
 
-  /// Raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so that consecutive
-  /// calls need no barrier between them.
+  /// Raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so that
+  /// consecutive calls need no barrier between them.
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<T> const to = self().locate(where, dst);
     segment<T> const from = self().locate(where, src);
@@ -136,8 +136,8 @@ private:
   KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
 };
 
-/// True for layouts whose rows are plain elements exactly where `locate` says: those that take their row operations from
-/// addressed_rows. Backends may then read and write rows through pointers.
+/// True for layouts whose rows are plain elements exactly where `locate` says: those that take their row
+/// operations from addressed_rows. Backends may then read and write rows through pointers.
 template <class Layout, class = void> struct has_plain_rows : std::false_type {};
 template <class Layout>
 struct has_plain_rows<Layout, std::void_t<typename Layout::element_type>>

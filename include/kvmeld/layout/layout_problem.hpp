@@ -35,8 +35,8 @@ struct stride_of {
   std::int64_t stride;  ///< in elements
 };
 
-/// Why elements of `bytes` bytes cannot lie so; empty if they can. A stride of 0 lays several things at one address, and a
-/// tensor that reaches beyond largest::tensor_bytes has addresses that do not exist.
+/// Why elements of `bytes` bytes cannot lie so; empty if they can. A stride of 0 lays several things at one
+/// address, and a tensor that reaches beyond largest::tensor_bytes has addresses that do not exist.
 template <std::size_t N>
 std::string strides_problem(char const* name, stride_of const (&directions)[N], std::size_t bytes) {
   std::uint64_t reach = bytes;

@@ -22,8 +22,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The bytes of a tensor as far as numbers on the host tell: an element at base + sum of stride_i * x_i, 0 <= x_i < count_i,
-/// for every choice of x. Of pages it is what one page holds.
+/// The bytes of a tensor as far as numbers on the host tell: an element at base + sum of stride_i * x_i, 0 <=
+/// x_i < count_i, for every choice of x. Of pages it is what one page holds.
 struct byte_lattice {
   /// A direction in which elements lie: `count` of them, `stride` bytes apart.
   struct direction {
@@ -81,7 +81,8 @@ inline bool holds(byte_lattice const& x, std::uintptr_t address) {
   return left < x.element;
 }
 
-/// Whether the first element of `y`, or the last of its first row, of its first rows ... begins within an element of `x`.
+/// Whether the first element of `y`, or the last of its first row, of its first rows ... begins within an
+/// element of `x`.
 inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
   std::uintptr_t at = y.base;
   bool found = holds(x, at);
@@ -94,8 +95,8 @@ inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
 
 }  // namespace detail
 
-/// Of strided and transposed tensors (their first `slots` slots), pages by table, and what wraps them: groups of channels,
-/// rings, codes.
+/// Of strided and transposed tensors (their first `slots` slots), pages by table, and what wraps them: groups
+/// of channels, rings, codes.
 template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice out;
   // A stride that no tensor has stays one, and within 64 bits: reaches_too_far sees it.
@@ -144,7 +145,8 @@ template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s,
   return out;
 }
 
-/// Whether elements of a tensor lie further apart than largest::tensor_bytes. Then nothing else is to be asked.
+/// Whether elements of a tensor lie further apart than largest::tensor_bytes. Then nothing else is to be
+/// asked.
 inline bool reaches_too_far(byte_lattice const& x) {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; x.known && i < x.count; ++i) {
@@ -155,8 +157,8 @@ inline bool reaches_too_far(byte_lattice const& x) {
   return bytes > static_cast<std::uint64_t>(largest::tensor_bytes);
 }
 
-/// Whether two directions of a tensor meet: some steps along the one lead where other steps along the other lead. What only
-/// three directions together do is not seen.
+/// Whether two directions of a tensor meet: some steps along the one lead where other steps along the other
+/// lead. What only three directions together do is not seen.
 inline bool folds_onto_itself(byte_lattice const& x) {
   if (!x.known || reaches_too_far(x)) return false;
   for (std::size_t i = 0; i < x.count; ++i) {
@@ -172,17 +174,18 @@ inline bool folds_onto_itself(byte_lattice const& x) {
   return false;
 }
 
-/// Whether an element of one shares bytes with an element of the other, looked at from the corners of both. Overlaps of
-/// tensors whose strides are not nested may stay unseen. Interleaved tensors of one allocation do not overlap.
+/// Whether an element of one shares bytes with an element of the other, looked at from the corners of both.
+/// Overlaps of tensors whose strides are not nested may stay unseen. Interleaved tensors of one allocation do
+/// not overlap.
 inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
   if (!x.known || !y.known || x.pages != y.pages || reaches_too_far(x) || reaches_too_far(y)) return false;
   byte_lattice const a = detail::in_order(x), b = detail::in_order(y);
   return detail::holds_a_corner(a, b) || detail::holds_a_corner(b, a);
 }
 
-/// Why two of the first `slots` slots of all tracks would be one; empty if they would not. Not seen: pages that two rows of a
-/// table use (validate_pages does), pages by pointer, relocatable layouts, those per layer and an engine's own, scales of
-/// quantised rows, and what only three directions together do.
+/// Why two of the first `slots` slots of all tracks would be one; empty if they would not. Not seen: pages
+/// that two rows of a table use (validate_pages does), pages by pointer, relocatable layouts, those per layer
+/// and an engine's own, scales of quantised rows, and what only three directions together do.
 template <class Layout>
 std::string folding_problem(char const* name, Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice const lattice = lattice_of(x, s, slots);
@@ -195,8 +198,8 @@ std::string folding_problem(char const* name, Layout const& x, shape const& s, s
                  "different: strides keep layers, sequences, heads, slots and channels apart");
 }
 
-/// Why keys and values would be written over each other; empty if they would not. What is not seen: as above, a pool's keys
-/// against values of other pages, and tensors of which one is paged, or with another table.
+/// Why keys and values would be written over each other; empty if they would not. What is not seen: as above,
+/// a pool's keys against values of other pages, and tensors of which one is paged, or with another table.
 template <class Keys, class Values>
 std::string overlap_problem(Keys const& keys, Values const& values, shape const& s, std::uint32_t slots) {
   byte_lattice const k = lattice_of(keys, s, slots), v = lattice_of(values, s, slots);
@@ -207,9 +210,10 @@ std::string overlap_problem(Keys const& keys, Values const& values, shape const&
       "such that no value shares bytes with a key (use latent for values that are channels of the keys)");
 }
 
-/// Why K and V cannot hold `slots` slots of every track side by side; empty if they can. Numbers of the host alone are looked at.
-/// A cache asks this itself for what holds whatever the length: tensors may be shorter than its capacity as long as
-/// their sequences are, and engines that let theirs grow have such. Ask with the slots a tensor has room for.
+/// Why K and V cannot hold `slots` slots of every track side by side; empty if they can. Numbers of the host
+/// alone are looked at. A cache asks this itself for what holds whatever the length: tensors may be shorter
+/// than its capacity as long as their sequences are, and engines that let theirs grow have such. Ask with the
+/// slots a tensor has room for.
 template <class Keys, class Values>
 std::string validate_tensors(kv<Keys, Values> const& x, shape const& s, std::uint32_t slots) {
   std::string problem = folding_problem("keys", x.keys, s, slots);

@@ -12,9 +12,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Where the element of an entry lies: page number * page_stride + layer * layer_stride + head * head_stride + token of the
-/// page. `table` is the one that K or V are found by, in memory that phases can read. Whatever an engine does to a page (copies
-/// it, swaps it out, sends it elsewhere) it does to these elements.
+/// Where the element of an entry lies: page number * page_stride + layer * layer_stride + head * head_stride
+/// + token of the page. `table` is the one that K or V are found by, in memory that phases can read. Whatever
+/// an engine does to a page (copies it, swaps it out, sends it elsewhere) it does to these elements.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_places {
   page_table<Entry, Index> table;  ///< which pages a track has
   std::uint32_t page_size = 0;     ///< tokens of a page
@@ -28,8 +28,8 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_pl
            std::int64_t{where.layer} * layer_stride + std::int64_t{where.kv_head} * head_stride +
            std::int64_t{slot - page * page_size};
   }
-  /// Slots of a track up to the end of the pages that hold `slots` of its sequence; where the track has pages of its own,
-  /// those that hold its own `length`, or in CSR form no more than it has.
+  /// Slots of a track up to the end of the pages that hold `slots` of its sequence; where the track has pages
+  /// of its own, those that hold its own `length`, or in CSR form no more than it has.
   KVMELD_HD std::uint32_t covered(track where, std::uint32_t slots, std::uint32_t length) const {
     std::uint32_t pages = ceil_div(slots, page_size);
     if (table.first != nullptr) {

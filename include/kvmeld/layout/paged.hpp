@@ -1,5 +1,5 @@
-// Rows in pages of a pool, found through block tables: vLLM, FlashInfer, TensorRT-LLM, SGLang; or through a pointer per
-// block: LMDeploy.
+// Rows in pages of a pool, found through block tables: vLLM, FlashInfer, TensorRT-LLM, SGLang; or through a
+// pointer per block: LMDeploy.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,9 +18,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Where the pages of a track are listed. A track's row is sequence * sequence_stride + layer * layer_stride +
-/// head * head_stride; its i-th entry is entries[row + i], or with `first` (CSR) entries[first[row] + i]. All of it lies in
-/// memory that phases can read. `sequence` is the cache's slot, not a place in a batch.
+/// Where the pages of a track are listed. A track's row is sequence * sequence_stride + layer * layer_stride
+/// + head * head_stride; its i-th entry is entries[row + i], or with `first` (CSR) entries[first[row] + i].
+/// All of it lies in memory that phases can read. `sequence` is the cache's slot, not a place in a batch.
 template <class Entry, class Index = std::int32_t> struct page_table {
   Entry const* entries = nullptr;                                       ///< page numbers or pointers
   std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;  ///< in rows
@@ -52,8 +52,8 @@ inline std::string table_problem(char const* call, void const* entries) {
 template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t max_pages) {
   return {entries, max_pages};
 }
-/// FlashInfer's form: entries first[sequence] .. first[sequence + 1] - 1; or a row per (sequence, head) where heads are
-/// folded into the batch (`rows_per_sequence` = KV heads, ragged lengths).
+/// FlashInfer's form: entries first[sequence] .. first[sequence + 1] - 1; or a row per (sequence, head) where
+/// heads are folded into the batch (`rows_per_sequence` = KV heads, ragged lengths).
 template <class Entry, class Index>
 page_table<Entry, Index> table_csr(Index const* first, Entry const* entries,
                                    std::uint32_t rows_per_sequence = 1) {
@@ -65,9 +65,9 @@ struct page_strides {
   std::int64_t page = 0, layer = 0, head = 0, token = 0, channel = 1;  ///< in elements, from one to the next
 };
 
-/// Dense strides for an order of the letters P(age) L(ayer) H(ead) T(oken of the page) C(hannel), outermost first, of a
-/// pool of `pool_pages` pages: "LPTHC" is NHD and "LPHTC" HND with a tensor per layer, "LPHCT" has vLLM's values. Any other
-/// string gives token stride 0, which the cache refuses.
+/// Dense strides for an order of the letters P(age) L(ayer) H(ead) T(oken of the page) C(hannel), outermost
+/// first, of a pool of `pool_pages` pages: "LPTHC" is NHD and "LPHTC" HND with a tensor per layer, "LPHCT"
+/// has vLLM's values. Any other string gives token stride 0, which the cache refuses.
 inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std::uint32_t page_size,
                                 shape const& s, std::uint32_t channels) {
   page_strides out{0, 0, 0, 0, 0};
@@ -79,9 +79,9 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
   return out;
 }
 
-/// Pages by number: pool + number * strides.page. Entries of `shared` that are not 0 say that a page belongs to others
-/// too: nothing is written there. Null: every page is the track's own. Where it is told how many pages the pool has, debug
-/// builds (without NDEBUG) stop at an entry that is none of them, also on devices.
+/// Pages by number: pool + number * strides.page. Entries of `shared` that are not 0 say that a page belongs
+/// to others too: nothing is written there. Null: every page is the track's own. Where it is told how many
+/// pages the pool has, debug builds (without NDEBUG) stop at an entry that is none of them, also on devices.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
   using element_type = T;
   T* pool;                         ///< page 0
@@ -140,10 +140,10 @@ template <class T, class Index = std::int32_t> struct pointed_pages {
   KVMELD_HD bool writable(track, std::uint32_t) const { return true; }
 };
 
-/// Rows of a track page by page, any page size from 1 on. Strides are free: K and V in one allocation are two of these.
-/// The engine owns pool and tables; pages behind the longest head of a sequence are not touched and may be given back
-/// once a compression has run (`pages_of`). Entries must be valid for all pages that hold a sequence's slots, those being
-/// appended included.
+/// Rows of a track page by page, any page size from 1 on. Strides are free: K and V in one allocation are two
+/// of these. The engine owns pool and tables; pages behind the longest head of a sequence are not touched and
+/// may be given back once a compression has run (`pages_of`). Entries must be valid for all pages that hold a
+/// sequence's slots, those being appended included.
 template <class Pages> class paged : public addressed_rows<paged<Pages>, typename Pages::element_type> {
 public:
   using element_type = typename Pages::element_type;
@@ -166,7 +166,8 @@ public:
     return pages_.writable(where, slot / page_size_);
   }
 
-  /// Why these cannot be the rows of such an extent; tables are not looked at, they may be a device's (validate_pages).
+  /// Why these cannot be the rows of such an extent; tables are not looked at, they may be a device's
+  /// (validate_pages).
   std::string problem(shape const& s) const {
     if (page_size_ == 0) return refusal("paged", "page_size", 0, "at least 1");
     if (capacity_ != s.capacity) {
@@ -178,7 +179,8 @@ public:
                      "another number (a dense order is a permutation of the letters P, L, H, T, C)");
     }
     auto const& table = pages_.table;
-    // Layers and heads with rows of the table of their own have pages of their own, and may have stride 0 in them.
+    // Layers and heads with rows of the table of their own have pages of their own, and may have stride 0 in
+    // them.
     auto const shared = [](std::int64_t row_stride, std::int64_t stride, std::uint32_t count) {
       return row_stride != 0 && stride == 0 ? 1 : count;
     };

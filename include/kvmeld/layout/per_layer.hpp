@@ -12,11 +12,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has an entry for every layer of the
-/// group and lies in memory that phases can read (of the device, for a CUDA executor); the engine rewrites it there, in
-/// order with launches, when tensors move. Base pointers, strides and tables may differ from layer to layer, the number of
-/// channels and the capacity may not. Costs a load of the layout per row or run; `Layout` has plain rows. Groups of channels
-/// go outside: tiled(per_layer(..), width).
+/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has an entry for
+/// every layer of the group and lies in memory that phases can read (of the device, for a CUDA executor); the
+/// engine rewrites it there, in order with launches, when tensors move. Base pointers, strides and tables may
+/// differ from layer to layer, the number of channels and the capacity may not. Costs a load of the layout
+/// per row or run; `Layout` has plain rows. Groups of channels go outside: tiled(per_layer(..), width).
 template <class Layout>
 class per_layer : public addressed_rows<per_layer<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,

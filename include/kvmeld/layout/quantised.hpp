@@ -1,4 +1,5 @@
-// Rows stored with a scale: one for the tensor (8-bit floats), one per row (int8), one per 32 channels (ggml's q8_0).
+// Rows stored with a scale: one for the tensor (8-bit floats), one per row (int8), one per 32 channels
+// (ggml's q8_0).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -67,8 +68,9 @@ KVMELD_HD inline std::int8_t int8_code(float x) {
 
 }  // namespace detail
 
-/// x = scale * code, one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or v_scale. Codes saturate
-/// (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can write.
+/// x = scale * code, one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or v_scale.
+/// Codes saturate (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can
+/// write.
 template <class Codes> class scaled : public detail::coded_rows<Codes> {
 public:
   /// What all stored codes have in common.
@@ -111,8 +113,8 @@ private:
   std::uint32_t* saturated_;
 };
 
-/// x = scale of the row * code, codes int8 in [-127, 127]. `Scales` has one channel, of any element type; rows are stored as a
-/// whole: the largest magnitude becomes 127.
+/// x = scale of the row * code, codes int8 in [-127, 127]. `Scales` has one channel, of any element type;
+/// rows are stored as a whole: the largest magnitude becomes 127.
 template <class Codes, class Scales> class int8_rows : public detail::coded_rows<Codes> {
 public:
   /// What all stored codes have in common.
@@ -167,8 +169,9 @@ private:
   Scales scales_;
 };
 
-/// ggml's q8_0: a row is blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates rows of std::uint8_t, 34 of
-/// its channels to a block, side by side. Rows must not share blocks: channels in multiples of 32.
+/// ggml's q8_0: a row is blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates rows of
+/// std::uint8_t, 34 of its channels to a block, side by side. Rows must not share blocks: channels in
+/// multiples of 32.
 template <class Bytes> class q8_0_rows : public detail::coded_rows<Bytes> {
 public:
   /// What all stored codes have in common.

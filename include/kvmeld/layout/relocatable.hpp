@@ -1,4 +1,5 @@
-// A layout that phases read from a stable address: what was captured in a graph follows the tensors when they move.
+// A layout that phases read from a stable address: what was captured in a graph follows the tensors when they
+// move.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,9 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). The engine rewrites
-/// it there, in order with launches, when it reallocates tensors or block tables: base pointers, strides and table
-/// pointers may change, the number of channels may not. Costs a load of the layout per row or run; `Layout` has plain rows.
+/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). The
+/// engine rewrites it there, in order with launches, when it reallocates tensors or block tables: base
+/// pointers, strides and table pointers may change, the number of channels may not. Costs a load of the
+/// layout per row or run; `Layout` has plain rows.
 template <class Layout>
 class relocatable : public addressed_rows<relocatable<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,

@@ -13,9 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Slot s of a track lies at s itself below `sinks`, else at sinks + (s - sinks + start[sequence]) mod (capacity - sinks) of
-/// `Rows`: entries are in the order of their tokens, wherever the ring begins. `start` lies in memory that phases can
-/// read, null: 0 everywhere. When entries move the ring does not turn: a compression leaves `start` as it is.
+/// Slot s of a track lies at s itself below `sinks`, else at sinks + (s - sinks + start[sequence]) mod
+/// (capacity - sinks) of `Rows`: entries are in the order of their tokens, wherever the ring begins. `start`
+/// lies in memory that phases can read, null: 0 everywhere. When entries move the ring does not turn: a
+/// compression leaves `start` as it is.
 template <class Rows> class ring : public addressed_rows<ring<Rows>, typename Rows::element_type> {
   static_assert(has_plain_rows<Rows>::value, "kvmeld::ring: Rows has no plain rows (addressed_rows)");
 

@@ -44,8 +44,8 @@ KVMELD_HD inline void copy_piece(void* to, void const* from) {
 #endif
 }
 
-/// A piece in registers from such a place. On a device words are taken apart there: a piece that 16 bytes are stored to at
-/// once would have to lie in memory.
+/// A piece in registers from such a place. On a device words are taken apart there: a piece that 16 bytes are
+/// stored to at once would have to lie in memory.
 template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {
   row_piece<T> p;
 #if defined(__CUDA_ARCH__)

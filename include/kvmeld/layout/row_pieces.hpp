@@ -19,8 +19,8 @@ template <class Layout, bool = has_plain_rows<Layout>::value> struct has_row_pie
 template <class Layout>
 struct has_row_pieces<Layout, true> : std::bool_constant<fits_pieces<typename Layout::element_type>> {};
 
-/// Whether a team of so many lanes shares out pieces of rows: one lane goes row by row, and layouts along tokens run along
-/// them.
+/// Whether a team of so many lanes shares out pieces of rows: one lane goes row by row, and layouts along
+/// tokens run along them.
 template <class Layout> KVMELD_HD constexpr bool shares_pieces(std::uint32_t lanes) {
   return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
 }
@@ -28,8 +28,8 @@ template <class Layout> KVMELD_HD constexpr bool shares_pieces(std::uint32_t lan
 /// Pieces that a lane has read and not yet used.
 constexpr std::uint32_t pieces_in_flight = 4;
 
-/// How a team shares out rows of `pieces` pieces: a lane has the same piece of every row, or every `width`-th from it on, so
-/// that it divides once. Lanes that are left over have no row.
+/// How a team shares out rows of `pieces` pieces: a lane has the same piece of every row, or every `width`-th
+/// from it on, so that it divides once. Lanes that are left over have no row.
 struct piece_share {
   std::uint32_t width, rows;  ///< pieces of a row, and rows, that the team has at a time
   std::uint32_t piece, row;   ///< of these, the lane's; row is `rows` where it has none
@@ -44,8 +44,8 @@ struct piece_share {
   KVMELD_HD bool has_row() const { return row != rows; }
 };
 
-/// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at multiples of
-/// 16 bytes, channels side by side, move 16 bytes at a time.
+/// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at
+/// multiples of 16 bytes, channels side by side, move 16 bytes at a time.
 template <class Layout> class row_pieces {
 public:
   using T = typename Layout::element_type;

@@ -32,8 +32,8 @@ struct dense_letter {
   std::int64_t* stride;  ///< where its stride goes
 };
 
-/// Strides of a dense order, outermost letter first; left alone if it is null or no permutation of the letters. A stride
-/// that 63 bits do not hold is the largest that they hold.
+/// Strides of a dense order, outermost letter first; left alone if it is null or no permutation of the
+/// letters. A stride that 63 bits do not hold is the largest that they hold.
 inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
   std::string const given(order == nullptr ? "" : order);
   if (given.size() != 5) return;
@@ -51,9 +51,9 @@ inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
   }
 }
 
-/// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost first:
-/// "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, and null, gives slot stride 0,
-/// which the cache refuses.
+/// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost
+/// first: "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, and null, gives
+/// slot stride 0, which the cache refuses.
 inline cache_strides dense_strides(char const* order, shape const& s, std::uint32_t channels) {
   cache_strides out{0, 0, 0, 0, 0};
   fill_dense(order, {{'L', s.layers, &out.layer},

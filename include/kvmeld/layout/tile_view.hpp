@@ -17,8 +17,8 @@ template <class T> struct tile_view {
   std::size_t ld;
 };
 
-/// Calls use(tile_view) with slots first .. first + tokens - 1 where they lie, if kernels can read them there, else as
-/// floats in `scratch` [tokens][channels]. One lane.
+/// Calls use(tile_view) with slots first .. first + tokens - 1 where they lie, if kernels can read them
+/// there, else as floats in `scratch` [tokens][channels]. One lane.
 template <class Team, class Layout, class Use>
 void with_tile(Team const& team, Layout const& layout, track where, slot_t first, std::uint32_t tokens,
                float* scratch, Use use) {

@@ -1,4 +1,5 @@
-// Rows cut into groups of channels that lie apart: keys as kernels want them that read 16 bytes of many tokens at a time.
+// Rows cut into groups of channels that lie apart: keys as kernels want them that read 16 bytes of many
+// tokens at a time.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -20,10 +21,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Channel c lies in group c / width, at c % width. `Groups` locates groups as others locate channels: its channels() is
-/// their number, its channel stride the distance from one to the next. So
-///     tiled(strided<T>(base, {.., slot: 16, channel: T * 16}, s, d / 16), 16)            [head][d / 16][token][16]
-///     tiled(paged(pages, P, {.., token: x, channel: P * x}, s, d / x), x)                vLLM's [block][head][d / x][P][x]
+/// Channel c lies in group c / width, at c % width. `Groups` locates groups as others locate channels: its
+/// channels() is their number, its channel stride the distance from one to the next. So
+/// - `tiled(strided<T>(base, {.., slot: 16, channel: T * 16}, s, d / 16), 16)`: [head][d / 16][token][16]
+/// - `tiled(paged(pages, P, {.., token: x, channel: P * x}, s, d / x), x)`: vLLM's [block][head][d / x][P][x]
 template <class Groups> class tiled {
   static_assert(has_plain_rows<Groups>::value, "kvmeld::tiled: Groups has no plain rows (addressed_rows)");
 

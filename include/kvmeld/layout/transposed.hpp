@@ -11,8 +11,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Same addresses as `strided` with slot stride 1, but merging and compaction loop along tokens, so that they stream
-/// instead of gathering. The usual form of V in engines without flash attention. The slot stride must be 1.
+/// Same addresses as `strided` with slot stride 1, but merging and compaction loop along tokens, so that they
+/// stream instead of gathering. The usual form of V in engines without flash attention. The slot stride must
+/// be 1.
 template <class T> class transposed : public addressed_rows<transposed<T>, T> {
 public:
   static constexpr bool always_writable = true;

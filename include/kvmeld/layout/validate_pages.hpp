@@ -20,8 +20,8 @@ inline namespace KVMELD_ABI {
 
 namespace detail {
 
-/// Why pages that are used lie in each other, in one layer and head; empty if they do not. Page strides may be less than a
-/// page where numbers of pages are multiples of something.
+/// Why pages that are used lie in each other, in one layer and head; empty if they do not. Page strides may
+/// be less than a page where numbers of pages are multiples of something.
 template <class T, class Entry, class Index>
 std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
                                 std::vector<char> const& used) {
@@ -55,11 +55,12 @@ std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
 
 }  // namespace detail
 
-/// Why these pages cannot hold the sequences; empty if they can. `lengths` [sequences] is how many slots of each sequence
-/// its table has to cover (0: none, its entries are not looked at); `table_entries` is how many the arrays have. Finds page
-/// numbers outside the pool, used pages that lie in each other, pages that two rows of the table use although nobody says they are shared, tables that are
-/// too short, CSR rows that go backwards. Reads the tables: give host copies where they are a device's. One call costs a
-/// pass over the entries and a byte per page.
+/// Why these pages cannot hold the sequences; empty if they can. `lengths` [sequences] is how many slots of
+/// each sequence its table has to cover (0: none, its entries are not looked at); `table_entries` is how many
+/// the arrays have. Finds page numbers outside the pool, used pages that lie in each other, pages that two
+/// rows of the table use although nobody says they are shared, tables that are too short, CSR rows that go
+/// backwards. Reads the tables: give host copies where they are a device's. One call costs a pass over the
+/// entries and a byte per page.
 template <class T, class Entry, class Index>
 std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape const& s,
                            std::uint32_t number_of_pages, index_list lengths, std::size_t table_entries) {

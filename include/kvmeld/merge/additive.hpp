@@ -20,18 +20,19 @@ enum class additive_variant : std::uint8_t {
   paper,           ///< as printed: values grow, degrees stay
 };
 
-/// Targets k of a span of m entries take in the values of the evicted i, with masks M_i from the identifier; all at
-/// once, from the values as they were. With r = sum over i of M_i / m:
+/// Targets k of a span of m entries take in the values of the evicted i, with masks M_i from the identifier;
+/// all at once, from the values as they were. With r = sum over i of M_i / m:
 ///   mass_corrected  V_k = (V_k + sum M_i V_i / m) / (1 + r),  degree d_k (1 + r)
 ///   paper           V_k =  V_k + sum M_i V_i / m,             degree d_k
 ///
-/// mass_corrected: a target's attention A_k grows by the factor 1 + r, whatever its degree, so that V_i enters the
-/// output with mass M_i mean(A_k). That is A_i, and nothing is lost, where the targets' mean attention is A_i / M_i: the
-/// very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead would conserve tokens, but be lossless for
-/// A_i / d_i = mean(A_k / d_k), which is not what the rate compares, and pile the whole past onto a window of constant
-/// size, with degrees that grow for ever. Here an entry's degree ends at (1 + 1/m)^m < e at most where every step
-/// evicts one, and at (1 + g/m)^ceil(m/g) where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless
-/// case: the theorems do not renormalise.
+/// mass_corrected: a target's attention A_k grows by the factor 1 + r, whatever its degree, so that V_i
+/// enters the output with mass M_i mean(A_k). That is A_i, and nothing is lost, where the targets' mean
+/// attention is A_i / M_i: the very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead
+/// would conserve tokens, but be lossless for A_i / d_i = mean(A_k / d_k), which is not what the rate
+/// compares, and pile the whole past onto a window of constant size, with degrees that grow for ever. Here an
+/// entry's degree ends at (1 + 1/m)^m < e at most where every step evicts one, and at (1 + g/m)^ceil(m/g)
+/// where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not
+/// renormalise.
 struct additive {
   additive_variant variant = additive_variant::mass_corrected;  ///< what becomes of the denominator
 

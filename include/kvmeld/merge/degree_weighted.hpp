@@ -12,8 +12,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum n_i k_i / sum n_i with degrees n_i, values alike; degrees add. Exact under the log-degree bias when the
-/// members coincide.
+/// k* = sum n_i k_i / sum n_i with degrees n_i, values alike; degrees add. Exact under the log-degree bias
+/// when the members coincide.
 struct degree_weighted {
   static constexpr char const* name = "degree_weighted";
   static constexpr bool needs_score = false;

@@ -12,8 +12,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// Everything that would merge or spread is dropped. With `evict_rest` this is plain eviction; with an identifier that makes
-/// sets it keeps one entry per set, unchanged.
+/// Everything that would merge or spread is dropped. With `evict_rest` this is plain eviction; with an
+/// identifier that makes sets it keeps one entry per set, unchanged.
 struct drop {
   static constexpr char const* name = "drop";
   static constexpr bool needs_score = false;

@@ -13,8 +13,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Sums the wave's scores of every set of the step, which link_phase listed, at its pivot: later rounds weigh by it and
-/// the fallback ranks by it. Runs after the weights, which want the scores apart.
+/// Sums the wave's scores of every set of the step, which link_phase listed, at its pivot: later rounds weigh
+/// by it and the fallback ranks by it. Runs after the weights, which want the scores apart.
 struct fold_scores_phase {
   static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;

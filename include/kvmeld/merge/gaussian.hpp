@@ -27,9 +27,9 @@ enum class bandwidth : std::uint8_t {
   fixed,    ///< a constant; 5 is the second version's best
 };
 
-/// g_i = exp(-||k_p - k_i||^2 / (2 sigma^2)), w_i = g_i / sum g; k* = sum w_i k_i, v* = sum w_i v_i. sigma = 0 (equal
-/// keys) gives equal weights, as do distances whose squares are too small or too large for float. Degrees add unless
-/// `degrees` is off.
+/// g_i = exp(-||k_p - k_i||^2 / (2 sigma^2)), w_i = g_i / sum g; k* = sum w_i k_i, v* = sum w_i v_i. sigma =
+/// 0 (equal keys) gives equal weights, as do distances whose squares are too small or too large for float.
+/// Degrees add unless `degrees` is off.
 struct gaussian {
   bandwidth sigma = bandwidth::mean_l2;  ///< how sigma is found
   float fixed_sigma = 5.0f;              ///< for bandwidth::fixed
@@ -113,7 +113,8 @@ struct gaussian {
     team.sync();
   }
 
-  /// The Gaussian's width, from the sum of distances (mean_l2) or squared distances of a set's members to its pivot.
+  /// The Gaussian's width, from the sum of distances (mean_l2) or squared distances of a set's members to its
+  /// pivot.
   KVMELD_HD float bandwidth_of(float sum, std::uint32_t members) const {
     switch (sigma) {
     case bandwidth::mean_l2: return sum / static_cast<float>(members - 1);
@@ -123,8 +124,8 @@ struct gaussian {
     return fixed_sigma;
   }
 
-  /// Sigma of a set whose keys the host can read: what `weigh` takes for it, up to the rounding of a distance. `members` are the
-  /// slots of the set, ascending, the pivot among them; two or more.
+  /// Sigma of a set whose keys the host can read: what `weigh` takes for it, up to the rounding of a
+  /// distance. `members` are the slots of the set, ascending, the pivot among them; two or more.
   template <class Keys>
   float sigma_of(Keys const& keys, track where, slot_t pivot, span<slot_t const> members) const {
     std::uint32_t const d = keys.channels();

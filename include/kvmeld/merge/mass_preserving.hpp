@@ -1,5 +1,5 @@
-// Merged entries keep the attention their members had (after "KeepKV: Achieving Periodic Lossless KV Cache Compression
-// for Efficient LLM Inference", 2025: electoral votes and zero-perturbation merging).
+// Merged entries keep the attention their members had (after "KeepKV: Achieving Periodic Lossless KV Cache
+// Compression for Efficient LLM Inference", 2025: electoral votes and zero-perturbation merging).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -15,22 +15,23 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum w_i k_i and v* = sum w_i v_i with w_i = p_i / sum p, where p_i is the attention that member i received
-/// (the score), and the degree d* for which the merged entry receives sum p:
+/// k* = sum w_i k_i and v* = sum w_i v_i with w_i = p_i / sum p, where p_i is the attention that member i
+/// received (the score), and the degree d* for which the merged entry receives sum p:
 ///
-///   A member of degree d_i has attention p_i = d_i exp(q.k_i) / Z, so q.k_i = log(p_i / d_i) + log Z. Wanted is
-///   d* exp(q.k*) / Z = sum p. With q.k* = sum w_i q.k_i and sum w_i = 1,
+/// A member of degree d_i has attention p_i = d_i exp(q.k_i) / Z, so q.k_i = log(p_i / d_i) + log Z. Wanted
+/// is d* exp(q.k*) / Z = sum p. With q.k* = sum w_i q.k_i and sum w_i = 1,
 ///     log d* = log sum p + log Z - sum w_i (log(p_i / d_i) + log Z) = sum w_i log(d_i / w_i).
-///   Z cancels, and so does any factor common to all p_i: sums over queries serve as well as one query's attention, and
-///   stand for the query whose attention is their mean.
+/// Z cancels, and so does any factor common to all p_i: sums over queries serve as well as one query's
+/// attention, and stand for the query whose attention is their mean.
 ///
-/// For that query the merge is exact: mass and output are those of the members. d* is at most the sum of the d_i, and
-/// is the sum where attention goes by degree alone (equal keys); it is as much less as one member outweighs the others,
-/// since their mean key is then closer to its own. KeepKV adds the votes and rescales the key for the same end; an
-/// engine that biases logits by degrees gets it with the key left a mean of keys.
+/// For that query the merge is exact: mass and output are those of the members. d* is at most the sum of the
+/// d_i, and is the sum where attention goes by degree alone (equal keys); it is as much less as one member
+/// outweighs the others, since their mean key is then closer to its own. KeepKV adds the votes and rescales
+/// the key for the same end; an engine that biases logits by degrees gets it with the key left a mean of
+/// keys.
 ///
-/// Without any attention among the members, weights go by degree and d* is the sum. A score that is NaN, infinite or
-/// negative counts as 0. Wants unpooled attention as its score: score::global.
+/// Without any attention among the members, weights go by degree and d* is the sum. A score that is NaN,
+/// infinite or negative counts as 0. Wants unpooled attention as its score: score::global.
 struct mass_preserving {
   static constexpr char const* name = "mass_preserving";
   static constexpr bool needs_score = true;

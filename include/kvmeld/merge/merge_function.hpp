@@ -17,15 +17,16 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of a merge function, as those below, false where it says nothing: `sums_degrees`, where it carries
-/// degrees, results have the sum of their members' degrees (guarded merging).
+/// Optional declaration of a merge function, as those below, false where it says nothing: `sums_degrees`,
+/// where it carries degrees, results have the sum of their members' degrees (guarded merging).
 template <class Merge, class = void> struct sums_degrees : std::false_type {};
 template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_degrees>> : std::true_type {};
 /// `needs_similarity`: weighs by how alike sources are; wants an identifier that gives similarities.
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
-/// `shares`: merged entries live on as members with their own norms (fate::share); the cache's ref is a shared_ref.
+/// `shares`: merged entries live on as members with their own norms (fate::share); the cache's ref is a
+/// shared_ref.
 template <class Merge, class = void> struct shares_entries : std::false_type {};
 template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
 /// `spreads`: weighs spans (fate::spread) instead of sets; wants an identifier that makes spans.
@@ -33,15 +34,16 @@ template <class Merge, class = void> struct spreads_entries : std::false_type {}
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 
 /// A merge function writes key, value and degree weights of one set into the step:
-///   `weigh(wave, tile, pivot, members)`                         not `cooperative`: called by one lane per set
-///   `weigh(team, wave, keys, tile, pivot, members, buffers)`    `cooperative`: called by the whole team, set by set,
-///   `prepare(team, key_channels)`                               with buffers from here, taken once per tile
-///   `weigh_spans(team, wave, tile, sources)`            `spreads`: called once per track by the whole team, with the
-///                                                       spread sources, whose value weights hold the identifier's masks
+/// - `weigh(wave, tile, pivot, members)`: not `cooperative`: called by one lane per set
+/// - `weigh(team, wave, keys, tile, pivot, members, buffers)`: `cooperative`: called by the whole team, set
+/// by set
+/// - `prepare(team, key_channels)`: `cooperative`: gives those buffers, once per tile
+/// - `weigh_spans(team, wave, tile, sources)`: `spreads`: called once per track by the whole team, with the
+///   spread sources, whose value weights hold the identifier's masks
 ///
-/// It declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers `carries_degree()`: whether results
-/// stand for more than their pivot does. Where it says no, the library leaves every pivot's degree as it is, whatever `weigh`
-/// wrote.
+/// It declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers
+/// `carries_degree()`: whether results stand for more than their pivot does. Where it says no, the library
+/// leaves every pivot's degree as it is, whatever `weigh` wrote.
 namespace merge_uses {
 template <class M> using needs_score = contract::flag<(M::needs_score ? true : false)>;
 template <class M> using cooperative = contract::flag<(M::cooperative ? true : false)>;

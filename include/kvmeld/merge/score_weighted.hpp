@@ -13,7 +13,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum s_i k_i / sum s_i with scores s_i >= 0, values alike; equal weights where all scores are 0. Degrees add.
+/// k* = sum s_i k_i / sum s_i with scores s_i >= 0, values alike; equal weights where all scores are 0.
+/// Degrees add.
 struct score_weighted {
   static constexpr char const* name = "score_weighted";
   static constexpr bool needs_score = true;

@@ -25,8 +25,8 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
 
-/// placed(slot, place) for every member: how many of the set come before it by ranks[slot].key, ties to the lower slot. Cooperative;
-/// barrier at the end.
+/// placed(slot, place) for every member: how many of the set come before it by ranks[slot].key, ties to the
+/// lower slot. Cooperative; barrier at the end.
 template <class Team, class Placed>
 KVMELD_HD void place_by_key(Team const& team, candidate const* ranks, member_list const& m, Placed placed) {
   team.for_each(m.count, [&](std::uint32_t i) {
@@ -69,8 +69,8 @@ template <class Less> KVMELD_HD void sort_slots(slot_t* list, std::uint32_t n, L
   }
 }
 
-/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the list, so that
-/// only the pivot has to find its place. Otherwise a heap sort.
+/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the
+/// list, so that only the pivot has to find its place. Otherwise a heap sort.
 KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
   for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
     slot_t const pivot = list[i - 1];
@@ -83,7 +83,8 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
   sort_slots(list, n, [](slot_t a, slot_t b) { return a < b; });
 }
 
-/// Lists the sets of `map` (the step or the plan) into set_end and set_member, and finds out whether it changes anything.
+/// Lists the sets of `map` (the step or the plan) into set_end and set_member, and finds out whether it
+/// changes anything.
 struct link_phase {
   wave_ref wave;
   plan_ref map;

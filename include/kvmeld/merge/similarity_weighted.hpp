@@ -13,8 +13,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// w_i = exp(u_i) / sum exp(u) with u_i the similarity of member i and the pivot, and u = 1 for the pivot itself; keys
-/// and values alike (D2O section 3.3). Degrees add unless `degrees` is off (as printed).
+/// w_i = exp(u_i) / sum exp(u) with u_i the similarity of member i and the pivot, and u = 1 for the pivot
+/// itself; keys and values alike (D2O section 3.3). Degrees add unless `degrees` is off (as printed).
 struct similarity_weighted {
   bool degrees = true;  ///< results stand for all members; off: the degree stays the pivot's
 

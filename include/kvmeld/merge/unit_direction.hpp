@@ -16,12 +16,14 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// khat* = sum w_i khat_i / sum w_i over unit keys khat_i = k_i / ||k_i||, v* = sum w_i v_i / sum w_i, with w_i what an
-/// entry weighed before, else its window attention (carried_weight); equal weights where all are 0. khat* is not
-/// normalised again, as printed.
-///   shared     the row becomes khat*; every token keeps its norm, position and scores as a member, and attention
-///              expands them (shared_ref): q . khat* ||k_i|| per token
-///   collapsed  one ordinary entry: khat* times the weighted mean of the norms, degrees add; any kernel can read it
+/// khat* = sum w_i khat_i / sum w_i over unit keys khat_i = k_i / ||k_i||, v* = sum w_i v_i / sum w_i, with
+/// w_i what an entry weighed before, else its window attention (carried_weight); equal weights where all are
+/// 0. khat* is not normalised again, as printed.
+/// - shared: the row becomes khat*; every token keeps its norm, position and scores as a member, and
+/// attention
+///   expands them (shared_ref): q . khat* ||k_i|| per token
+/// - collapsed: one ordinary entry: khat* times the weighted mean of the norms, degrees add; any kernel can
+/// read it
 template <bool Shared> struct unit_direction {
   static constexpr char const* name = Shared ? "shared" : "collapsed";
   static constexpr bool needs_score = true;

@@ -60,7 +60,8 @@ template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows
   }
 }
 
-/// The policy, or a sound one in place of a policy that is refused, so that the refusal is the only error of a compiler.
+/// The policy, or a sound one in place of a policy that is refused, so that the refusal is the only error of
+/// a compiler.
 template <class Policy, class Keys, class Values>
 using policy_or_stand_in =
     std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,

@@ -105,7 +105,8 @@ template <class Merge> merge_traits traits_of_merge(Merge const& part) {
   }
 }
 
-/// The rules; each is a static_assert for parts fixed at compile time and a refusal for parts chosen at run time.
+/// The rules; each is a static_assert for parts fixed at compile time and a refusal for parts chosen at run
+/// time.
 namespace composes {
 constexpr bool something_to_weigh(identify_traits i, merge_traits m) {
   return i.makes_sets || i.makes_spans || m.drops || m.spreads;
@@ -171,14 +172,15 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
   return {};
 }
 
-/// Whether tracks can share their budgets under this policy: nothing but the score that its selector ranks by decides what
-/// stays.
+/// Whether tracks can share their budgets under this policy: nothing but the score that its selector ranks by
+/// decides what stays.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
   return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).drops_unmerged;
 }
 
-/// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its members.
+/// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its
+/// members.
 namespace composes {
 template <class Score, class Identify, class Merge> constexpr bool sets_to_guard() {
   return Identify::makes_sets && !needs_centers<Identify>::value && !drops_unmerged<Identify>::value &&
@@ -209,8 +211,8 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
                              traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
 }
 
-/// Rounds after which `compress` is done with a track of `length` entries, as far as the identifier knows: one, or as
-/// many as entries have to go, or what its own max_rounds(length, limit) says.
+/// Rounds after which `compress` is done with a track of `length` entries, as far as the identifier knows:
+/// one, or as many as entries have to go, or what its own max_rounds(length, limit) says.
 template <class Identify, class = void> struct knows_rounds : std::false_type {};
 template <class Identify>
 struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().max_rounds(0u, 0u))>>
@@ -224,8 +226,8 @@ std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::ui
   return length - limit;
 }
 
-/// Rounds that it hardly ever takes more of, `outside` entries being pinned or frozen: what the identifier's own
-/// likely_rounds(length, limit, outside) says, if it does.
+/// Rounds that it hardly ever takes more of, `outside` entries being pinned or frozen: what the identifier's
+/// own likely_rounds(length, limit, outside) says, if it does.
 template <class Identify, class = void> struct knows_likely_rounds : std::false_type {};
 template <class Identify>
 struct knows_likely_rounds<Identify,

@@ -22,8 +22,8 @@ namespace chelsea {
 using type = policy<score::none, select::sinks_and_recents, identify::chunked_bipartite<admit::top_share>,
                     merge::degree_weighted>;
 
-/// 16 sinks and 64 recents kept; chunks of 256; each round merges the most similar share r_i of the middle, rounds
-/// until the budget is met (section 4). Where a budget is too small for them, give
+/// 16 sinks and 64 recents kept; chunks of 256; each round merges the most similar share r_i of the middle,
+/// rounds until the budget is met (section 4). Where a budget is too small for them, give
 /// quantity::at_most(64, 1.0 / 3) or the like.
 inline type with_schedule(round_schedule schedule, quantity sinks = quantity::entries(16),
                           quantity recents = quantity::entries(64)) {
@@ -35,7 +35,8 @@ inline type llama2() { return with_schedule({0.45, 0.05, 3, 0.05}); }
 inline type llama3() { return with_schedule({0.35, 0.1, 2, 0.05}); }
 /// r_i = 0.2 - 0.1 min(2, i), which reaches 0: kept at 0.05, a figure of ours (the paper gives none).
 inline type qwen() { return with_schedule({0.2, 0.1, 2, 0.05}); }
-/// Clusters only what passes the guard (guard::probed). If too little passes, tracks stay above their budgets.
+/// Clusters only what passes the guard (guard::probed). If too little passes, tracks stay above their
+/// budgets.
 template <class Guard>
 policy<score::none, select::sinks_and_recents,
        identify::guarded<identify::chunked_bipartite<admit::top_share>, Guard>, merge::degree_weighted>

@@ -33,11 +33,11 @@ form<Merge> with(quantity local, std::uint32_t window, float tau, double magnifi
 }
 }  // namespace detail
 
-/// As printed (section 4.2): the last 32 entries kept, the rest of the budget centres, three times the budget more as
-/// members of the centre that their key and value resemble (tau 0.6), everything else dropped. Needs a shared_ref
-/// for attention, and options.members of members_for(budget).
-/// While generating, compress again whenever the trigger is due: what left the window competes for a centre's place, the
-/// least important centres move into others with their members, and the least important members go.
+/// As printed (section 4.2): the last 32 entries kept, the rest of the budget centres, three times the budget
+/// more as members of the centre that their key and value resemble (tau 0.6), everything else dropped. Needs
+/// a shared_ref for attention, and options.members of members_for(budget). While generating, compress again
+/// whenever the trigger is due: what left the window competes for a centre's place, the least important
+/// centres move into others with their members, and the least important members go.
 inline shared_type shared(quantity local = quantity::entries(32), std::uint32_t window = 32, float tau = 0.6f,
                           double magnification = 4.0) {
   return detail::with<merge::shared>(local, window, tau, magnification);

@@ -19,8 +19,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
-/// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): the first `sinks`
-/// entries and the most recent ones.
+/// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): the first
+/// `sinks` entries and the most recent ones.
 namespace streaming_llm {
 /// StreamingLLM's parts.
 using type = policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>;
@@ -40,8 +40,8 @@ inline type defaults() {
 }
 }  // namespace h2o
 
-/// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): the last `window` entries and
-/// those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
+/// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): the last `window`
+/// entries and those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
 namespace snapkv {
 /// SnapKV's parts.
 using type = policy<score::local, select::top, identify::evict_rest, merge::drop>;
@@ -52,8 +52,8 @@ inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
 }
 }  // namespace snapkv
 
-/// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, by how often among the
-/// last `window` queries an entry received more than the mean attention.
+/// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, by how
+/// often among the last `window` queries an entry received more than the mean attention.
 namespace scissorhands {
 /// Scissorhands' parts.
 using type = policy<score::above_mean, select::top, identify::evict_rest, merge::drop>;

@@ -1,4 +1,5 @@
-// KVMerger, "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs" (2024): defaults and citations.
+// KVMerger, "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs" (2024): defaults and
+// citations.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -24,25 +25,26 @@ using type =
 using paper_type =
     policy<score::global, select::top, identify::consecutive_threshold<admit::threshold>, merge::gaussian>;
 
-/// The resolution: a third of the budget recent and a quarter heavy, as the paper's 50% setting comes to (0.17 and
-/// 0.12 of the context); a threshold per head that meets the budget; Gaussian weights with the mean distance as
-/// bandwidth; degrees and scores add.
+/// The resolution: a third of the budget recent and a quarter heavy, as the paper's 50% setting comes to
+/// (0.17 and 0.12 of the context); a threshold per head that meets the budget; Gaussian weights with the mean
+/// distance as bandwidth; degrees and scores add.
 inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
                        quantity heavy = quantity::of_budget(0.25)) {
   return {{}, {quantity::entries(0), recents, heavy}, {}, {}};
 }
 
-/// With a threshold per layer, found for a ratio by calibrate::thresholds_for with the same quantities; `theta` [layers] in memory
-/// that phases read, as long as the policy is used. The length reached depends on the data, the less the more alike texts are
-/// (section 3.2: the sparsity persists); the budget only says whether to compress. Else as for_budget.
+/// With a threshold per layer, found for a ratio by calibrate::thresholds_for with the same quantities;
+/// `theta` [layers] in memory that phases read, as long as the policy is used. The length reached depends on
+/// the data, the less the more alike texts are (section 3.2: the sparsity persists); the budget only says
+/// whether to compress. Else as for_budget.
 inline paper_type with_thresholds(float const* theta, quantity recents, quantity heavy) {
   paper_type p{};
   p.select = {quantity::entries(0), recents, heavy};
   p.identify.admission.per_layer = theta;
   return p;
 }
-/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the guard's queries (guard::probed). Several rounds make sets,
-/// which are thinned to what passes. If too little passes, tracks stay above their budgets.
+/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the guard's queries (guard::probed). Several
+/// rounds make sets, which are thinned to what passes. If too little passes, tracks stay above their budgets.
 template <class Guard>
 policy<score::global, select::top,
        identify::guarded<identify::consecutive_threshold<admit::exact_budget>, Guard>, merge::gaussian>
@@ -50,8 +52,8 @@ guarded(Guard guard, type const& as = for_budget()) {
   return {as.score, as.select, {as.identify, guard}, as.merge};
 }
 
-/// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no degrees.
-/// The length reached depends on the data; the budget only says whether to compress.
+/// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no
+/// degrees. The length reached depends on the data; the budget only says whether to compress.
 inline paper_type paper_50() {
   paper_type p{};
   p.select = {quantity::entries(0), quantity::of_length(0.17), quantity::of_length(0.12)};

@@ -12,17 +12,17 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Base of the logarithm of log-sum-exps. FlashAttention gives natural logarithms, FlashInfer and the decode kernels of
-/// TensorRT-LLM logarithms to base 2.
+/// Base of the logarithm of log-sum-exps. FlashAttention gives natural logarithms, FlashInfer and the decode
+/// kernels of TensorRT-LLM logarithms to base 2.
 enum class lse_base : std::uint8_t { natural, two };
 
-/// What is read counts for nothing where this says so: the log-sum-exp of a query that saw nothing, or one that NaN got
-/// into.
+/// What is read counts for nothing where this says so: the log-sum-exp of a query that saw nothing, or one
+/// that NaN got into.
 KVMELD_HD inline bool is_usable_lse(float x) { return is_finite(x) && x > element_traits<float>::lowest; }
 
-/// One log-sum-exp per (sequence of a call, query head, query), in the base that is stated. Converts from head_rows, whose
-/// logarithms are natural. Inside kvmeld they always are: base 2 is one multiplication, rounded to float, where they are
-/// read or written.
+/// One log-sum-exp per (sequence of a call, query head, query), in the base that is stated. Converts from
+/// head_rows, whose logarithms are natural. Inside kvmeld they always are: base 2 is one multiplication,
+/// rounded to float, where they are read or written.
 template <class T> struct log_sums {
   head_rows<T> rows;                  ///< data null: not given, or not wanted
   lse_base base = lse_base::natural;  ///< of the logarithm

@@ -11,11 +11,12 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A subset of the queries of each sequence of a call: of the last `last` ones every `stride`-th, counted back from the
-/// last query, which is always one of them. Probes keep their places: they are the queries that they were, at their
-/// positions, and see what they saw. A score gets their rows alone, one after the other, as if the others had never come:
-/// sums are over the probes, unscaled, since scores only rank entries; windows and counters (`window_rows`,
-/// `observed_rows`) count probes, so that a window of 32 over every tenth query reaches back 320 tokens.
+/// A subset of the queries of each sequence of a call: of the last `last` ones every `stride`-th, counted
+/// back from the last query, which is always one of them. Probes keep their places: they are the queries that
+/// they were, at their positions, and see what they saw. A score gets their rows alone, one after the other,
+/// as if the others had never come: sums are over the probes, unscaled, since scores only rank entries;
+/// windows and counters (`window_rows`, `observed_rows`) count probes, so that a window of 32 over every
+/// tenth query reaches back 320 tokens.
 struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them

@@ -52,8 +52,8 @@ public:
   /// `queries` of one sequence; holds the numbers themselves.
   KVMELD_HD query_batch(std::uint32_t layer, std::uint32_t sequence, std::uint32_t queries)
       : layer_(layer), sequence_(sequence), count_(queries), max_(queries) {}
-  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays in host memory, which outlive the call that
-  /// the batch is given to.
+  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays in host memory, which outlive the
+  /// call that the batch is given to.
   query_batch(std::uint32_t layer, index_list sequences, index_list queries)
       : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {
     for (std::uint32_t n : queries) max_ = max_of(max_, n);
@@ -72,7 +72,8 @@ public:
   /// Query counts given; anything but size() is a mistake of the caller.
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 
-  /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse the room.
+  /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse
+  /// the room.
   template <class Executor> query_batch staged(Executor& executor) const {
     query_batch b = *this;
     b.max_ = executor.limit("queries of a sequence", max_, max_);
@@ -154,14 +155,15 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
   return {};
 }
 
-/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap) and
-/// k rotated first where `rope` says so. All options combine. Queries are those of the last tokens: the last one of
-/// a sequence is at position seen + pending - 1, the one before it one position earlier, and so on.
+/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x /
+/// softcap) and k rotated first where `rope` says so. All options combine. Queries are those of the last
+/// tokens: the last one of a sequence is at position seen + pending - 1, the one before it one position
+/// earlier, and so on.
 struct attention_params {
   float scale = 0.0f;    ///< 0: 1 / sqrt(key_dim)
   float softcap = 0.0f;  ///< 0: none; applied before the bias
-  /// The last query sees every entry, the one before it one entry less, and so on: of several queries, those before the
-  /// last are of tokens that came since the last compression, each with an entry of its own.
+  /// The last query sees every entry, the one before it one entry less, and so on: of several queries, those
+  /// before the last are of tokens that came since the last compression, each with an entry of its own.
   bool causal = true;
   bool use_degree = true;  ///< false: merged entries count as one token (`ignore_degree`)
   std::uint32_t window =
@@ -198,8 +200,8 @@ struct attention_params {
   }
 };
 
-/// Why keys of `key_dim` channels cannot be attended to so; empty if they can. `readable`: the host can read the arrays that
-/// the parameters point to, and looks at them.
+/// Why keys of `key_dim` channels cannot be attended to so; empty if they can. `readable`: the host can read
+/// the arrays that the parameters point to, and looks at them.
 inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim,
                                   bool readable) {
   if (!is_finite(p.scale) || p.scale < 0.0f) {

@@ -1,4 +1,5 @@
-// Rotary position embedding of keys that lie unrotated in the cache (RoFormer, Su et al. 2021, section 3.4.2).
+// Rotary position embedding of keys that lie unrotated in the cache (RoFormer, Su et al. 2021,
+// section 3.4.2).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -18,13 +19,14 @@ inline namespace KVMELD_ABI {
 /// Which channels turn together: of d rotated channels, pair i is (i, i + d/2), or (2i, 2i + 1).
 enum class rope_pairing : std::uint8_t { none, half_split, interleaved };
 
-/// What a key is rotated for: the position stored with its entry, or its slot (positions relative to the cache, as
-/// StreamingLLM section 3.2 has them: with ragged heads every head counts for itself).
+/// What a key is rotated for: the position stored with its entry, or its slot (positions relative to the
+/// cache, as StreamingLLM section 3.2 has them: with ragged heads every head counts for itself).
 enum class rope_positions : std::uint8_t { stored, slot };
 
 /// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p turns by
-/// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the engine.
-/// `map` makes p any function of the position stored with a token, or of its slot (EMS section 4.2 leaves it open).
+/// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the
+/// engine. `map` makes p any function of the position stored with a token, or of its slot (EMS section 4.2
+/// leaves it open).
 struct rope_params {
   rope_pairing pairing = rope_pairing::none;          ///< none: keys are used as they lie
   rope_positions positions = rope_positions::stored;  ///< what a key is rotated for
@@ -33,9 +35,9 @@ struct rope_params {
   double factor = 1.0;                                ///< linear scaling: positions are divided by it
   float const* frequencies =
       nullptr;  ///< [rotary_dim / 2] radians per position instead of base and factor, or null
-  /// [mapped] or null: a key of position p (`positions` says which) is rotated for map[p]; behind the table's end positions go
-  /// on one by one, so that a table of one number is an offset. In memory that phases can read. Entries and members of shared
-  /// entries alike; windows and causality go by stored positions as ever.
+  /// [mapped] or null: a key of position p (`positions` says which) is rotated for map[p]; behind the table's
+  /// end positions go on one by one, so that a table of one number is an offset. In memory that phases can
+  /// read. Entries and members of shared entries alike; windows and causality go by stored positions as ever.
   position_t const* map = nullptr;
   std::uint32_t mapped = 0;  ///< positions in the table
 
@@ -54,8 +56,8 @@ struct rope_params {
   }
 };
 
-/// Why keys of `key_dim` channels cannot be rotated so; empty if they can. `readable`: the host can read `frequencies`, and
-/// looks at them.
+/// Why keys of `key_dim` channels cannot be rotated so; empty if they can. `readable`: the host can read
+/// `frequencies`, and looks at them.
 inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim,
                                 bool readable) {
   if (!r.active()) return {};
@@ -94,8 +96,9 @@ KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::u
   return std::pow(r.base, -exponent) / r.factor * per_turn;
 }
 
-/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines taken in float: each factor lies
-/// within 3e-7 of the exact one for positions up to 2^20 in magnitude, and is the same wherever libm is.
+/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines taken in float: each
+/// factor lies within 3e-7 of the exact one for positions up to 2^20 in magnitude, and is the same wherever
+/// libm is.
 KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_t i, std::uint32_t pairs,
                                   double turns, position_t position) {
   double const whole = static_cast<double>(position) * turns;
@@ -129,8 +132,8 @@ KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::
   return turns;
 }
 
-/// Rotates rows[tokens][key_dim], which hold the keys of slots `first` on, stored at positions[0 .. tokens - 1].
-/// Nothing without rope. Cooperative; begins and ends with a barrier.
+/// Rotates rows[tokens][key_dim], which hold the keys of slots `first` on, stored at positions[0 .. tokens -
+/// 1]. Nothing without rope. Cooperative; begins and ends with a barrier.
 template <class Team>
 KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const* turns, float* rows,
                            std::uint32_t tokens, std::uint32_t key_dim, slot_t first,

@@ -44,8 +44,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
-/// One path sizes (arena without memory) and carves. `max_split`: tracks of the largest split of budgets that calls ask
-/// for, of which `wave_tracks` is a multiple (core/budget_scope.hpp).
+/// One path sizes (arena without memory) and carves. `max_split`: tracks of the largest split of budgets that
+/// calls ask for, of which `wave_tracks` is a multiple (core/budget_scope.hpp).
 struct workspace_ref {
   wave_ref wave;              ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;              ///< of plan_tracks tracks
@@ -161,8 +161,8 @@ template <class Policy> bool merges_rows(Policy const& p) {
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
-/// Whether the step of the only round may be the plan itself: there is nothing to compose then, and what it listed for its keys
-/// still holds for values.
+/// Whether the step of the only round may be the plan itself: there is nothing to compose then, and what it
+/// listed for its keys still holds for values.
 template <class Policy>
 bool may_plan_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
   return rounds == 1 && fallback == shortfall::keep && wave.scope == 1 && wave.split == 1 &&
@@ -230,8 +230,8 @@ void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, 
   launch(compact_ledger_phase{wave});
 }
 
-/// Values take in the whole plan at once, if it `merges` any, then everything moves together once. `listed`: its sets are
-/// listed as they are.
+/// Values take in the whole plan at once, if it `merges` any, then everything moves together once. `listed`:
+/// its sets are listed as they are.
 template <class Executor, class Keys, class Values>
 void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied, bool merges,
             bool listed = false) {
@@ -268,8 +268,8 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 
 }  // namespace detail
 
-/// Plans one round for the tracks of `work`: writes the plan (whole: `ws.plan_tracks` covers the work list) and the
-/// ledger's warnings; K, V, lengths, degrees and scores are not touched. Deterministic.
+/// Plans one round for the tracks of `work`: writes the plan (whole: `ws.plan_tracks` covers the work list)
+/// and the ledger's warnings; K, V, lengths, degrees and scores are not touched. Deterministic.
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
@@ -291,7 +291,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   });
 }
 
-/// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then compacts.
+/// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then
+/// compacts.
 template <class Executor, class Policy, class Keys, class Values>
 void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values> const& x,
            ledger_ref const& ledger, work_list work, workspace_ref const& ws) {
@@ -314,15 +315,16 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
                track_source{ledger.extent, work});
 }
 
-/// Shrinks the tracks of `work` to their budgets, in place: keys merge every round, values once through the composed
-/// plan, compaction once. Equals plan + apply for policies of one round; for several rounds it equals repeating them
-/// in keys, degrees, positions and lengths where the selector pins fixed numbers of first and last entries (Chelsea),
-/// and rounds values once instead of once per round; other selectors choose roles anew in every plan.
-/// Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their budget are not touched. No more than
-/// `max_rounds` rounds: where launches are not immediate as many are enqueued, and those with nothing left to do do
-/// nothing; behind the `likely_rounds` first ones executors spend little on looking whether there is. Tracks that share their
-/// budgets (budget::over) lie in one wave: `ws` is carved for such splits, and the work list ordered by sequence where they span
-/// layers. Empty slots of a padded ledger are taken out first; filling tracks up again is left to the caller.
+/// Shrinks the tracks of `work` to their budgets, in place: keys merge every round, values once through the
+/// composed plan, compaction once. Equals plan + apply for policies of one round; for several rounds it
+/// equals repeating them in keys, degrees, positions and lengths where the selector pins fixed numbers of
+/// first and last entries (Chelsea), and rounds values once instead of once per round; other selectors choose
+/// roles anew in every plan. Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their
+/// budget are not touched. No more than `max_rounds` rounds: where launches are not immediate as many are
+/// enqueued, and those with nothing left to do do nothing; behind the `likely_rounds` first ones executors
+/// spend little on looking whether there is. Tracks that share their budgets (budget::over) lie in one wave:
+/// `ws` is carved for such splits, and the work list ordered by sequence where they span layers. Empty slots
+/// of a padded ledger are taken out first; filling tracks up again is left to the caller.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,

@@ -18,8 +18,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Attention that an entry or member has gathered, as its policy keeps it; 0 where it keeps none. `data` is the channels'
-/// arrays and `i` the place in them.
+/// Attention that an entry or member has gathered, as its policy keeps it; 0 where it keeps none. `data` is
+/// the channels' arrays and `i` the place in them.
 KVMELD_HD inline float gathered_attention(channel_list const& channels, float* const* data, std::size_t i) {
   auto const value = [&](std::uint32_t tag) {
     std::uint32_t const c = channels.find(tag);
@@ -32,7 +32,8 @@ KVMELD_HD inline float gathered_attention(channel_list const& channels, float* c
   return value(channel_tag::hits_past) + value(channel_tag::hits_current);
 }
 
-/// Attention gathered by entries for which keeps(slot), and by members for which keeps_member(member). Collective.
+/// Attention gathered by entries for which keeps(slot), and by members for which keeps_member(member).
+/// Collective.
 template <class Team, class Keeps, class KeepsMember>
 KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track where, std::uint32_t length,
                                Keeps keeps, KeepsMember keeps_member) {
@@ -70,7 +71,8 @@ struct weigh_mass_phase {
   }
 };
 
-/// After everything has merged, before kept entries move: what the plan did to entries, and the mass of those that are left.
+/// After everything has merged, before kept entries move: what the plan did to entries, and the mass of those
+/// that are left.
 struct count_fates_phase {
   wave_ref wave;
   stat_counts* counts;
@@ -90,7 +92,8 @@ struct count_fates_phase {
     });
     dropped = team.reduce(dropped, op_sum{});
     merged = team.reduce(merged, op_sum{});
-    // Scores of merged and shared entries are their pivots' or members' now; those of spread ones went nowhere.
+    // Scores of merged and shared entries are their pivots' or members' now; those of spread ones went
+    // nowhere.
     float const mass = attention_mass(
         team, l, t.where, n,
         [&](std::uint32_t s) { return what[s] == fate::keep || what[s] == fate::spread; },

@@ -20,8 +20,8 @@ inline namespace KVMELD_ABI {
 /// what is evicted costs no pass over its rows. Whoever gets a plan may write into it, so that it needs all.
 enum class looked_at : std::uint8_t { mergeable, any_role, everything };
 
-/// Looks at rows of K or V that none looked at before and flags those with NaN or infinity: centres and mergeable ones
-/// of tracks above their budget, pinned ones too (spans spread over them), or all there are.
+/// Looks at rows of K or V that none looked at before and flags those with NaN or infinity: centres and
+/// mergeable ones of tracks above their budget, pinned ones too (spans spread over them), or all there are.
 template <class Layout> struct inspect_phase {
   static constexpr std::uint32_t block = 16;
   static constexpr std::uint32_t rows_per_tile = 1024;

@@ -148,8 +148,9 @@ struct resume_phase {
   }
 };
 
-/// Takes over the words of a plan that was applied: adaptive thresholds, and for a sequence the most rounds any of its
-/// tracks took and, if any of them changed, how many tokens had been seen. One tile per sequence does the latter.
+/// Takes over the words of a plan that was applied: adaptive thresholds, and for a sequence the most rounds
+/// any of its tracks took and, if any of them changed, how many tokens had been seen. One tile per sequence
+/// does the latter.
 struct settle_phase {
   ledger_ref ledger;
 

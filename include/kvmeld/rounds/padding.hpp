@@ -1,4 +1,5 @@
-// Tracks of a sequence that end together: empty slots behind the shorter ones, and how they are taken out again.
+// Tracks of a sequence that end together: empty slots behind the shorter ones, and how they are taken out
+// again.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -34,8 +35,8 @@ struct find_padding_phase {
   }
 };
 
-/// A plan that drops the empty slots, but for those before rows that may not be written: they stay as they are. Compaction
-/// follows.
+/// A plan that drops the empty slots, but for those before rows that may not be written: they stay as they
+/// are. Compaction follows.
 struct drop_padding_phase {
   wave_ref wave;
 
@@ -79,7 +80,8 @@ template <class Layout> struct clear_padding_phase : sequence_phase {
   }
 };
 
-/// Fills every track up to `count` slots with empty ones. A longer one (of which the host knew less than it should) stays.
+/// Fills every track up to `count` slots with empty ones. A longer one (of which the host knew less than it
+/// should) stays.
 struct pad_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = ledger;
@@ -102,8 +104,8 @@ struct pad_phase : sequence_phase {
   }
 };
 
-/// Follows pad_phase: the last slots of a padded track are not those of the last tokens, so that a sequence cannot be
-/// truncated to before it.
+/// Follows pad_phase: the last slots of a padded track are not those of the last tokens, so that a sequence
+/// cannot be truncated to before it.
 struct pad_settle_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;

@@ -14,7 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Base of the phases below. The tracks of a scope are neighbours in the wave and equally long; the first one leads.
+/// Base of the phases below. The tracks of a scope are neighbours in the wave and equally long; the first one
+/// leads.
 struct scope_phase {
   wave_ref wave;
 
@@ -44,7 +45,8 @@ struct unite_flags_phase : scope_phase {
   }
 };
 
-/// Every track takes the mean of the scores, summed in the order of tracks, and the longest shielded beginning.
+/// Every track takes the mean of the scores, summed in the order of tracks, and the longest shielded
+/// beginning.
 struct unite_scores_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t) || wave.state[t.item].over_budget == 0) return;
@@ -81,8 +83,8 @@ struct mute_followers_phase : scope_phase {
   }
 };
 
-/// After the leaders have decided: every follower takes over the step and how far it got. Weights come later, from
-/// each track's own rows.
+/// After the leaders have decided: every follower takes over the step and how far it got. Weights come later,
+/// from each track's own rows.
 struct broadcast_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (leads(t)) return;

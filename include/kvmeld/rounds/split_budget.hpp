@@ -1,4 +1,5 @@
-// Budgets that tracks share: the entries of all tracks of a split compete by score for the sum of their budgets.
+// Budgets that tracks share: the entries of all tracks of a split compete by score for the sum of their
+// budgets.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -37,7 +38,8 @@ struct split_phase {
   }
 };
 
-/// After begin_phase: adds budgets and entries up. All tracks of a split take part, or none where it is within its budget.
+/// After begin_phase: adds budgets and entries up. All tracks of a split take part, or none where it is
+/// within its budget.
 struct open_split_phase : split_phase {
   double floor;
 
@@ -60,9 +62,10 @@ struct open_split_phase : split_phase {
   }
 };
 
-/// By score (after Ada-KV: Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient
-/// LLM Inference", 2024; there the outcome is blended with the even one, here every track's floor comes first and the
-/// rest competes, so that the sum is exact). The pinned ends are those of a track's own budget; what lies between competes.
+/// By score (after Ada-KV: Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation
+/// for Efficient LLM Inference", 2024; there the outcome is blended with the even one, here every track's
+/// floor comes first and the rest competes, so that the sum is exact). The pinned ends are those of a track's
+/// own budget; what lies between competes.
 template <class Select> struct rank_phase : split_phase {
   Select select;
   bool makes_centers, makes_sets;
@@ -129,9 +132,10 @@ struct count_scores_phase : split_phase {
   }
 };
 
-/// Finds the next digit of the lowest key that is taken: as high as it can be with `wanted` taken of all tracks, each giving
-/// from `least` to `most`. After the last pass every track has its quota: all keys above, and of equal ones as many
-/// as are left, earlier tracks first. Within a track quotas go to the best keys, equal ones to the lower index.
+/// Finds the next digit of the lowest key that is taken: as high as it can be with `wanted` taken of all
+/// tracks, each giving from `least` to `most`. After the last pass every track has its quota: all keys above,
+/// and of equal ones as many as are left, earlier tracks first. Within a track quotas go to the best keys,
+/// equal ones to the lower index.
 struct narrow_scores_phase : split_phase {
   bool first_pass, last_pass;
 
@@ -215,7 +219,8 @@ struct close_split_phase : split_phase {
 
 namespace detail {
 
-/// Before selection: the limits of tracks that share their budgets. Radix selection over order keys, a digit per pass.
+/// Before selection: the limits of tracks that share their budgets. Radix selection over order keys, a digit
+/// per pass.
 template <class Launch, class Policy> void limit_by_score(Launch const& launch, Policy const& p) {
   wave_ref const& wave = launch.wave;
   launch(rank_phase<typename Policy::select_type>{{wave},

@@ -1,4 +1,5 @@
-// CRC-32 (ISO 3309, reflected 0x04C11DB7): finds every change of a single byte and every burst of up to 32 bits.
+// CRC-32 (ISO 3309, reflected 0x04C11DB7): finds every change of a single byte and every burst of up to 32
+// bits.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

@@ -40,8 +40,8 @@ struct field_list {
   }
 };
 
-/// Every array that says something about a sequence. `is_open` is not among them: it says whether the others mean
-/// anything.
+/// Every array that says something about a sequence. `is_open` is not among them: it says whether the others
+/// mean anything.
 KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
   field_list out;
   out.add(field_of::sequence, l.seen);

@@ -36,8 +36,8 @@ inline std::uint32_t checksum_of(span<std::byte const> all) {
   return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
 }
 
-/// Calls each(field, track) for every array's part of sequence `sequence`: first those of the sequence, then track by track.
-/// A false answer ends the walk, and is the walk's.
+/// Calls each(field, track) for every array's part of sequence `sequence`: first those of the sequence, then
+/// track by track. A false answer ends the walk, and is the walk's.
 template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequence, F each) {
   field_list const fields = fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
@@ -127,8 +127,8 @@ inline std::string header_problem(span<std::byte const> from) {
   return {};
 }
 
-/// Reads what write_body wrote into sequence `sequence` of `l`; why that cannot be, or nothing. Lengths and counts are
-/// checked before what they count is read; everything else is taken as it is.
+/// Reads what write_body wrote into sequence `sequence` of `l`; why that cannot be, or nothing. Lengths and
+/// counts are checked before what they count is read; everything else is taken as it is.
 inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t sequence,
                              std::string const& policy) {
   byte_reader r(from);
@@ -163,8 +163,8 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
   return problem;
 }
 
-/// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not touched: the bytes
-/// are read into a ledger of their own first.
+/// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not
+/// touched: the bytes are read into a ledger of their own first.
 inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                            std::string const& policy) {
   if (sequence >= l.extent.sequences) {

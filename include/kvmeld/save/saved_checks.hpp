@@ -18,8 +18,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace saved {
 
-/// Calls f(name, number) for everything in which the cache a ledger was saved from and the one it goes back to must
-/// agree. Sequences, capacity and room for members may differ.
+/// Calls f(name, number) for everything in which the cache a ledger was saved from and the one it goes back
+/// to must agree. Sequences, capacity and room for members may differ.
 template <class F> void for_each_identity(ledger_ref const& l, F f) {
   shape const& s = l.extent;
   f("shape.layers", s.layers);

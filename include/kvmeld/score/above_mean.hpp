@@ -1,4 +1,5 @@
-// How often an entry mattered: recent queries that gave it more than the mean attention (Scissorhands, section 3.2).
+// How often an entry mattered: recent queries that gave it more than the mean attention (Scissorhands,
+// section 3.2).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,10 +14,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// Number of rows among the last `window` in which the entry's attention, averaged over the query heads of a KV head,
-/// is above the mean over the entries that the row sees: p > 1 / visible. An entry counts once whatever its degree: the
-/// mean is over entries, not over tokens. Shorter blocks (decode) make the window window to 2 window - 1 rows long, as
-/// in score::local. When entries merge their counts add.
+/// Number of rows among the last `window` in which the entry's attention, averaged over the query heads of a
+/// KV head, is above the mean over the entries that the row sees: p > 1 / visible. An entry counts once
+/// whatever its degree: the mean is over entries, not over tokens. Shorter blocks (decode) make the window
+/// window to 2 window - 1 rows long, as in score::local. When entries merge their counts add.
 struct above_mean {
   std::uint32_t window = 400;  ///< queries that count
 

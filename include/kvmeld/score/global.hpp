@@ -10,8 +10,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// Column sums of the attention probabilities over all observed queries, averaged over the query heads of a KV head.
-/// One channel; when entries merge their sums add, since the entry stands for all of them.
+/// Column sums of the attention probabilities over all observed queries, averaged over the query heads of a
+/// KV head. One channel; when entries merge their sums add, since the entry stands for all of them.
 struct global {
   static constexpr char const* name = "global";
   static constexpr bool light = true;

@@ -15,9 +15,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// Attention of the last `window` queries, summed, averaged over the query heads of a KV head, pooled over the
-/// entries before the window. A block of at least `window` rows replaces the window exactly; shorter blocks (decode)
-/// fill a second half that becomes the past when it is full, so that the effective window is window to 2 window - 1.
+/// Attention of the last `window` queries, summed, averaged over the query heads of a KV head, pooled over
+/// the entries before the window. A block of at least `window` rows replaces the window exactly; shorter
+/// blocks (decode) fill a second half that becomes the past when it is full, so that the effective window is
+/// window to 2 window - 1.
 struct local {
   std::uint32_t window = 32;  ///< queries that count
   kvmeld::pooling pooling{};  ///< of the scores, along the slots

@@ -13,19 +13,20 @@ inline namespace KVMELD_ABI {
 /// When a policy has to be shown attention.
 enum class observation : std::uint8_t {
   none,            ///< nothing: calls of observe do nothing
-  prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many (score::local)
+  prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many
+                   ///< (score::local)
   every_step,      ///< the queries of prompts and those of every token generated
 };
 
-/// A score's answer. `rows`: so many of the last queries count; 0: all do. Of prompts fewer need not be shown, so that
-/// `last_queries(rows)` is enough.
+/// A score's answer. `rows`: so many of the last queries count; 0: all do. Of prompts fewer need not be
+/// shown, so that `last_queries(rows)` is enough.
 struct observation_need {
   observation when = observation::none;  ///< when to show it
   std::uint32_t rows = 0;                ///< of the last queries; 0: all
 };
 
-/// A score says otherwise by `static constexpr observation observes`, and how many rows by `observed_rows()`; a score chosen
-/// at run time by `need()`. Without: every step where it needs attention, all rows.
+/// A score says otherwise by `static constexpr observation observes`, and how many rows by `observed_rows()`;
+/// a score chosen at run time by `need()`. Without: every step where it needs attention, all rows.
 template <class Score, class = void> struct says_what_it_observes : std::false_type {};
 template <class Score>
 struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
@@ -40,7 +41,8 @@ template <class Score>
 struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
 };
 
-/// When a score, or the policy that it is part of, observes: by its type. Of parts chosen at run time at most so often.
+/// When a score, or the policy that it is part of, observes: by its type. Of parts chosen at run time at most
+/// so often.
 template <class Score> constexpr observation observation_of_score() {
   if constexpr (says_what_it_observes<Score>::value) {
     return Score::observes;

@@ -15,7 +15,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The slots of one tile and the queries that look at them. Rows are those that are observed, numbered from 0.
+/// The slots of one tile and the queries that look at them. Rows are those that are observed, numbered from
+/// 0.
 struct observed_tile {
   track where;
   slot_t begin;
@@ -78,8 +79,8 @@ template <class Score> struct observe_base {
     return updates(score, channels, window, rows);
   }
 
-  /// sums[token][channels] take in rows [first, first + rows) of which head h gives a token share(row, h, token).
-  /// Cooperative; no barrier at the end.
+  /// sums[token][channels] take in rows [first, first + rows) of which head h gives a token share(row, h,
+  /// token). Cooperative; no barrier at the end.
   template <class Team, class Share>
   KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
                           updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,

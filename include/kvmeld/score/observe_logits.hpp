@@ -15,9 +15,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// p = exp(logit - lse) of logits[sequence][query head][probe][slot]: scaled, capped and with the log degree added. What
-/// `params` hides (causal, window) is not used. Sums have the order of observe_queries_phase, so that from the same logits
-/// scores are the same bits.
+/// p = exp(logit - lse) of logits[sequence][query head][probe][slot]: scaled, capped and with the log degree
+/// added. What `params` hides (causal, window) is not used. Sums have the order of observe_queries_phase, so
+/// that from the same logits scores are the same bits.
 template <class Score> struct observe_logits_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;

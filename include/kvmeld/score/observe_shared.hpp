@@ -19,8 +19,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries: a tile is 64 slots with the
-/// members that live in them. Products of a direction serve all of its tokens, unless each has to be rotated.
+/// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries: a tile is 64
+/// slots with the members that live in them. Products of a direction serve all of its tokens, unless each has
+/// to be rotated.
 template <class Score, class Keys, class Q> struct observe_shared_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;

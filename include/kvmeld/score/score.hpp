@@ -26,17 +26,17 @@ struct channel_update {
 };
 
 /// A score declares channels and answers, for a block of `rows` query rows observed together:
-///   `channel_update update(channel, window_rows, rows)`   what the block does to each channel
-///   `std::uint32_t next_window(window_rows, rows)`        the per-track counter after the block
-///   `contribution(channel, p, visible)`                   optional: what an entry's probability p in a row that sees
-///                                                         `visible` entries adds to a channel, instead of p itself
-///   `evaluate(team, ledger, track, length, out)`           out[slot] = importance, from the channels; cooperative
+/// - `channel_update update(channel, window_rows, rows)`: what the block does to each channel
+/// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
+/// - `contribution(channel, p, visible)`: optional: what an entry's probability p in a row that sees
+///   `visible` entries adds to a channel, instead of p itself
+/// - `evaluate(team, ledger, track, length, out)`: out[slot] = importance, from the channels; cooperative
 ///
-/// It declares `needs_attention`, which means three things at once: selectors, identifiers and merge functions may go by it;
-/// calls of observe feed it, and do nothing where it is false; a track over its budget that never observed is refused. So a
-/// score that is computed from keys declares true too, and is shown attention that it takes no notice of (any one row).
-/// It may say when it wants to be shown attention (score/observation.hpp).
-/// What the library uses of a score.
+/// It declares `needs_attention`, which means three things at once: selectors, identifiers and merge
+/// functions may go by it; calls of observe feed it, and do nothing where it is false; a track over its
+/// budget that never observed is refused. So a score that is computed from keys declares true too, and is
+/// shown attention that it takes no notice of (any one row). It may say when it wants to be shown attention
+/// (score/observation.hpp). What the library uses of a score.
 namespace score_uses {
 template <class S> using needs_attention = contract::flag<(S::needs_attention ? true : false)>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
@@ -82,7 +82,8 @@ template <class Score, class = void> struct has_max_channels : std::false_type {
 template <class Score>
 struct has_max_channels<Score, std::void_t<decltype(Score::max_channels)>> : std::true_type {};
 
-/// Channels that a score can have: what its type says, or, where they are known at run time only, `max_channels`.
+/// Channels that a score can have: what its type says, or, where they are known at run time only,
+/// `max_channels`.
 template <class Score> constexpr std::uint32_t channel_bound() {
   if constexpr (has_max_channels<Score>::value) {
     return Score::max_channels;
@@ -111,8 +112,8 @@ KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unu
 /// Scratch that `evaluate` and `evaluate_members` may take from their team.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
 
-/// A score of a policy that shares entries also answers for members: `evaluate_members(team, ledger, track, length,
-/// out)`, out[member] = importance, from the members' channels.
+/// A score of a policy that shares entries also answers for members: `evaluate_members(team, ledger, track,
+/// length, out)`, out[member] = importance, from the members' channels.
 template <class Score, class = void> struct scores_members : std::false_type {};
 template <class Score>
 struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(

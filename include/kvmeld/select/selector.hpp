@@ -19,7 +19,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// How many entries a selector pins: the first, the last, and the best in between. `centers` more stay as targets.
+/// How many entries a selector pins: the first, the last, and the best in between. `centers` more stay as
+/// targets.
 struct pins {
   std::uint32_t sinks, recents, heavy;  ///< first, last and best entries
   std::uint32_t centers = 0;            ///< targets that stay beside them
@@ -27,7 +28,8 @@ struct pins {
   KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
 };
 
-/// Resolves quantities in the order sinks, recents, heavy. A frozen beginning is pinned whole, whatever the sinks.
+/// Resolves quantities in the order sinks, recents, heavy. A frozen beginning is pinned whole, whatever the
+/// sinks.
 KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
                                    std::uint32_t limit, std::uint32_t frozen) {
   pins p{};
@@ -68,13 +70,15 @@ template <class Select> constexpr void require_selector() {
   static_assert(missing != 3, "kvmeld: the selector has no `assign(team, wave, item, pins)`");
 }
 
-/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total() entries are
-/// pinned, pinned().centers more are centres and all others go or may merge, so that a host can count with it.
+/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total()
+/// entries are pinned, pinned().centers more are centres and all others go or may merge, so that a host can
+/// count with it.
 template <class Select, class = void> struct pins_exactly : std::false_type {};
 template <class Select>
 struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
 
-/// Optional declaration of a selector, false where it says nothing: `makes_centers`, some entries get role::center.
+/// Optional declaration of a selector, false where it says nothing: `makes_centers`, some entries get
+/// role::center.
 template <class Select, class = void> struct makes_centers : std::false_type {};
 template <class Select>
 struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
@@ -101,8 +105,8 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
 /// Scratch that `assign` may take from its team.
 KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
 
-/// Pins of a track. If tracks share their budgets, a track's own budget decides the pinned ends, and its part of the shared
-/// budget decides how many entries are chosen by score.
+/// Pins of a track. If tracks share their budgets, a track's own budget decides the pinned ends, and its part
+/// of the shared budget decides how many entries are chosen by score.
 template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item, bool makes_centers) {
   track_state const& s = wave.state[item];

@@ -16,11 +16,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace select {
 
-/// EMS section 4.2. Pins `sinks` first and `window` last entries and the `protect` best of the rest; the next best
-/// become centres, as many as the budget has room for; of what is left, the best (magnification - 1) * budget are
-/// mergeable, and the others irrelevant. Where the cache shares entries, members compete for those places with the
-/// entries: a token goes by its own score, whether it still has a slot or not. Ties go to entries, then to the lower
-/// slot or member.
+/// EMS section 4.2. Pins `sinks` first and `window` last entries and the `protect` best of the rest; the next
+/// best become centres, as many as the budget has room for; of what is left, the best (magnification - 1) *
+/// budget are mergeable, and the others irrelevant. Where the cache shares entries, members compete for those
+/// places with the entries: a token goes by its own score, whether it still has a slot or not. Ties go to
+/// entries, then to the lower slot or member.
 struct tiers {
   quantity sinks = quantity::entries(0);    ///< first entries that are pinned
   quantity window = quantity::entries(32);  ///< last entries that are pinned

@@ -15,8 +15,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace select {
 
-/// Pins `sinks` first, `recents` last and, of the rest, the `heavy` entries with the highest score (ties to the lower
-/// slot); everything else is mergeable.
+/// Pins `sinks` first, `recents` last and, of the rest, the `heavy` entries with the highest score (ties to
+/// the lower slot); everything else is mergeable.
 struct top {
   quantity sinks = quantity::entries(0);        ///< first entries
   quantity recents = quantity::of_budget(0.5);  ///< last entries

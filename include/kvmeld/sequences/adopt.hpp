@@ -1,4 +1,5 @@
-// Degrees and positions that travel with pages: written beside them, and taken up by whatever sequence gets the pages.
+// Degrees and positions that travel with pages: written beside them, and taken up by whatever sequence gets
+// the pages.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,8 +20,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What is known of every token of every page: the degree of the entry there (0: none) and its position. The engine owns the
-/// arrays, in memory that phases can read and write.
+/// What is known of every token of every page: the degree of the entry there (0: none) and its position. The
+/// engine owns the arrays, in memory that phases can read and write.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_metadata {
   page_places<Entry, Index> places;  ///< where the notes of a page and token lie
   float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
@@ -49,8 +50,8 @@ struct entry_places {
   KVMELD_HD std::uint32_t covered(track, std::uint32_t slots, std::uint32_t) const { return slots; }
 };
 
-/// Degrees and positions of the entries that a sequence begins with, without pages: for `adopt`. The engine owns the arrays, in
-/// memory that phases can read.
+/// Degrees and positions of the entries that a sequence begins with, without pages: for `adopt`. The engine
+/// owns the arrays, in memory that phases can read.
 struct entry_metadata {
   float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
   position_t const* position =
@@ -101,8 +102,8 @@ template <class Notes> struct export_phase : sequence_phase {
   }
 };
 
-/// Follows open with `n` slots: what the notes of their pages say. A track ends before its first slot without an entry; padded
-/// tracks keep such slots, empty. Lengths are data: the host's mirror keeps `n` as a bound.
+/// Follows open with `n` slots: what the notes of their pages say. A track ends before its first slot without
+/// an entry; padded tracks keep such slots, empty. Lengths are data: the host's mirror keeps `n` as a bound.
 template <class Notes> struct adopt : operation {
   Notes notes;
   std::uint32_t tokens;  ///< seen: the next position

@@ -1,4 +1,5 @@
-// One sequence becomes two: the ledger is copied, and rows where the engine does not share or copy them itself.
+// One sequence becomes two: the ledger is copied, and rows where the engine does not share or copy them
+// itself.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -109,8 +110,8 @@ private:
   }
 };
 
-/// Before fork: copies rows `first` .. length - 1 of K or V to a track from the same track of sequence `from`, where they may be
-/// written.
+/// Before fork: copies rows `first` .. length - 1 of K or V to a track from the same track of sequence
+/// `from`, where they may be written.
 template <class Layout> struct copy_rows_phase {
   static constexpr std::uint32_t block = 256;  ///< rows per tile
   Layout layout;

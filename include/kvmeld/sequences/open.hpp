@@ -17,7 +17,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The first `n` tokens lie in K and V already, at positions 0 .. n - 1 and with degree 1. The track starts afresh.
+/// The first `n` tokens lie in K and V already, at positions 0 .. n - 1 and with degree 1. The track starts
+/// afresh.
 struct open : operation {
   std::uint32_t frozen;  ///< entries at the beginning that are never written or moved
   std::uint32_t id;      ///< keys random draws

@@ -1,5 +1,5 @@
-// What all operations on sequences have in common. An operation states its effect once: a launch carries it out on the ledger, and
-// the host's mirror repeats it where the host cannot look at the ledger.
+// What all operations on sequences have in common. An operation states its effect once: a launch carries it
+// out on the ledger, and the host's mirror repeats it where the host cannot look at the ledger.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -56,16 +56,18 @@ namespace sequences {
 
 /// What an operation leaves of a report of lengths that was asked for before it.
 enum class effect : std::uint8_t {
-  counted,  ///< entries were added or removed at the end, as many in every track: the report holds with this difference
+  counted,  ///< entries were added or removed at the end, as many in every track: the report holds with this
+            ///< difference
   changed,  ///< other numbers changed: the report bounds the lengths
   begun,    ///< another sequence: the report says nothing about it
 };
 
 /// Base of operations, with their defaults. An operation is trivially copyable. It has `name`, and
 ///   `problem(facts, sequences, counts)`    why the call is refused; empty if it is not
-/// and hides what it needs of the functions below. `n` is the number that the call has for the sequence. A launch calls
-/// `on_entries` with a team, then `on_track` on one lane, for every track, and then `on_sequence` once per sequence. The
-/// host's mirror calls `on_track` and `on_sequence` alone, on a ledger whose arrays per entry and per member are null.
+/// and hides what it needs of the functions below. `n` is the number that the call has for the sequence. A
+/// launch calls `on_entries` with a team, then `on_track` on one lane, for every track, and then
+/// `on_sequence` once per sequence. The host's mirror calls `on_track` and `on_sequence` alone, on a ledger
+/// whose arrays per entry and per member are null.
 struct operation {
   /// What becomes of a report that is on its way.
   static constexpr effect leaves = effect::counted;

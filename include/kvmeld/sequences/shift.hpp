@@ -26,8 +26,8 @@ KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t o
   return moved < 0 ? 0 : static_cast<std::uint32_t>(moved);
 }
 
-/// Turns the keys of entries stored from position `first` on by `offset` positions: exact for merged ones too, since
-/// rotations are linear. Empty slots stay, and rows that may not be written.
+/// Turns the keys of entries stored from position `first` on by `offset` positions: exact for merged ones
+/// too, since rotations are linear. Empty slots stay, and rows that may not be written.
 template <class Keys> struct turn_keys_phase {
   static constexpr std::uint32_t block = 16;  ///< rows per tile
   Keys keys;
@@ -60,8 +60,9 @@ template <class Keys> struct turn_keys_phase {
   }
 };
 
-/// Follows turn_keys_phase, if `rope` is active: positions of entries and members, the next position, and what later tokens can be
-/// truncated to. Rows that may not be written keep their keys and leave warning::unrotated.
+/// Follows turn_keys_phase, if `rope` is active: positions of entries and members, the next position, and
+/// what later tokens can be truncated to. Rows that may not be written keep their keys and leave
+/// warning::unrotated.
 template <class Keys> struct shift : operation {
   Keys keys;
   rope_params rope;

@@ -1,4 +1,5 @@
-// Whether a layout's tiles are made of its rows, its copies move raw bits, and several lanes do the same as one.
+// Whether a layout's tiles are made of its rows, its copies move raw bits, and several lanes do the same as
+// one.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -59,7 +60,8 @@ template <class Layout> std::string tile_problem(layout_subject<Layout> const& x
   return problem;
 }
 
-/// Calls f(to, from) with indices of rows of the same track: what compaction does, then the other way, then in place.
+/// Calls f(to, from) with indices of rows of the same track: what compaction does, then the other way, then
+/// in place.
 template <class Layout, class F> void each_copy(layout_subject<Layout> const& x, F f) {
   std::size_t begin = 0;
   for (std::size_t end : x.track_ends) {
@@ -102,8 +104,8 @@ template <class Layout> std::string copy_problem(layout_subject<Layout> const& x
   return problem;
 }
 
-/// Several lanes do what one does. They are played one after the other, copies without a barrier between them.
-/// Says nothing about layouts that let lanes meet (see lone_lane).
+/// Several lanes do what one does. They are played one after the other, copies without a barrier between
+/// them. Says nothing about layouts that let lanes meet (see lone_lane).
 template <class Layout> std::string lane_problem(layout_subject<Layout> const& x) {
   auto const play = [&](auto each_lane) {
     each_lane([&](auto const& team) {

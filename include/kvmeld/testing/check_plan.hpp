@@ -16,8 +16,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Why the plan made last, edited or not, cannot be applied; empty if it can. Names track and slot of the first fault;
-/// new_slot and new_length are not looked at, since `apply` counts anew. Host only; a few bytes per entry of a track.
+/// Why the plan made last, edited or not, cannot be applied; empty if it can. Names track and slot of the
+/// first fault; new_slot and new_length are not looked at, since `apply` counts anew. Host only; a few bytes
+/// per entry of a track.
 template <class Cache> std::string plan_problem(Cache const& cache) {
   ledger_ref const& l = cache.ledger();
   work_list const work = cache.planned_work();

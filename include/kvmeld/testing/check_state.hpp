@@ -17,7 +17,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// The shared entries of one track: members within their room, each owned by an entry that is held, ordered by owner.
+/// The shared entries of one track: members within their room, each owned by an entry that is held, ordered
+/// by owner.
 inline std::string member_problem(ledger_ref const& l, track t) {
   if (l.members.capacity == 0) return {};
   std::uint32_t const count = l.members.count[t.index];
@@ -42,8 +43,9 @@ inline std::string member_problem(ledger_ref const& l, track t) {
   return {};
 }
 
-/// The entries of one track: degrees above 0 as far as the track goes and 0 behind, stored positions strictly ascending
-/// and below the tokens known, pending ones fresh. Where tracks are padded, as many slots as the track says are empty.
+/// The entries of one track: degrees above 0 as far as the track goes and 0 behind, stored positions strictly
+/// ascending and below the tokens known, pending ones fresh. Where tracks are padded, as many slots as the
+/// track says are empty.
 inline std::string entry_problem(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence];
   std::int64_t const known = std::int64_t{l.seen[t.sequence]} + pending;
@@ -87,9 +89,10 @@ inline std::string entry_problem(ledger_ref const& l, track t) {
   return {};
 }
 
-/// What is wrong with a ledger; empty if nothing is. Closed sequences are not looked at. For every track of an open
-/// one: frozen + pending <= length <= capacity and length <= seen + pending; degrees, positions (strictly ascending, so
-/// that entries keep the order of their tokens) and members as above. Host only; linear in the ledger.
+/// What is wrong with a ledger; empty if nothing is. Closed sequences are not looked at. For every track of
+/// an open one: frozen + pending <= length <= capacity and length <= seen + pending; degrees, positions
+/// (strictly ascending, so that entries keep the order of their tokens) and members as above. Host only;
+/// linear in the ledger.
 inline std::string invariant_problem(ledger_ref const& l) {
   std::string problem;
   each_track(l.extent, [&](track t) {

@@ -1,4 +1,5 @@
-// Whether a layout keeps what is written: each row by itself, no two rows in the same place, rounded as promised.
+// Whether a layout keeps what is written: each row by itself, no two rows in the same place, rounded as
+// promised.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -34,8 +35,8 @@ template <class Layout> std::string round_trip_problem(layout_subject<Layout> co
   return {};
 }
 
-/// Every element gets a number of its own, bit by bit as a sign, so that the coarsest storage holds it; rows are
-/// written from the first to the last and back. What reads as another's number lies in the same place.
+/// Every element gets a number of its own, bit by bit as a sign, so that the coarsest storage holds it; rows
+/// are written from the first to the last and back. What reads as another's number lies in the same place.
 template <class Layout> std::string overlap_problem(layout_subject<Layout> const& x) {
   std::size_t const elements = x.rows.size() * x.channels;
   std::uint32_t bits = 1;
@@ -68,11 +69,13 @@ template <class Layout> std::string overlap_problem(layout_subject<Layout> const
   return {};
 }
 
-/// Elements are rounded as element_traits does, or lie within the coarseness; `locate` shows what load_tile reads.
+/// Elements are rounded as element_traits does, or lie within the coarseness; `locate` shows what load_tile
+/// reads.
 template <class Layout> std::string rounding_problem(layout_subject<Layout> const& x) {
   using element = typename Layout::element_type;
   for (std::size_t r = 0; r < x.rows.size(); ++r) {
-    // Magnitudes from 2^-8 to 2^7; every second number lies on a tie of half, every fourth on one of bfloat16.
+    // Magnitudes from 2^-8 to 2^7; every second number lies on a tie of half, every fourth on one of
+    // bfloat16.
     auto const value = [&](std::uint32_t c) {
       std::uint32_t u = float_bits(x.noise(r, c, 2));
       u = (u & 0x807fffffu) | (119u + (c + static_cast<std::uint32_t>(r)) % 16u) << 23;

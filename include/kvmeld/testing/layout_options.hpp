@@ -19,11 +19,12 @@ namespace testing {
 
 /// What `layout_problem` may expect.
 struct layout_options {
-  /// Largest error of a stored element, as a share of the largest magnitude of its row, where rows are quantised as a
-  /// whole. 0: each element is rounded to element_type by element_traits; rows of types without it: 0.02.
+  /// Largest error of a stored element, as a share of the largest magnitude of its row, where rows are
+  /// quantised as a whole. 0: each element is rounded to element_type by element_traits; rows of types
+  /// without it: 0.02.
   float coarseness = 0.0f;
-  /// The bytes the layout may touch; null: not checked. Looked at where a layout has `locate`, before anything is
-  /// written.
+  /// The bytes the layout may touch; null: not checked. Looked at where a layout has `locate`, before
+  /// anything is written.
   void const* memory = nullptr;
   std::size_t bytes = 0;  ///< of `memory`
 };

@@ -13,9 +13,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// A team's lane whose neighbours run before and after it, never beside it: calls that need no barrier between them
-/// come out the same, others need not. A function that does meet the other lanes (sync, reduce, scan) cannot be played
-/// so; `met` then says that nothing can be concluded.
+/// A team's lane whose neighbours run before and after it, never beside it: calls that need no barrier
+/// between them come out the same, others need not. A function that does meet the other lanes (sync, reduce,
+/// scan) cannot be played so; `met` then says that nothing can be concluded.
 class lone_lane {
 public:
   lone_lane(std::uint32_t lane, std::uint32_t lanes, bool& met) : lane_(lane), lanes_(lanes), met_(&met) {}

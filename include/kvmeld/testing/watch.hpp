@@ -60,19 +60,20 @@ template <class Layout> bool is_zero_row(Layout const& layout, track t, slot_t s
   return true;
 }
 
-/// Remembers a cache (24 bytes an entry of its capacity, and what the ledger says), and tells after an operation on it,
-/// or on a copy of it, which promise was broken; an empty text: none.
-/// Host only; reads every row of K and V, whether it is in use or not.
+/// Remembers a cache (24 bytes an entry of its capacity, and what the ledger says), and tells after an
+/// operation on it, or on a copy of it, which promise was broken; an empty text: none. Host only; reads every
+/// row of K and V, whether it is in use or not.
 class watch {
 public:
   /// Remembers the cache as it is.
   template <class Cache> explicit watch(Cache const& cache) : now_(look(cache)) {}
 
-  /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other sequences
-  /// and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the same length has the
-  /// same bits; entries keep their stored positions and order; degrees sum to no more than before, unless values are
-  /// spread, since degrees of their targets are masses; emptied value rows are zero, unless options.zero_emptied is off. Members may leave entries that are
-  /// frozen. Empty slots of padded tracks come and go. True of every ready-made policy; a plan by hand may choose other weights.
+  /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other
+  /// sequences and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the
+  /// same length has the same bits; entries keep their stored positions and order; degrees sum to no more
+  /// than before, unless values are spread, since degrees of their targets are masses; emptied value rows are
+  /// zero, unless options.zero_emptied is off. Members may leave entries that are frozen. Empty slots of
+  /// padded tracks come and go. True of every ready-made policy; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
@@ -116,8 +117,8 @@ public:
     return problem;
   }
 
-  /// After a refused call, or `plan` alone: K, V, lengths, entries and sequences are as they were. (Planning looks for
-  /// NaN and leaves warnings: flags, warnings and words of tracks may differ.)
+  /// After a refused call, or `plan` alone: K, V, lengths, entries and sequences are as they were. (Planning
+  /// looks for NaN and leaves warnings: flags, warnings and words of tracks may differ.)
   template <class Cache> std::string unchanged(Cache const& cache) const {
     image const next = look(cache);
     ledger_ref const& l = cache.ledger();

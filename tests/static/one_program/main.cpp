@@ -1,5 +1,6 @@
 // Units compiled with -ffast-math, with -fno-exceptions -fno-rtti, without OpenMP and plainly link into one
-// program, and each computes the same order keys: in particular, none has its functions replaced by another unit's.
+// program, and each computes the same order keys: in particular, none has its functions replaced by another
+// unit's.
 #include <cmath>
 #include <cstdio>
 #include <cstring>

@@ -7,8 +7,9 @@
 
 #include <kvmeld/kvmeld.hpp>
 
-// The body that every translation unit of the program compiles under options of its own. What has external linkage
-// here is either named by the unit or kvmeld's; kvmeld's inline namespace has to keep the units apart.
+// The body that every translation unit of the program compiles under options of its own. What has external
+// linkage here is either named by the unit or kvmeld's; kvmeld's inline namespace has to keep the units
+// apart.
 namespace one_program {
 
 constexpr int probe_count = 9;

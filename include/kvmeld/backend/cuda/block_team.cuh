@@ -14,8 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A block of `Size` threads, a multiple of 32. Every lane makes one for the same tile. Collective calls are made by all
-/// lanes alike.
+/// A block of `Size` threads, a multiple of 32. Every lane makes one for the same tile. Collective calls are
+/// made by all lanes alike.
 template <int Size> class block_team {
 public:
   static constexpr int block_size = Size;  ///< threads of the block

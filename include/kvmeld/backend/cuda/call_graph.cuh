@@ -16,20 +16,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Captures calls once and replays them with other lists: one graph of an engine's decode step (append, commit, observe,
-/// attention, and the engine's own kernels between them), one of a compression. See call_record for what may change.
+/// Captures calls once and replays them with other lists: one graph of an engine's decode step (append,
+/// commit, observe, attention, and the engine's own kernels between them), one of a compression. See
+/// call_record for what may change.
 ///
 ///     call_graph step(cache.executor());
 ///     step.record([&] { cache.append(slots, counts); ...; engine_kernels(stream); });
 ///     step.replay([&] { cache.append(other_slots, other_counts); ... });    // kvmeld's calls only
 ///
-/// `record` gets the longest lists, the most queries and the smallest budgets that will come. It performs the calls too: the
-/// graph is launched right behind. Every executor that the calls go to is named: a cache has one of its own
-/// (`cache.executor()`), attention the one it is given; launches of others would be captured with their lists of now. They
-/// share one stream, not the default one, which cannot be captured, and stay where they are as long as the graph lives, and so
-/// do the caches. After `rebind` record anew, or use `relocatable` layouts. What calls would allocate has to be there: call
-/// `reserve`, or make the same calls once before. Allocates at construction, and the graph's nodes in `record`; waits for
-/// nothing. Where `record` or `replay` is refused, or a call throws, caches know what they knew before.
+/// `record` gets the longest lists, the most queries and the smallest budgets that will come. It performs the
+/// calls too: the graph is launched right behind. Every executor that the calls go to is named: a cache has
+/// one of its own
+/// (`cache.executor()`), attention the one it is given; launches of others would be captured with their lists
+/// of now. They share one stream, not the default one, which cannot be captured, and stay where they are as
+/// long as the graph lives, and so do the caches. After `rebind` record anew, or use `relocatable` layouts.
+/// What calls would allocate has to be there: call `reserve`, or make the same calls once before. Allocates
+/// at construction, and the graph's nodes in `record`; waits for nothing. Where `record` or `replay` is
+/// refused, or a call throws, caches know what they knew before.
 template <class Executor> class call_graph {
 public:
   /// `numbers`: room for the lists of all calls that are recorded together, in memory of the device.
@@ -51,8 +54,8 @@ public:
     return {};
   }
 
-  /// Captures `calls()`, with every kernel that it launches on the executor's stream, and launches the graph. Forgets what
-  /// was recorded before.
+  /// Captures `calls()`, with every kernel that it launches on the executor's stream, and launches the graph.
+  /// Forgets what was recorded before.
   template <class Calls> status record(Calls calls) {
     forget();
     record_.begin_recording();

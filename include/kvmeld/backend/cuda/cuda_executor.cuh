@@ -25,7 +25,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones included.
+/// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones
+/// included.
 template <std::uint32_t Most> struct number_packet {
   std::uint32_t count;
   std::uint32_t numbers[Most];
@@ -37,9 +38,9 @@ __global__ void write_numbers(__grid_constant__ number_packet<Most> const packet
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
-/// Threads of a block, and blocks that a multiprocessor's registers have room for: phases that go through a track's
-/// entries alone wait for memory most of the time and get the largest block; others say how many blocks they need to
-/// hide that, one if they say nothing.
+/// Threads of a block, and blocks that a multiprocessor's registers have room for: phases that go through a
+/// track's entries alone wait for memory most of the time and get the largest block; others say how many
+/// blocks they need to hide that, one if they say nothing.
 constexpr int usual_block = 256, wide_block = 1024;
 template <class Phase>
 constexpr int block_of = is_light<Phase>::value || is_wide<Phase>::value ? wide_block : usual_block;
@@ -48,14 +49,15 @@ template <class Phase>
 struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
     : std::integral_constant<int, Phase::min_blocks> {};
 
-/// Sources whose launches may be unlikely to have anything to do, and that tell of every item whether they have.
+/// Sources whose launches may be unlikely to have anything to do, and that tell of every item whether they
+/// have.
 template <class Source, class = void> struct may_rest : std::false_type {};
 template <class Source>
 struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().done(0u))>> : std::true_type {};
 
-/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. With `blocks_per_item` not 0, so many share
-/// out the tiles of an item, or end at once where it rests. `scratch` null: the block's scratch is shared memory, which phases
-/// with near_scratch take for granted.
+/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. With `blocks_per_item` not
+/// 0, so many share out the tiles of an item, or end at once where it rests. `scratch` null: the block's
+/// scratch is shared memory, which phases with near_scratch take for granted.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
@@ -130,8 +132,8 @@ public:
     executor.note(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, executor.stream()));
     executor.note(cudaEventRecord(there_, executor.stream()));
   }
-  /// A fault on the way is the executor's error, and what was asked for never arrives. Not while calls are recorded: a
-  /// thread that captures may not ask for events, or its capture is lost.
+  /// A fault on the way is the executor's error, and what was asked for never arrives. Not while calls are
+  /// recorded: a thread that captures may not ask for events, or its capture is lost.
   template <class Executor> bool done(Executor& executor) const {
     if (data_ == nullptr || executor.records()) return false;
     cudaError_t const e = cudaEventQuery(there_);
@@ -147,10 +149,11 @@ private:
   cudaEvent_t there_ = nullptr;
 };
 
-/// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists; and when
-/// a phase wants more scratch than shared memory has, once, unless `reserve` was called before. Errors of the runtime
-/// are kept: `error()` is the first one. Copies are independent and use the same stream. The stream outlives them all and
-/// the memory that they gave, which goes back in its order; its device is current when they are made and in every call.
+/// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists;
+/// and when a phase wants more scratch than shared memory has, once, unless `reserve` was called before.
+/// Errors of the runtime are kept: `error()` is the first one. Copies are independent and use the same
+/// stream. The stream outlives them all and the memory that they gave, which goes back in its order; its
+/// device is current when they are made and in every call.
 template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
@@ -226,7 +229,8 @@ public:
     note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
     note(cudaStreamSynchronize(stream_));
   }
-  /// A device copy, valid until a third of staged_numbers more have been staged. Longer lists get more room, once.
+  /// A device copy, valid until a third of staged_numbers more have been staged. Longer lists get more room,
+  /// once.
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
     std::uint32_t* const to = staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
@@ -238,8 +242,8 @@ public:
     return {to, list.size()};
   }
 
-  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has. Refuses where the device has
-  /// no memory; the scratch of before stays.
+  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has. Refuses where
+  /// the device has no memory; the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
     return raise(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
@@ -339,7 +343,8 @@ private:
     start(detail::write_numbers<Most>, 1, 128, 0, packet, to);
   }
 
-  /// A launch. Its own error is noted: what cudaGetLastError says may be of a call that somebody else made before.
+  /// A launch. Its own error is noted: what cudaGetLastError says may be of a call that somebody else made
+  /// before.
   template <class... Parameters>
   void start(void (*kernel)(Parameters...), std::uint32_t grid, int block, std::size_t shared,
              std::enable_if_t<true, Parameters> const&... arguments) const {

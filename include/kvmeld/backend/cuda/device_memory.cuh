@@ -50,8 +50,8 @@ private:
   std::size_t* used_;  ///< the engine's counter, from 0 on
 };
 
-/// Owns a piece of a resource; copies are deep, in stream order. Where there is no memory, data() is null and size() 0;
-/// nothing is thrown.
+/// Owns a piece of a resource; copies are deep, in stream order. Where there is no memory, data() is null and
+/// size() 0; nothing is thrown.
 template <class Resource> class device_memory {
 public:
   device_memory() = default;

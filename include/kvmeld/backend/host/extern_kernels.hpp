@@ -1,10 +1,11 @@
-// A unit that includes this header does not compile the vector kernels of the host (docs/performance.md says what that
-// saves). Exactly one unit of the program compiles them:
+// A unit that includes this header does not compile the vector kernels of the host (docs/performance.md says
+// what that saves). Exactly one unit of the program compiles them:
 //
 //   #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 //   template kvmeld::host_kernels const* kvmeld::kernels_of<>(kvmeld::instruction_set);
 //
-// That unit needs the same -ffast-math, -fno-exceptions and OpenMP options as the others (see core/config.hpp).
+// That unit needs the same -ffast-math, -fno-exceptions and OpenMP options as the others (see
+// core/config.hpp).
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>

@@ -27,8 +27,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace. Where there is no
-/// memory, data() is null and size() 0; nothing is thrown.
+/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace.
+/// Where there is no memory, data() is null and size() 0; nothing is thrown.
 class host_memory {
 public:
   host_memory() = default;
@@ -60,17 +60,17 @@ private:
   std::size_t bytes_ = 0;
 };
 
-/// Runs phases on this machine. Results do not depend on the number of threads: a tile is one team of one lane, and
-/// no tile reads what another of the same launch writes. Everything has happened when a call returns.
-/// Scratch of the workers belongs to the executor and grows to the largest phase it has run: call `reserve` first
-/// where allocation on the run path matters. Not for concurrent use; copies are independent.
+/// Runs phases on this machine. Results do not depend on the number of threads: a tile is one team of one
+/// lane, and no tile reads what another of the same launch writes. Everything has happened when a call
+/// returns. Scratch of the workers belongs to the executor and grows to the largest phase it has run: call
+/// `reserve` first where allocation on the run path matters. Not for concurrent use; copies are independent.
 class host_executor : public executor_base {
 public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< everything has happened when a call returns
 
-  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. More than largest::threads are refused, or where
-  /// exceptions are off become that many. With tuning on, kernels for `wanted` are used
+  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. More than largest::threads are
+  /// refused, or where exceptions are off become that many. With tuning on, kernels for `wanted` are used
   /// where this processor has its instructions, else the generic forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
@@ -111,8 +111,8 @@ public:
   /// What the tuned forms are made of; `generic` where tuning is off.
   instruction_set instructions() const { return instructions_; }
 
-  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it. Refuses where there is no memory;
-  /// the scratch of before stays.
+  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it. Refuses where
+  /// there is no memory; the scratch of before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
     return raise(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
@@ -149,7 +149,8 @@ public:
     constexpr std::uint64_t few_entries = 40000;
     bool const alone = threads_ == 1 || total <= 1 ||
                        (is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries);
-    // Neighbouring tiles read the same rows: a few of them go to one thread, as long as all threads stay busy.
+    // Neighbouring tiles read the same rows: a few of them go to one thread, as long as all threads stay
+    // busy.
     std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
 #pragma omp parallel for schedule(dynamic, share) num_threads(static_cast <int>(threads_)) if (!alone)
     for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));

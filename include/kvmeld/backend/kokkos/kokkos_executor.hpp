@@ -31,14 +31,15 @@ static_assert(KOKKOS_VERSION >= 30400, "kvmeld/kokkos.hpp: Kokkos is older than 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Runs phases on an instance of a Kokkos execution space, one team per tile; make it between Kokkos::initialize and
-/// finalize. On spaces of this machine's cores everything has happened when a call returns, teams are of one lane unless asked
-/// otherwise, and use the host backend's kernels where a host's compiler compiles them. On devices launches are enqueued on the
-/// instance, `download` waits, and teams have up to 256 lanes and the generic forms; where Kokkos runs on CUDA,
-/// cuda_executor(space.cuda_stream()) is the faster choice. Plans do not depend on the space or the team size. Kokkos allocates
-/// team scratch when a launch first needs more of it, and waits for the device when memory is freed: call `reserve` first where
-/// that matters on the run path. Copies are independent and use the same instance. Cannot be recorded in a graph.
-/// `Immediate` false treats a host space as a device: no launch is waited for.
+/// Runs phases on an instance of a Kokkos execution space, one team per tile; make it between
+/// Kokkos::initialize and finalize. On spaces of this machine's cores everything has happened when a call
+/// returns, teams are of one lane unless asked otherwise, and use the host backend's kernels where a host's
+/// compiler compiles them. On devices launches are enqueued on the instance, `download` waits, and teams have
+/// up to 256 lanes and the generic forms; where Kokkos runs on CUDA, cuda_executor(space.cuda_stream()) is
+/// the faster choice. Plans do not depend on the space or the team size. Kokkos allocates team scratch when a
+/// launch first needs more of it, and waits for the device when memory is freed: call `reserve` first where
+/// that matters on the run path. Copies are independent and use the same instance. Cannot be recorded in a
+/// graph. `Immediate` false treats a host space as a device: no launch is waited for.
 template <class Space = Kokkos::DefaultExecutionSpace, bool Immediate = runs_on_host<Space>::value>
 class kokkos_executor : public executor_base {
   static constexpr bool on_host = runs_on_host<Space>::value;
@@ -123,8 +124,8 @@ public:
     Kokkos::deep_copy(space_, detail::view_bytes<Kokkos::HostSpace>(host, bytes), device_bytes(from, bytes));
     space_.fence();
   }
-  /// On hosts the list as it is; on devices a copy, valid until a third of staged_numbers more have been staged. Longer lists
-  /// get more room, once.
+  /// On hosts the list as it is; on devices a copy, valid until a third of staged_numbers more have been
+  /// staged. Longer lists get more room, once.
   index_list stage(index_list list) {
     if constexpr (immediate) {
       return list;
@@ -140,8 +141,8 @@ public:
     }
   }
 
-  /// Makes Kokkos allocate `bytes` of scratch for every team that can run at once now, if it has less. Refuses where there is
-  /// no memory.
+  /// Makes Kokkos allocate `bytes` of scratch for every team that can run at once now, if it has less.
+  /// Refuses where there is no memory.
   status reserve(std::size_t bytes) const {
     if (make_room(bytes + kernel_bytes())) return {};
     return raise(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
@@ -184,8 +185,8 @@ public:
 
 private:
   using team_alone = detail::team_alone<Space>;
-  // On devices: no block may want more registers than 256 lanes have; and functors are arguments of launches, for Kokkos'
-  // other way, a buffer of the device, waits until the launch before has read it.
+  // On devices: no block may want more registers than 256 lanes have; and functors are arguments of launches,
+  // for Kokkos' other way, a buffer of the device, waits until the launch before has read it.
   using light = Kokkos::Experimental::WorkItemProperty::HintLightWeight_t;
   using team_policy = std::conditional_t<on_host, Kokkos::TeamPolicy<Space>,
                                          Kokkos::TeamPolicy<Space, Kokkos::LaunchBounds<256, 1>, light>>;
@@ -194,9 +195,9 @@ private:
                          Kokkos::RangePolicy<Space, Kokkos::IndexType<std::uint32_t>, light>>;
   static_assert(sizeof(detail::number_batch) <= 4096, "");
 
-  /// Teams of a launch at most; they take every so many-th tile. On hosts a thread's share of the teams is fixed: Kokkos'
-  /// threads that take teams as they come meet at barriers that spin, for seconds where other programs have the cores. On
-  /// devices scratch that does not fit near the lanes is memory for every team.
+  /// Teams of a launch at most; they take every so many-th tile. On hosts a thread's share of the teams is
+  /// fixed: Kokkos' threads that take teams as they come meet at barriers that spin, for seconds where other
+  /// programs have the cores. On devices scratch that does not fit near the lanes is memory for every team.
   std::uint64_t max_teams(int level) const {
     auto const threads = static_cast<std::uint64_t>(space_.concurrency());
     if (on_host) return 4 * threads;

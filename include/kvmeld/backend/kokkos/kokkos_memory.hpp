@@ -23,9 +23,9 @@ template <class MemorySpace> byte_view<MemorySpace> view_bytes(void const* p, st
 
 }  // namespace detail
 
-/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. Where there is no memory, data() is null
-/// and size() 0. What a kokkos_executor gives a cache for
-/// its ledger and workspace; freed before Kokkos::finalize.
+/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. Where there is no
+/// memory, data() is null and size() 0. What a kokkos_executor gives a cache for its ledger and workspace;
+/// freed before Kokkos::finalize.
 template <class MemorySpace> class kokkos_memory {
 public:
   kokkos_memory() = default;

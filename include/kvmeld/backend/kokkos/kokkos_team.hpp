@@ -30,9 +30,9 @@ template <> struct kokkos_reducer<op_min> { using type = Kokkos::Min<std::uint32
 
 }  // namespace detail
 
-/// `Member` is a TeamPolicy's member type. `Alone` is what a team of one lane is: it owns the scratch, and on hosts it brings
-/// the tuned kernels, which a team of several lanes is given none of. Every lane makes one for the same tile; collective
-/// calls are made by all lanes alike.
+/// `Member` is a TeamPolicy's member type. `Alone` is what a team of one lane is: it owns the scratch, and on
+/// hosts it brings the tuned kernels, which a team of several lanes is given none of. Every lane makes one
+/// for the same tile; collective calls are made by all lanes alike.
 template <class Member, class Alone> class kokkos_team : public Alone {
 public:
   /// A lane of `member`'s team; `scratch` is what `Alone` is made of.
@@ -59,7 +59,8 @@ public:
     sync();  // on Kokkos' Threads the next call would write where lanes still read
     return s;
   }
-  /// f(i) for all i below n, shared out: neighbouring indices on neighbouring lanes, which TeamThreadRange does not promise.
+  /// f(i) for all i below n, shared out: neighbouring indices on neighbouring lanes, which TeamThreadRange
+  /// does not promise.
   template <class F> KOKKOS_INLINE_FUNCTION void for_each(std::uint32_t n, F f) const {
     if constexpr (std::is_same<Alone, host_team>::value) {
       if (lanes() == 1) return Alone::for_each(n, f);  // steps of one make vectors

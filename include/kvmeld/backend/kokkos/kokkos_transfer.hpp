@@ -13,8 +13,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Bytes of a device in host memory, some time after begin(). Kokkos has nothing to ask how far a space is: done() waits. Moves
-/// only.
+/// Bytes of a device in host memory, some time after begin(). Kokkos has nothing to ask how far a space is:
+/// done() waits. Moves only.
 template <class Space> class kokkos_transfer {
 public:
   kokkos_transfer() = default;

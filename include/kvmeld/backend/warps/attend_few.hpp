@@ -1,4 +1,5 @@
-// Attention of few queries, as in decoding: the query heads of a KV head in one tile, keys and values read once.
+// Attention of few queries, as in decoding: the query heads of a KV head in one tile, keys and values read
+// once.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
@@ -24,11 +25,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// attend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128 channels,
-/// neither window nor rotation. Takes any number of queries, as many at a time as fill 16 rows: K and V are read again for
-/// each such block. Every warp takes tiles of 16 tokens in turn and keeps a softmax of its own; those are
-/// joined in the order of the warps. Products are exact and weights keep 16 bits or more: outputs differ from the generic
-/// form's by some 2^-14 of the largest value; infinite values give NaN. Bits depend on the number of warps and of parts.
+/// attend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128
+/// channels, neither window nor rotation. Takes any number of queries, as many at a time as fill 16 rows: K
+/// and V are read again for each such block. Every warp takes tiles of 16 tokens in turn and keeps a softmax
+/// of its own; those are joined in the order of the warps. Products are exact and weights keep 16 bits or
+/// more: outputs differ from the generic form's by some 2^-14 of the largest value; infinite values give NaN.
+/// Bits depend on the number of warps and of parts.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_type = typename Keys::element_type;
@@ -96,7 +98,8 @@ private:
     return {member, queries, first, group, t.where.kv_head, rows};
   }
 
-  /// Query rows as they are, two channels to a word; channels and rows that are missing are zeros. Cooperative.
+  /// Query rows as they are, two channels to a word; channels and rows that are missing are zeros.
+  /// Cooperative.
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t* to) const {
     std::uint32_t const channels = untuned.cache.keys.channels();
@@ -167,8 +170,8 @@ private:
     }
   }
 
-  /// Queries that see different tokens: one after the other, with the others' tokens cleared. What a row does not see
-  /// must not even be multiplied by 0.
+  /// Queries that see different tokens: one after the other, with the others' tokens cleared. What a row does
+  /// not see must not even be multiplied by 0.
   template <class Team, class Visible>
   KVMELD_HD void add_apart(Team const& team, warp_place place, block_of_rows const& b,
                            split_weights<value_type> const& w, value_pieces const& v, slot_t first,

@@ -1,5 +1,5 @@
-// KVMerger's sets in parallel: how far every entry reaches comes from matrix units (reach.hpp); sets are then counted by
-// segments at once, each lane following the sets of one.
+// KVMerger's sets in parallel: how far every entry reaches comes from matrix units (reach.hpp); sets are then
+// counted by segments at once, each lane following the sets of one.
 #pragma once
 
 #include <kvmeld/backend/warps/reach.hpp>
@@ -48,10 +48,10 @@ public:
     KVMELD_HD std::uint32_t reach(std::uint32_t entry) const { return table.get(entry, threshold); }
   };
 
-  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is scratch: where the
-  /// next set begins for who comes from the newer side. Lanes first take a segment's newest entry to be a set's newest;
-  /// chains of sets soon meet, so that after a few turns every segment is entered where the one before left off (one segment
-  /// a turn at worst).
+  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is
+  /// scratch: where the next set begins for who comes from the newer side. Lanes first take a segment's
+  /// newest entry to be a set's newest; chains of sets soon meet, so that after a few turns every segment is
+  /// entered where the one before left off (one segment a turn at worst).
   template <class Team>
   KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
     if (mostly_long(team, c) && max_sets(team, c) < wanted) return false;
@@ -69,8 +69,8 @@ public:
     return walk(team, c, ~0u, [](std::uint32_t, std::uint32_t) {});
   }
 
-  /// visit(oldest, newest) for every set; the lane that does it is its own. Returns how many there are. Cooperative;
-  /// barrier at the end.
+  /// visit(oldest, newest) for every set; the lane that does it is its own. Returns how many there are.
+  /// Cooperative; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t each(Team const& team, cut const& c, std::uint32_t* ends, Visit visit) const {
     std::uint32_t found = 0;
@@ -112,15 +112,17 @@ private:
     bool const is_long = mine.begin < mine.end && c.reach(mine.end - 1) == reach_window;
     return 2 * team.reduce(is_long ? 1u : 0u, op_sum{}) >= team.lanes();
   }
-  /// A bound that needs no row: sets longer than the window are no more than fit in; others end at entries of their own.
+  /// A bound that needs no row: sets longer than the window are no more than fit in; others end at entries of
+  /// their own.
   template <class Team> KVMELD_HD std::uint32_t max_sets(Team const& team, cut const& c) const {
     std::uint32_t others = 0;
     team.for_each(n_, [&](std::uint32_t i) { others += c.reach(i) < reach_window ? 1 : 0; });
     return team.reduce(others, op_sum{}) + n_ / (reach_window + 1);
   }
 
-  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one ends. A lane looks
-  /// behind the window alone, as far as `alone` entries; `more`: a set may be longer still.
+  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one
+  /// ends. A lane looks behind the window alone, as far as `alone` entries; `more`: a set may be longer
+  /// still.
   template <class Visit>
   KVMELD_HD std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
                                  Visit visit) const {
@@ -143,9 +145,9 @@ private:
     return !apart(entry) && order_key(similarity(entry, newest)) > c.bar;
   }
 
-  /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be longer than
-  /// a lane follows alone: at the end, or after some turns, since chains of sets that are cut off do not meet. Cooperative;
-  /// barrier at the end.
+  /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be
+  /// longer than a lane follows alone: at the end, or after some turns, since chains of sets that are cut off
+  /// do not meet. Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
@@ -175,7 +177,8 @@ private:
     }
   }
 
-  /// One set after the other, until there are `most` of them or too few are left. Behind the window all lanes look on.
+  /// One set after the other, until there are `most` of them or too few are left. Behind the window all lanes
+  /// look on.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t walk(Team const& team, cut const& c, std::uint32_t most, Visit visit) const {
     std::uint32_t sets = 0;
@@ -208,7 +211,8 @@ private:
   bool break_at_gap_;
 };
 
-/// Writes marks[i].target = newest entry of the set of i; returns the number of sets. Cooperative; barrier at the end.
+/// Writes marks[i].target = newest entry of the set of i; returns the number of sets. Cooperative; barrier at
+/// the end.
 template <class Team, class Layout>
 KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                      reaching_sets<Layout> const& sets,
@@ -244,7 +248,8 @@ KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::u
   return newest;
 }
 
-/// Four bisections of every track's threshold; in the last pass, or the only one, sets are marked as `propose` does.
+/// Four bisections of every track's threshold; in the last pass, or the only one, sets are marked as
+/// `propose` does.
 template <class Admit, class Layout> struct settle_sets_phase {
   using identify_type = identify::consecutive_threshold<Admit>;
   propose_phase<identify_type, Layout> untuned;
@@ -311,8 +316,8 @@ private:
 
 }  // namespace tuned_form
 
-/// Sets around fixed anchors, of 16-bit rows. Thresholds and sets are those of the generic form up to rounding: an entry
-/// whose cosine with its anchor is within 2^-22 * (d + 8) of a threshold may join or not.
+/// Sets around fixed anchors, of 16-bit rows. Thresholds and sets are those of the generic form up to
+/// rounding: an entry whose cosine with its anchor is within 2^-22 * (d + 8) of a threshold may join or not.
 template <class Admit, class Layout>
 struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout>,
              std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>> {

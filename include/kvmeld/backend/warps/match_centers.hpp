@@ -42,8 +42,8 @@ template <class Keys, class Values> struct sides_of<kv<Keys, Values>> {
   static constexpr bool has_values = true;
 };
 
-/// The proposal of nearest_center. The chosen centre's resemblance is within four times matching_side's bound of the
-/// best one's; cosines within the bound of 0 may fall to either side of it.
+/// The proposal of nearest_center. The chosen centre's resemblance is within four times matching_side's bound
+/// of the best one's; cosines within the bound of 0 may fall to either side of it.
 template <class Identify, class Rows> struct match_centers;
 
 template <class Admit, identify::resemblance By, class Rows>

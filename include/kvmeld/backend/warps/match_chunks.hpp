@@ -20,9 +20,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// The proposal of chunked_bipartite: every row of a chunk of up to 256 entries is read once, its norm comes from the
-/// same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is within twice
-/// matching_side's bound of the best one's.
+/// The proposal of chunked_bipartite: every row of a chunk of up to 256 entries is read once, its norm comes
+/// from the same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is
+/// within twice matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
   static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies
   static constexpr bool near_scratch = true;

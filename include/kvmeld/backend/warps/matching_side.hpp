@@ -1,4 +1,5 @@
-// Sources and targets of a matching by cosine, keys or values: both raw in shared memory, their products by matrix units.
+// Sources and targets of a matching by cosine, keys or values: both raw in shared memory, their products by
+// matrix units.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -20,15 +21,15 @@ namespace tuned_form {
 /// Rows that a warp multiplies with.
 constexpr std::uint32_t strip_rows = 16;
 
-/// Products of 16 x Columns pairs of rows in registers, each lane its share (warp_place): a fragment of the rows serves
-/// Columns / 8 products.
+/// Products of 16 x Columns pairs of rows in registers, each lane its share (warp_place): a fragment of the
+/// rows serves Columns / 8 products.
 template <std::uint32_t Columns> struct strip_products {
   static constexpr std::uint32_t columns = Columns, results = Columns / 8;
   float c[results][4];
 };
 
-/// Rows are multiplied as they are stored: rounding normalised rows to 16 bits would choose other partners. Products are
-/// exact, sums in float: a cosine differs from the generic one by at most 2^-22 * (d + 8).
+/// Rows are multiplied as they are stored: rounding normalised rows to 16 bits would choose other partners.
+/// Products are exact, sums in float: a cosine differs from the generic one by at most 2^-22 * (d + 8).
 template <class Layout> class matching_side {
 public:
   using store = row_store<Layout>;
@@ -113,9 +114,10 @@ public:
     team.for_each(rows, [&](std::uint32_t i) { key_[i] = target_[i] = 0; });
   }
 
-  /// Takes the strip's products, of which targets from `columns` on are none. key_of(r, i, row, column) is the
-  /// order_key of an element, 0 where it never matches; higher wins, then the lower column. slot_of(column)
-  /// is what is remembered of the best one. Collective in a warp, which has the strip's rows to itself.
+  /// Takes the strip's products, of which targets from `columns` on are none. key_of(r, i, row, column) is
+  /// the order_key of an element, 0 where it never matches; higher wins, then the lower column.
+  /// slot_of(column) is what is remembered of the best one. Collective in a warp, which has the strip's rows
+  /// to itself.
   template <std::uint32_t Columns, class Team, class Slot, class Key>
   KVMELD_HD void take(Team const& team, std::uint32_t row, std::uint32_t column, std::uint32_t columns,
                       Slot slot_of, Key key_of) const {

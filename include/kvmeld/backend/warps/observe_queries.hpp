@@ -27,10 +27,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8 or 16 query
-/// heads, neither window nor rotation, scores of up to two channels. A block per 64 tokens; its warps take query rows in
-/// turn, 16 at a time, and sums are joined in the order of the warps. A logit differs from the generic form's by at
-/// most 2^-22 * (d + 8) of scale * |q| * |k|.
+/// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8
+/// or 16 query heads, neither window nor rotation, scores of up to two channels. A block per 64 tokens; its
+/// warps take query rows in turn, 16 at a time, and sums are joined in the order of the warps. A logit
+/// differs from the generic form's by at most 2^-22 * (d + 8) of scale * |q| * |k|.
 template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
@@ -100,7 +100,8 @@ private:
     float of[channels][results][2] = {};
   };
 
-  /// As many observed rows from `first` on as fill 16 with their heads. Those behind the last one are behind the last query.
+  /// As many observed rows from `first` on as fill 16 with their heads. Those behind the last one are behind
+  /// the last query.
   template <class Team, class Updates>
   KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first, key_store const& store,
                        float const* bias, Updates const& u, sums& mine) const {

@@ -1,5 +1,5 @@
-// How far sets of consecutive similar entries reach: each entry against the 48 before it, by matrix units, for up to 16
-// thresholds at once.
+// How far sets of consecutive similar entries reach: each entry against the 48 before it, by matrix units,
+// for up to 16 thresholds at once.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -40,7 +40,8 @@ struct bracket {
   }
 };
 
-/// Threshold `index` of a pass: node index + 1 of a heap, whose children 2 k and 2 k + 1 halve the interval of k.
+/// Threshold `index` of a pass: node index + 1 of a heap, whose children 2 k and 2 k + 1 halve the interval
+/// of k.
 KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
   if (index == upper_end) return b.high;
   std::uint32_t const node = index + 1;
@@ -50,8 +51,8 @@ KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
   return b.middle();
 }
 
-/// What passes leave behind, in arrays of the wave that are free until sets are linked: reach per entry of the live-slot
-/// list and threshold in candidates and set_end, inverse norms in set_member.
+/// What passes leave behind, in arrays of the wave that are free until sets are linked: reach per entry of
+/// the live-slot list and threshold in candidates and set_end, inverse norms in set_member.
 class reach_table {
 public:
   KVMELD_HD reach_table(wave_ref const& wave, std::uint32_t item)
@@ -113,10 +114,11 @@ struct known_reach {
   }
 };
 
-/// Entry i reaches r back: the r entries before it are more similar to it than the threshold, the next is not, or there
-/// is none, or r is the window. A tile of 128 entries reads 48 rows twice. What the pass before found at the ends of the
-/// bracket bounds what lies between: an entry that reaches as far at both is done, others look only at entries in between, and
-/// rows that nobody looks at are not read. In the last passes these are nearly all.
+/// Entry i reaches r back: the r entries before it are more similar to it than the threshold, the next is
+/// not, or there is none, or r is the window. A tile of 128 entries reads 48 rows twice. What the pass before
+/// found at the ends of the bracket bounds what lies between: an entry that reaches as far at both is done,
+/// others look only at entries in between, and rows that nobody looks at are not read. In the last passes
+/// these are nearly all.
 template <class Layout> struct reach_phase {
   static constexpr bool near_scratch = true;
   static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies

@@ -37,9 +37,10 @@ struct alignas(16) piece_words {
   std::uint32_t w[4];
 };
 
-/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps. Rows lie an odd multiple
-/// of 16 bytes apart, so that the words of a fragment (left, right) are in 32 different banks; or with `Whole` pieces, which
-/// a quarter of a warp reads at once, four of a row each (words), 64 bytes more than a multiple of 128.
+/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps. Rows lie an
+/// odd multiple of 16 bytes apart, so that the words of a fragment (left, right) are in 32 different banks;
+/// or with `Whole` pieces, which a quarter of a warp reads at once, four of a row each (words), 64 bytes more
+/// than a multiple of 128.
 template <class Layout, bool Whole = false> class row_store {
 public:
   using T = typename Layout::element_type;
@@ -61,7 +62,8 @@ public:
 
   KVMELD_HD std::uint32_t steps() const { return steps_; }
 
-  /// Rows slot(0) .. slot(count - 1), to rows `first` and on. Cooperative; there after finish_copies() and a barrier.
+  /// Rows slot(0) .. slot(count - 1), to rows `first` and on. Cooperative; there after finish_copies() and a
+  /// barrier.
   template <class Team, class Slot>
   KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
                       std::uint32_t first = 0) const {

@@ -1,4 +1,5 @@
-// One warp's running softmax of up to 16 query rows over tiles of 16 tokens, keys and values straight from where they lie.
+// One warp's running softmax of up to 16 query rows over tiles of 16 tokens, keys and values straight from
+// where they lie.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -44,8 +45,8 @@ KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t
   return words;
 }
 
-/// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads are under way
-/// before the first is waited for, unless a row lies otherwise than at multiples of 16 bytes.
+/// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads are
+/// under way before the first is waited for, unless a row lies otherwise than at multiples of 16 bytes.
 template <std::uint32_t Slots, std::uint32_t Pieces, class Rows, class Piece>
 KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece piece_of,
                           piece_words (&to)[Slots][Pieces]) {
@@ -72,8 +73,9 @@ KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece 
   });
 }
 
-/// Keys of a tile. Matrix steps may take channels in any order that queries share: lane (group, pair) holds pieces
-/// pair, pair + 4 ... of tokens group and group + 8, so that it reads 16 bytes at a time and four lanes 64 of a row.
+/// Keys of a tile. Matrix steps may take channels in any order that queries share: lane (group, pair) holds
+/// pieces pair, pair + 4 ... of tokens group and group + 8, so that it reads 16 bytes at a time and four
+/// lanes 64 of a row.
 struct key_pieces {
   static constexpr std::uint32_t pieces = max_attended_channels / 32;
   piece_words of[2][pieces];
@@ -85,7 +87,8 @@ struct key_pieces {
   }
 };
 
-/// Values of a tile: lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it holds.
+/// Values of a tile: lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it
+/// holds.
 struct value_pieces {
   static constexpr std::uint32_t pieces = max_attended_channels / 64;
   piece_words of[4][pieces];
@@ -117,8 +120,9 @@ struct value_pieces {
   }
 };
 
-/// Weights of a tile in two parts of 16 bits: what the first rounds off the second keeps. Both are of the weight times
-/// 2^14, since binary16 has no numbers between 0 and 2^-24: what is left out is below 2^-38 of the largest weight.
+/// Weights of a tile in two parts of 16 bits: what the first rounds off the second keeps. Both are of the
+/// weight times 2^14, since binary16 has no numbers between 0 and 2^-24: what is left out is below 2^-38 of
+/// the largest weight.
 template <class T> struct split_weights {
   static constexpr float scale = 0x1p14f;
   std::uint32_t high[4], low[4];
@@ -143,16 +147,16 @@ private:
   }
 };
 
-/// The state of rows group and group + 8, weighted values of all channels included (times split_weights::scale); each lane
-/// its share.
+/// The state of rows group and group + 8, weighted values of all channels included (times
+/// split_weights::scale); each lane its share.
 template <class T> struct warp_softmax {
   static constexpr std::uint32_t results = max_attended_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
   bool any[2] = {false, false};
   float total[results][4] = {};
 
-  /// Turns logits (lane's share of 16 x 16) into weights. sees(half, n, i): whether row group + 8 half sees the i-th
-  /// token of the lane's pair in the n-th eight. Collective in a warp.
+  /// Turns logits (lane's share of 16 x 16) into weights. sees(half, n, i): whether row group + 8 half sees
+  /// the i-th token of the lane's pair in the n-th eight. Collective in a warp.
   template <class Team, class Sees> KVMELD_HD void soften(Team const& team, float (&logit)[2][4], Sees sees) {
     unrolled<2>([&](auto row) {
       constexpr std::uint32_t half = decltype(row)::value;

@@ -52,7 +52,8 @@ template <class Keys> struct weigh_gaussian {
   }
 
 private:
-  /// One set. Lane r holds what belongs to member r of 32; longer sets leave it in the step's weights in between.
+  /// One set. Lane r holds what belongs to member r of 32; longer sets leave it in the step's weights in
+  /// between.
   template <class Team>
   KVMELD_HD void weigh(Team const& team, row_pieces<Keys> const& rows, tile const& t, slot_t pivot,
                        member_list const& m) const {
@@ -90,8 +91,8 @@ private:
     }
   }
 
-  /// Squared distance of member `lane` from the pivot. A member's pieces are shared out over as many lanes as it has
-  /// pieces, up to a power of two. Collective in a warp.
+  /// Squared distance of member `lane` from the pivot. A member's pieces are shared out over as many lanes as
+  /// it has pieces, up to a power of two. Collective in a warp.
   template <class Team>
   KVMELD_HD static float distances(Team const& team, row_pieces<Keys> const& rows, slot_t pivot,
                                    slot_t const* slots, std::uint32_t members) {

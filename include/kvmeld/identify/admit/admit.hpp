@@ -1,5 +1,5 @@
-// Admission: which of the proposed candidates become merges. A part of its own, so that a budget can replace a
-// threshold without touching how candidates are found.
+// Admission: which of the proposed candidates become merges. A part of its own, so that a budget can replace
+// a threshold without touching how candidates are found.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -18,7 +18,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What an admission allows in one round: at most `quota` candidates, each with an order key of at least `min_key`.
+/// What an admission allows in one round: at most `quota` candidates, each with an order key of at least
+/// `min_key`.
 struct admission {
   std::uint32_t quota;    ///< most candidates that merge
   std::uint32_t min_key;  ///< order key that a candidate needs at least
@@ -27,8 +28,9 @@ struct admission {
 /// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the
 /// live-slot list, with the places of rows that are no numbers, and `round` counts rounds of this sequence
 /// since it was opened; `static constexpr bool repeats` tells whether further rounds may follow in one
-/// compression, `meets_budget` whether it allows what exceeds the budget, no less. A rule that looks at the candidates themselves answers `admission allow_from(team, wave,
-/// item, candidates, round)` instead, cooperatively.
+/// compression, `meets_budget` whether it allows what exceeds the budget, no less. A rule that looks at the
+/// candidates themselves answers `admission allow_from(team, wave, item, candidates, round)` instead,
+/// cooperatively.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
 struct looks_at_candidates<
@@ -65,7 +67,8 @@ template <class Admit> constexpr void require_admission() {
       "where it neither repeats nor meets budgets");
 }
 
-/// What identifiers declare by their admission: where it lacks a declaration require_admission says so, and nothing else has to.
+/// What identifiers declare by their admission: where it lacks a declaration require_admission says so, and
+/// nothing else has to.
 template <class Admit> constexpr bool repeats_by() {
   if constexpr (contract::allows<admit_uses::repeats, Admit>) {
     return Admit::repeats;
@@ -98,8 +101,9 @@ KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref co
   }
 }
 
-/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. Until a merge
-/// function weighs it, a source's key weight is its similarity. Cooperative; candidate i has a source of its own.
+/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. Until
+/// a merge function weighs it, a source's key weight is its similarity. Cooperative; candidate i has a source
+/// of its own.
 template <class Team>
 KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t item,
                           std::uint32_t candidates, admission allowed) {

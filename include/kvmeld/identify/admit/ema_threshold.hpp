@@ -18,9 +18,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// Candidates with a similarity of at least tau_t = beta * x_t + (1 - beta) * tau_{t-1}, per track, where x_t is the
-/// highest similarity of this compression's candidates; tau_0 is the mean similarity of the first compression's
-/// (D2O, Wan et al. 2024, section 3.3). Looked at in plan, remembered when the plan is applied.
+/// Candidates with a similarity of at least tau_t = beta * x_t + (1 - beta) * tau_{t-1}, per track, where x_t
+/// is the highest similarity of this compression's candidates; tau_0 is the mean similarity of the first
+/// compression's (D2O, Wan et al. 2024, section 3.3). Looked at in plan, remembered when the plan is applied.
 struct ema_threshold {
   float beta = 0.7f;  ///< weight of this compression's highest similarity, 0 to 1
 

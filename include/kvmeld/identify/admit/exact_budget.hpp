@@ -13,8 +13,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// As many of the best candidates as entries exceed the budget. With `consecutive_threshold` it means: find the
-/// threshold per track that just meets the budget, then merge the most similar neighbouring sets until it fits.
+/// As many of the best candidates as entries exceed the budget. With `consecutive_threshold` it means: find
+/// the threshold per track that just meets the budget, then merge the most similar neighbouring sets until it
+/// fits.
 struct exact_budget {
   std::uint32_t bisections = 16;  ///< steps in which consecutive_threshold narrows its threshold
 

@@ -19,16 +19,17 @@ constexpr float everything = -2.0f;
 /// See everything: none passes.
 constexpr float nothing = 2.0f;
 
-/// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if `inclusive`, of at
-/// least theta (EMS Eq. 5). How many that are depends on the data: the budget only says whether to compress at all.
-/// Similarities lie between -1 and 1, but for rounding: a theta of `everything` or `nothing`, or any other finite number
-/// beyond them, admits all candidates or none. What is no candidate (a row that is no number; with EMS's resemblance, a pair
-/// that is not alike in both keys and values) merges under no threshold.
+/// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if
+/// `inclusive`, of at least theta (EMS Eq. 5). How many that are depends on the data: the budget only says
+/// whether to compress at all. Similarities lie between -1 and 1, but for rounding: a theta of `everything`
+/// or `nothing`, or any other finite number beyond them, admits all candidates or none. What is no candidate
+/// (a row that is no number; with EMS's resemblance, a pair that is not alike in both keys and values) merges
+/// under no threshold.
 struct threshold {
   float theta = 0.75f;     ///< least similarity
   bool inclusive = false;  ///< true: theta itself passes
-  /// [layers], instead of theta in `consecutive_threshold` (calibrate/thresholds.hpp finds them); null: theta everywhere. Memory
-  /// that the executor's phases read, unchanged as long as the policy is used.
+  /// [layers], instead of theta in `consecutive_threshold` (calibrate/thresholds.hpp finds them); null: theta
+  /// everywhere. Memory that the executor's phases read, unchanged as long as the policy is used.
   float const* per_layer = nullptr;
 
   /// Theta of a layer of the group.

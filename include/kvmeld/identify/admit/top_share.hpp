@@ -15,8 +15,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// The best floor(r_i * middle) candidates of all chunks, at least one, and in the last round exactly what exceeds
-/// the budget.
+/// The best floor(r_i * middle) candidates of all chunks, at least one, and in the last round exactly what
+/// exceeds the budget.
 struct top_share {
   round_schedule schedule{};  ///< share of each round
 

@@ -48,7 +48,8 @@ template <class Raw> KVMELD_SIMD void columns_to_rows(Raw const* columns, std::i
   for (int s = 0; s < width; ++s) store_raw(rows + s * width, p[s]);
 }
 
-/// Element pivot[n] of `width` columns = row n, four columns at a time: their lines may share a set of the cache.
+/// Element pivot[n] of `width` columns = row n, four columns at a time: their lines may share a set of the
+/// cache.
 template <class Raw>
 KVMELD_SIMD void rows_to_slots(Raw const* rows, std::uint32_t const* pivot, std::uint32_t count, Raw* columns,
                                std::int64_t stride) {

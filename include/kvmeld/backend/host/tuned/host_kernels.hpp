@@ -40,16 +40,17 @@ struct host_kernels {
   /// Storage to floats.
   void (*decode_half)(half const* from, std::uint32_t n, float* to);
   void (*decode_bfloat16)(bfloat16 const* from, std::uint32_t n, float* to);
-  /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic loop.
+  /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic
+  /// loop.
   void (*blend_float)(float const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                       float* to);
   void (*blend_half)(half const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                      half* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
-  /// Sets whose slots lie in [first, first + slots), multiples of `lanes`. Set n has the members begin[n] .. begin[n + 1] - 1
-  /// (slots, ascending); `order` lists the sets by size. Bit i of `squares`: there are members among the `lanes` slots from
-  /// first + i * lanes on.
+  /// Sets whose slots lie in [first, first + slots), multiples of `lanes`. Set n has the members begin[n] ..
+  /// begin[n + 1] - 1 (slots, ascending); `order` lists the sets by size. Bit i of `squares`: there are
+  /// members among the `lanes` slots from first + i * lanes on.
   struct set_list {
     std::uint32_t first, slots, count;
     std::uint32_t const *pivot, *begin, *order, *member;
@@ -58,9 +59,10 @@ struct host_kernels {
   };
   /// Of a vector of floats.
   std::uint32_t lanes;
-  /// Columns of storage `stride` elements apart: x[pivot] = sum of weight * x[member] of every set, in the order and with the
-  /// rounding of the generic loop. Takes the listed squares of slots whole, `lanes` channels at a time; returns how many
-  /// channels it has done, the rest are fewer. `scratch`: [slots + sets][lanes] elements.
+  /// Columns of storage `stride` elements apart: x[pivot] = sum of weight * x[member] of every set, in the
+  /// order and with the rounding of the generic loop. Takes the listed squares of slots whole, `lanes`
+  /// channels at a time; returns how many channels it has done, the rest are fewer. `scratch`: [slots +
+  /// sets][lanes] elements.
   template <class T>
   using merge_columns_of = std::uint32_t (*)(T* columns, std::int64_t stride, std::uint32_t channels,
                                              set_list const& sets, void* scratch);
@@ -76,26 +78,28 @@ struct host_kernels {
   bool (*finite_float)(float const* x, std::uint32_t n);
   bool (*finite_half)(half const* x, std::uint32_t n);
   bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
-  /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as long as
-  /// `room` leaves space for a vector. `out` may be `keys`.
+  /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as
+  /// long as `room` leaves space for a vector. `out` may be `keys`.
   key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                              std::uint32_t high, std::uint32_t* out, std::uint32_t room);
-  /// The same of scores by their order keys, NaN left out, with the indices of those inside in `at`; and out[i] = best
-  /// for those above, rest for all others.
+  /// The same of scores by their order keys, NaN left out, with the indices of those inside in `at`; and
+  /// out[i] = best for those above, rest for all others.
   key_counts (*split_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
                              std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
                              std::uint32_t* at, std::uint32_t room);
-  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n and a vector more.
+  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n
+  /// and a vector more.
   std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                              std::uint32_t* out);
   /// The k-th highest of n >= k >= 1 keys.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
-  /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in place. `highest` and `sum` are those of the tiles
-  /// before, where there were any, and afterwards of all; returns what earlier sums are rescaled by.
+  /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in
+  /// place. `highest` and `sum` are those of the tiles before, where there were any, and afterwards of all;
+  /// returns what earlier sums are rescaled by.
   float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
-  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], d channels; rows of v in
-  /// storage, v_ld elements apart.
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], d channels;
+  /// rows of v in storage, v_ld elements apart.
   template <class T>
   using add_weighted_of = void (*)(float const* p, std::uint32_t rows, std::uint32_t p_ld,
                                    float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
@@ -108,8 +112,8 @@ struct host_kernels {
   /// out[i] = log_of_degree(degree[i]).
   void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
 
-  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Bits from n on
-  /// are clear.
+  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Bits
+  /// from n on are clear.
   void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
                      std::uint32_t n);
   void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,

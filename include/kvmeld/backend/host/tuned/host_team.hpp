@@ -37,8 +37,8 @@ public:
 #endif
   }
 
-  /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked, where the
-  /// generic form has to do it. Calls key(i) up to five times per index.
+  /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked,
+  /// where the generic form has to do it. Calls key(i) up to five times per index.
   template <class Key, class Mark>
   bool select(std::uint32_t n, std::uint32_t k, Key key, Mark mark, std::uint32_t& marked) const {
     constexpr std::uint32_t piece = 256;

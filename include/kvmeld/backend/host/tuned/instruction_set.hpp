@@ -1,4 +1,5 @@
-// Which vector instructions the tuned forms use: chosen at run time, so that one program is fast on every processor.
+// Which vector instructions the tuned forms use: chosen at run time, so that one program is fast on every
+// processor.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -6,7 +7,8 @@
 #include <cstdint>
 #include <initializer_list>
 
-// Tuned kernels are written with the vector extensions of g++ and clang++; other compilers keep the generic forms.
+// Tuned kernels are written with the vector extensions of g++ and clang++; other compilers keep the generic
+// forms.
 #if !defined(__CUDACC__) &&                                                                                  \
     ((defined(__clang__) && __clang_major__ >= 12) || (defined(__GNUC__) && __GNUC__ >= 12))
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Selections by brackets: a sample says about where the k-th key lies, one pass collects what lies there, and the same is
-// done with what was collected. Exact: a bracket that misses is noticed by its counts.
+// Selections by brackets: a sample says about where the k-th key lies, one pass collects what lies there, and
+// the same is done with what was collected. Exact: a bracket that misses is noticed by its counts.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -14,7 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The k-th highest key, how many of those equal to it are among the k highest, and how many there are in all.
+/// The k-th highest key, how many of those equal to it are among the k highest, and how many there are in
+/// all.
 struct key_threshold {
   std::uint32_t key, ties, equal;
   bool found;
@@ -36,8 +37,9 @@ public:
 
   std::uint32_t* list() const { return keys_; }
 
-  /// Key 0 where fewer than k of the n keys are above it. `key(i)` gives one; `collect(low, high)` passes over all of them and
-  /// leaves the first `room` in [low, high] in the array that it is given. Not found: the sample misled twice.
+  /// Key 0 where fewer than k of the n keys are above it. `key(i)` gives one; `collect(low, high)` passes
+  /// over all of them and leaves the first `room` in [low, high] in the array that it is given. Not found:
+  /// the sample misled twice.
   template <class Key, class Collect>
   key_threshold find(std::uint32_t n, std::uint32_t k, Key key, Collect collect) const {
     if (n <= enough) {
@@ -59,9 +61,10 @@ public:
     return {};
   }
 
-  /// out[i] = best for the k highest of n scores, 1 <= k <= n and ties to the lower index, and rest for the others. One
-  /// pass over the scores; beyond some 180,000 of them, or where they are unevenly spread, two more for each time that what
-  /// lies near the k-th has to be narrowed down. False, with `out` in disorder, where NaN is among the best or the sample misled.
+  /// out[i] = best for the k highest of n scores, 1 <= k <= n and ties to the lower index, and rest for the
+  /// others. One pass over the scores; beyond some 180,000 of them, or where they are unevenly spread, two
+  /// more for each time that what lies near the k-th has to be narrowed down. False, with `out` in disorder,
+  /// where NaN is among the best or the sample misled.
   bool split(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
              std::uint8_t* out) const {
     auto const key = [&](std::uint32_t i) { return order_key(scores[i]); };
@@ -103,7 +106,8 @@ private:
   };
   static bool encloses(key_counts c, std::uint32_t k) { return c.above < k && k <= c.above + c.inside; }
 
-  /// Two keys that the k-th of n most likely lies between: eight standard deviations of its rank in a sample apart.
+  /// Two keys that the k-th of n most likely lies between: eight standard deviations of its rank in a sample
+  /// apart.
   template <class Key> bracket sampled(std::uint32_t count, std::uint32_t n, std::uint32_t k, Key key) const {
     std::uint64_t const step = (std::uint64_t{n} << 32) / count;
     for (std::uint32_t i = 0; i < count; ++i) samples_[i] = key(static_cast<std::uint32_t>(i * step >> 32));

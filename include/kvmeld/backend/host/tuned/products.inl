@@ -1,7 +1,8 @@
-// Compiled once per instruction set, see tuned_kernels.hpp: dot products of many rows with many rows. Every pair is summed in the
-// 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add: where products are exact in float
-// (16-bit inputs) or nothing is fused (SSE2), the bits are those of the generic loops; else each of the d additions
-// rounds once less. A pair's bits do not depend on its neighbours.
+// Compiled once per instruction set, see tuned_kernels.hpp: dot products of many rows with many rows. Every
+// pair is summed in the 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add:
+// where products are exact in float (16-bit inputs) or nothing is fused (SSE2), the bits are those of the
+// generic loops; else each of the d additions rounds once less. A pair's bits do not depend on its
+// neighbours.
 
 constexpr std::uint32_t block_rows = 4;
 constexpr std::uint32_t block_columns = width == 16 ? 4 : 2;
@@ -9,8 +10,8 @@ constexpr std::uint32_t block_pairs = block_rows * block_columns;
 constexpr std::uint32_t block_vectors = block_pairs / width;
 constexpr std::uint32_t quarters = 16 / width;
 
-/// out[v], v < block_vectors: lane r * block_columns + c of the whole is dot(row r of a, row c of b); rows lie a_ld and
-/// b_ld elements apart, 0 where one row is wanted several times.
+/// out[v], v < block_vectors: lane r * block_columns + c of the whole is dot(row r of a, row c of b); rows
+/// lie a_ld and b_ld elements apart, 0 where one row is wanted several times.
 template <class T>
 KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, T const* b, std::size_t b_ld, std::uint32_t d,
                             floats* out) {

@@ -111,7 +111,8 @@ KVMELD_SIMD std::uint32_t blend_many(T const* const* row, float const* weight, s
   return c;
 }
 
-/// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may be a row.
+/// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may
+/// be a row.
 template <class T>
 KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                            T* to) {

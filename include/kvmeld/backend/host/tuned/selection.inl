@@ -1,5 +1,5 @@
-// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared by their order
-// keys, whatever the processor makes of subnormal numbers.
+// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared
+// by their order keys, whatever the processor makes of subnormal numbers.
 
 /// One bit per lane: x above the bar, or not below it.
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words bar) {
@@ -149,7 +149,8 @@ KVMELD_ENTRY std::uint32_t kth_key(std::uint32_t const* keys, std::uint32_t n, s
   std::uint32_t key = common;
   for (std::uint32_t bits = any & ~common; bits != 0;) {
     std::uint32_t const bit = 1u << (31 - __builtin_clz(bits));
-    // Above the bit all keys that are left in the race agree with `key` except where they differ in common bits.
+    // Above the bit all keys that are left in the race agree with `key` except where they differ in common
+    // bits.
     std::uint32_t const next = (key & ~(bit - 1)) | bit;
     if (count_from(keys, n, next) >= k) key |= bit;
     bits &= ~bit;

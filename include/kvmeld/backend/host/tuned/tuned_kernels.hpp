@@ -14,8 +14,8 @@
 #include <cstring>
 #include <limits>
 
-// A function says which instructions it may use in an attribute that no template parameter can supply: the same text
-// is compiled once per instruction set.
+// A function says which instructions it may use in an attribute that no template parameter can supply: the
+// same text is compiled once per instruction set.
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
@@ -58,8 +58,9 @@ namespace neon {
 
 }  // namespace tuned_form
 
-/// The kernels of an instruction set; null for `generic` and for sets that `supports` denies. A template, so that a
-/// program may compile the kernels once instead of in every unit: see <kvmeld/backend/host/extern_kernels.hpp>.
+/// The kernels of an instruction set; null for `generic` and for sets that `supports` denies. A template, so
+/// that a program may compile the kernels once instead of in every unit: see
+/// <kvmeld/backend/host/extern_kernels.hpp>.
 template <class = void> host_kernels const* kernels_of(instruction_set s) {
   if (!supports(s)) return nullptr;
   switch (s) {

@@ -1,5 +1,6 @@
-// Compiled once per instruction set, see tuned_kernels.hpp: vectors of one register, and the few operations kernels need.
-// KVMELD_SIMD_WIDTH floats fill a register; KVMELD_SIMD marks functions with the instructions they may use.
+// Compiled once per instruction set, see tuned_kernels.hpp: vectors of one register, and the few operations
+// kernels need. KVMELD_SIMD_WIDTH floats fill a register; KVMELD_SIMD marks functions with the instructions
+// they may use.
 
 constexpr int width = KVMELD_SIMD_WIDTH;
 using floats = float __attribute__((vector_size(4 * width)));
@@ -101,7 +102,8 @@ KVMELD_SIMD floats settled(floats x) {
 /// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
 KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) { return settled(a * b) + c; }
 
-/// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank` says for NaN.
+/// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank`
+/// says for NaN.
 constexpr std::int32_t no_rank = -0x7f800002;  // one below the rank of -infinity
 KVMELD_SIMD integers ranks(floats x) {
   integers u = reinterpret_cast<integers>(x);
@@ -134,8 +136,9 @@ KVMELD_SIMD void keep_larger(floats x, integers here, floats& best, integers& at
 #endif
 }
 
-/// Sums in the tree of core/dot.hpp: lane i of foldN(a, b) is a[i] + a[i ^ N] where bit N of i is clear, else the same
-/// of b. `fold` turns `width` vectors, each the partial sums of one dot product, into a vector with one sum per lane.
+/// Sums in the tree of core/dot.hpp: lane i of foldN(a, b) is a[i] + a[i ^ N] where bit N of i is clear, else
+/// the same of b. `fold` turns `width` vectors, each the partial sums of one dot product, into a vector with
+/// one sum per lane.
 #if KVMELD_SIMD_WIDTH == 16
 KVMELD_SIMD floats fold8(floats a, floats b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31) +
