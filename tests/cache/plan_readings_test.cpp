@@ -2,6 +2,8 @@
 // made by hand.
 #include "refusal.hpp"
 
+#include <kvmeld/compose/composed.hpp>
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -122,6 +124,14 @@ TEST_CASE("similarities of centres, and identifiers that give none") {
   CHECK(static_cast<double>(kvmeld::order_value(near.key)) == Approx(0.8));
   CHECK(cache.planned_candidate(0, 3).key == 0);  // unlike either centre
   CHECK(cache.planned_candidate(0, 0).key == 0);
+  // The same parts, chosen at run time.
+  auto chosen = make_cache(memory, kvmeld::compose::composed_of(policy), one_wave(s));
+  chosen.open(0, 5);
+  for (std::uint32_t c = 0; c < l.channels.count; ++c)
+    support::set_scores(chosen.ledger(), {0, 0, 0, 0}, {9, 8, 1, 2, 0}, c);
+  chosen.plan({0}, kvmeld::budget::entries(3));
+  CHECK(chosen.planned_candidate(0, 2).key == near.key);
+  CHECK(chosen.planned_candidate(0, 2).target == 1);
 
   auto evicting = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), one_wave(s));
   evicting.open(0, 5);

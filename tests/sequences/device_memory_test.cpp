@@ -328,7 +328,8 @@ TEST_CASE("where lengths cannot be looked at, a plan is of the past once its seq
   far.commit({0}, {2});
   CHECK(cache_test::refusal_of([&] { far.apply(); }).find("apply: plan is missing") == 0);
   far.plan({0}, budget::entries(20));
-  CHECK_FALSE(cache_test::refusal_of([&] { far.append({1}, {2}); }).empty());  // refused: nothing has grown
+  // Refused: nothing has grown.
+  CHECK_FALSE(cache_test::refusal_of([&] { far.append({0}, {extent.capacity}); }).empty());
   far.apply();
   far.sync_lengths(0);
   CHECK(far.longest(0) == 20);
@@ -352,18 +353,20 @@ TEST_CASE("the host knows which layers were observed") {
 TEST_CASE("pages that became shared without a word make padded tracks longer than the host thinks") {
   using tensor = layout_test::paged_tensor<float, 8>;
   kvmeld::shape const s{1, 1, 2, 1, 12, 8, 96};
-  tensor keys(s, s.key_dim), values(s, s.value_dim);
-  kvmeld::cache_options sizes{s};
-  sizes.padded = true;
-  kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
-                           kvmeld::kv{keys.view(), values.view()}, sizes};
-  far.open(0, 60);
-  for (std::uint32_t page = 0; page < 4; ++page)
-    keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;  // slots 0 to 31
-  far.compress({0}, budget::entries(25));
-  far.sync_lengths(0);
-  CHECK(far.longest(0) >= 32);
-  CHECK((far.warnings(0) & kvmeld::warning::overfull) != 0);
+  for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
+    tensor keys(s, s.key_dim), values(s, s.value_dim);
+    kvmeld::cache_options sizes{s};
+    sizes.padded = true;
+    kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
+                             kvmeld::kv{keys.view(), values.view()}, sizes};
+    far.open(0, 60);
+    for (std::uint32_t page = 0; page < 4; ++page)
+      keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;  // slots 0 to 31
+    far.compress({0}, budget::entries(25), fallback);
+    far.sync_lengths(0);
+    CHECK(far.longest(0) >= 32);
+    CHECK((far.warnings(0) & kvmeld::warning::overfull) != 0);
+  }
 }
 
 }  // namespace device_memory_cases
