@@ -25,8 +25,7 @@ template <class T> std::vector<T> host_copy(T const* p, std::size_t n) {
   return v;
 }
 
-// --- mistakes
-// ---------------------------------------------------------------------------------------------------
+// ---- mistakes -----------------------------------------------------------------------------------
 
 __global__ void past_the_end(int* x, int n) { x[threadIdx.x + n] = 1; }
 __global__ void misaligned(int* x) { *reinterpret_cast<int*>(reinterpret_cast<char*>(x) + 2) = 1; }
@@ -85,8 +84,7 @@ __global__ void no_wait_for_copy(float const* from, float* out) {
 }
 __global__ void fill(int* x, int value) { x[threadIdx.x] = value; }
 
-// --- known results
-// ----------------------------------------------------------------------------------------------
+// ---- known results ------------------------------------------------------------------------------
 
 __global__ void copies(float const* from, float* out) {
   __shared__ __align__(16) float s[128];

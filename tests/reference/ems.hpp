@@ -25,8 +25,7 @@ struct ems_outcome {
   std::size_t near_rounding = 0;
 };
 
-// --- tiers (section 4.2, token partition)
-// -------------------------------------------------------------------
+// ---- tiers (section 4.2, token partition) -------------------------------------------------------
 
 // Something to rank. Where two are equal and have equal sources, no arithmetic can tell them apart.
 struct ems_ranked {
@@ -108,8 +107,7 @@ inline ems_tiers ems_partition(ems_state const& state, ems_options const& option
   return tiers;
 }
 
-// --- matching (Eq. 4 and 6)
-// -----------------------------------------------------------------------------------
+// ---- matching (Eq. 4 and 6) ---------------------------------------------------------------------
 
 // The centre with the highest R = cos(k, k_c) cos(v, v_c), ties to the lower slot; -1, the zero class,
 // where none has R >= tau. Cosines from the rows as they are stored.
@@ -141,8 +139,7 @@ inline int ems_match(ems_state const& state, std::size_t i, indices const& centr
   return best;
 }
 
-// --- merging (Eq. 7)
-// ------------------------------------------------------------------------------------------
+// ---- merging (Eq. 7) ----------------------------------------------------------------------------
 
 inline double ems_norm(ems_slot const& slot) { return slot.own_norm > 0 ? slot.own_norm : norm(slot.key); }
 

@@ -125,8 +125,7 @@ private:
     std::uint32_t drafts;
   };
 
-  // --- who runs
-  // -----------------------------------------------------------------------------------------------
+  // ---- who runs ---------------------------------------------------------------------------------
 
   /// The earliest that waits starts or goes on as soon as there is a slot and room for what it begins with.
   void admit() {
@@ -231,8 +230,7 @@ private:
     free_slots_.push_back(s.slot);
   }
 
-  // --- what they do next
-  // --------------------------------------------------------------------------------------
+  // ---- what they do next ------------------------------------------------------------------------
 
   /// Free pages, from prefixes that nobody reads; where nothing runs that could free any, also from what
   /// waits, the first `spared` of them excepted: they are read again.
@@ -310,8 +308,7 @@ private:
     batch_.push_back({i, {s.slot, first, count}, static_cast<std::uint32_t>(guesses.size())});
   }
 
-  // --- the pass and what follows from it
-  // -----------------------------------------------------------------------
+  // ---- the pass and what follows from it --------------------------------------------------------
 
   void forward() {
     if (batch_.empty()) return;

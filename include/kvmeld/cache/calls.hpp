@@ -6,8 +6,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-// ---- a cache as a value
-// --------------------------------------------------------------------------------------------
+// ---- a cache as a value -------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options sizes)
@@ -106,8 +105,7 @@ template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bin
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
 
-// ---- one way for all operations
-// ------------------------------------------------------------------------------------
+// ---- one way for all operations -----------------------------------------------------------------
 
 /// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
 template <class E, class P, class K, class V>
@@ -210,8 +208,7 @@ void merged_cache<E, P, K, V>::launch(Phase const& phase, track_source const& so
   executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
 }
 
-// ---- sequences
-// -----------------------------------------------------------------------------------------------------
+// ---- sequences ----------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, when_full const& full) {
@@ -327,8 +324,7 @@ status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t ent
   return {};
 }
 
-// ---- observation
-// ---------------------------------------------------------------------------------------------------
+// ---- observation --------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 template <class Q>
@@ -417,8 +413,7 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& 
   return s;
 }
 
-// ---- compression
-// ---------------------------------------------------------------------------------------------------
+// ---- compression --------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences, budget allowed,
@@ -620,8 +615,7 @@ float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) 
   return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
 }
 
-// ---- reports and figures
-// -------------------------------------------------------------------------------------------
+// ---- reports and figures ------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
@@ -703,8 +697,7 @@ stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
   return sum;
 }
 
-// ---- saving
-// --------------------------------------------------------------------------------------------------------
+// ---- saving -------------------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {

@@ -119,8 +119,7 @@ public:
   /// their way are not. Allocates as construction does. Waits if launches are not immediate.
   merged_cache clone(kv<Keys, Values> tensors) const;
 
-  // ---- what engines read
-  // -------------------------------------------------------------------------------------------
+  // ---- what engines read ------------------------------------------------------------------------
 
   /// What attention and the engine's writes need; see cache_ref.
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
@@ -143,8 +142,7 @@ public:
   /// Bytes of the workspace: all that construction allocated besides the ledger.
   std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
 
-  // ---- sequences
-  // ---------------------------------------------------------------------------------------------------
+  // ---- sequences --------------------------------------------------------------------------------
 
   /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and
   /// their index as position. `frozen` of them are shared with others: never written, never moved. `id` keys
@@ -258,8 +256,7 @@ public:
     return refuse([&] { return observation_problem(batch, params, probes, nullptr); });
   }
 
-  // ---- compression
-  // -------------------------------------------------------------------------------------------------
+  // ---- compression ------------------------------------------------------------------------------
 
   /// Shrinks all layers and heads of `sequences` to their budgets, in place, with as many rounds as it takes.
   /// Preconditions: nothing is pending, and a policy that ranks by attention has observed every layer since
@@ -308,8 +305,7 @@ public:
   /// merges into it. Of merge::gaussian; needs no more than the plan.
   float planned_sigma(std::uint32_t item, slot_t pivot) const;
 
-  // ---- reports and figures
-  // -----------------------------------------------------------------------------------------
+  // ---- reports and figures ----------------------------------------------------------------------
 
   /// Lowers the bounds to the real lengths, and brings warnings and rounds up to date. Waits if launches are
   /// not immediate; if they are, there is nothing to do.
@@ -337,8 +333,7 @@ public:
   /// The same of all layers and heads of a sequence.
   stats_sum stats(std::uint32_t sequence) const;
 
-  // ---- saving
-  // ------------------------------------------------------------------------------------------------------
+  // ---- saving -----------------------------------------------------------------------------------
 
   /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included,
   /// in a format with a version and a checksum. K and V rows and block tables are the engine's to save.
