@@ -77,8 +77,7 @@ model model::load(std::string const& directory) {
   if (std::filesystem::exists(base / "model.safetensors.index.json", problem) &&
       !std::filesystem::exists(base / "model.safetensors", problem)) {
     throw model_error(
-        directory,
-        "its weights are budget_scope over several files; only a single model.safetensors is supported");
+        directory, "its weights are split over several files; only a single model.safetensors is supported");
   }
   safetensors_file const file((base / "model.safetensors").string());
   model_weights weights;

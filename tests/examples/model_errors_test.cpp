@@ -198,7 +198,7 @@ TEST_CASE("model folders: refusals") {
   folder.write("config.json", test::config_json(false).dump());
   CHECK(test::has(load(), "model.safetensors: no such file"));
   folder.write("model.safetensors.index.json", "{}");
-  CHECK(test::has(load(), "budget_scope over several files"));
+  CHECK(test::has(load(), "split over several files"));
   folder.write("model.safetensors", test::pack(test::random_weights(true, 1)).file());
   CHECK(test::has(load(), "tensor 'lm_head.weight': it is missing"));
   folder.write("model.safetensors", test::pack(test::random_weights(false, 1)).file());

@@ -16,7 +16,7 @@
 
 namespace support {
 
-// What becomes of a warning: by default it is printed and the program ends. Tests of the barrier itself
+// What becomes of a finding: by default it is printed and the program ends. Tests of the barrier itself
 // record it.
 using finding_handler = void (*)(std::string const&);
 

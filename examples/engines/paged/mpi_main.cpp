@@ -54,7 +54,7 @@ private:
   std::vector<float> mine_, all_;
 };
 
-/// Runs the workload budget_scope over the ranks; then on one rank alone, which has to answer the same.
+/// Runs the workload split over the ranks; then on one rank alone, which has to answer the same.
 int run(program_options const& o) {
   int ranks = 1, rank = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -96,7 +96,7 @@ int run(program_options const& o) {
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   program_options o;
-  CLI::App app("The paged engine budget_scope over ranks by KV heads");
+  CLI::App app("The paged engine split over ranks by KV heads");
   declare(app, o);
   int status = 0;
   try {

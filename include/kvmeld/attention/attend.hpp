@@ -168,9 +168,9 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
 /// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
 /// lse (natural log, or in_base_two(rows); degrees and sink included) may be empty. A query that sees nothing
 /// gives zeros and the lowest float (its sink where there is one); NaN in a visible row shows in the result.
-/// Query head h reads KV head h / group. Arithmetic in float, order of summation fixed: the same bits for any
-/// number of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a batch that does not
-/// fit, and params that contradict each other.
+/// Query head h reads KV head h / queries_per_kv_head. Arithmetic in float, order of summation fixed: the
+/// same bits for any number of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a
+/// batch that does not fit, and params that contradict each other.
 ///
 /// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than
 /// a call has heads: two launches instead of one. Sums are taken part by part then, in their order: the bits

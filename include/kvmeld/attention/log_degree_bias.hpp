@@ -72,9 +72,9 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
 /// value of T (float, half or bfloat16) for empty slots and the rest of the capacity: adding it masks them
 /// without infinities. An engine that reads token by token and writes the bias only after `compress`,
 /// `truncate` and `open` passes behind_end::unmerged: a token that is appended later then finds 0 in its
-/// slot, and not the mask. `heads_per_track` 1 writes one row per KV head; `group` writes one per query head,
-/// as masks indexed by query head need. f16 resolves log degrees to about 2^-11 relative. Enqueued on
-/// `executor`.
+/// slot, and not the mask. `heads_per_track` 1 writes one row per KV head; queries_per_kv_head writes one per
+/// query head, as masks indexed by query head need. f16 resolves log degrees to about 2^-11 relative.
+/// Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,

@@ -42,7 +42,7 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
 
 /// out[page number][layer][head][token], strides as `places` says, = log degree (natural) of the entry there,
 /// and the lowest finite value of T (float, half or bfloat16) where there is none: for the pages that hold
-/// the first slots[i] slots of sequence sequences[i] (its length_bound), to their ends. Pages of no listed
+/// the first slots[i] slots of sequences[i] (its length_bound), to their ends. Pages of no listed
 /// sequence are left alone; one that several share is written by each, with equal values. Where kernels scale
 /// logits after their hook, divide by the scale there. `out` has an element for every page of the pool, layer
 /// and head. Enqueued on `executor`.

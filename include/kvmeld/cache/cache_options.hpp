@@ -50,7 +50,7 @@ struct cache_options {
   /// one long row, and every track weighs its own rows.
   plan_scope scope = plan_scope::head;
   /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all
-  /// heads of a layer, of group all tracks of a sequence, and 1 KB more per track.
+  /// heads of a layer, of all_layers all tracks of a sequence, and 1 KB more per track.
   budget_scope budgets_over = budget_scope::head;
   /// For engines with one length and one block table per sequence, but a mask or bias row per head: after
   /// `compress` every track of a sequence has the same length, length_bound(slot), so that the host knows

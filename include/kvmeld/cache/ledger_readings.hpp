@@ -17,9 +17,9 @@ inline namespace KVMELD_ABI {
 
 /// The part of merged_cache that does not depend on types. Every argument is checked: a layer, sequence or
 /// head out of range is refused by kvmeld::invalid_argument, or where exceptions are off answered with 0. A
-/// closed slot tells what it held last. On executors whose launches are immediate (the host) these are the
-/// ledger's own numbers. On others they are what the host knows without waiting (host_mirror): lengths are
-/// bounds, warnings and rounds those of the last sync_lengths or polled report.
+/// closed sequence tells what it held last. On executors whose launches are immediate (the host) these are
+/// the ledger's own numbers. On others they are what the host knows without waiting (host_mirror): lengths
+/// are bounds, warnings and rounds those of the last sync_lengths or polled report.
 class ledger_readings {
 public:
   /// Outcome of construction; needed where exceptions are off.

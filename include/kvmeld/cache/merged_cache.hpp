@@ -151,10 +151,10 @@ public:
               sequence_id id = {}) {
     return operate(sequences::open{frozen, static_cast<std::uint32_t>(id)}, {sequence}, {tokens_cached});
   }
-  /// Ends a sequence; its slot can be opened again.
+  /// Ends a sequence; its number can be opened again.
   status close(std::uint32_t sequence) { return operate(sequences::close{}, {sequence}, {}); }
 
-  /// Adds `counts[i]` pending entries to every track of sequence `slots[i]`. The engine writes their K and V
+  /// Adds `counts[i]` pending entries to every track of `sequences[i]`. The engine writes their K and V
   /// to the slots below ref().length(track), before or after this call, before attention reads them.
   status append(index_list sequences, index_list counts) {
     status s = operate(sequences::append{}, sequences, counts);
@@ -162,22 +162,22 @@ public:
     if (!is_immediate<Executor>::value && s.ok()) forget_plan_of(sequences);
     return s;
   }
-  /// As append(slots, counts), but first compresses the sequences that have no room for their entries: those
-  /// whose length_bound and count exceed the capacity. They shrink to `full.shrink_to`, as `compress` would
-  /// do it. Nothing is compressed unless the compression is sure to make room, which the host tells by
+  /// As append(sequences, counts), but first compresses the sequences that have no room for their entries:
+  /// those whose length_bound and count exceed the capacity. They shrink to `full.shrink_to`, as `compress`
+  /// would do it. Nothing is compressed unless the compression is sure to make room, which the host tells by
   /// length_after; the call is refused otherwise and the cache stays as it was. Sequences that have no room
   /// must have no pending entries. If launches are not immediate, bounds may be above the lengths: a sequence
   /// is then compressed before it is really full. An attention bias that was written out is stale if
   /// length_bound has become less. Cannot be recorded.
   status append(index_list sequences, index_list counts, when_full const& full);
-  /// Keeps the first `accepted[i]` pending entries of sequence `slots[i]` and drops the rest (rejected
+  /// Keeps the first `accepted[i]` pending entries of `sequences[i]` and drops the rest (rejected
   /// drafts).
   status commit(index_list sequences, index_list accepted) {
     return operate(sequences::commit{}, sequences, accepted);
   }
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later ones. Exact, and therefore
-  /// refused below compressed_at(slot), frozen entries and pending ones. Scores of what stays keep what they
-  /// have observed, forgotten queries included, and warnings stay.
+  /// refused below compressed_at(sequence), frozen entries and pending ones. Scores of what stays keep what
+  /// they have observed, forgotten queries included, and warnings stay.
   status truncate(std::uint32_t sequence, std::uint32_t tokens) {
     return operate(sequences::truncate{}, {sequence}, {tokens});
   }
@@ -202,8 +202,8 @@ public:
   /// leave warning::unrotated. Waits if launches are not immediate.
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from
-  /// 0), and those after it go on from there. `rounds(slot)` tells it. Refuses slots that are not open, and n
-  /// above 2^31 - 1.
+  /// 0), and those after it go on from there. `rounds(sequence)` tells it. Refuses sequences that are not
+  /// open, and n above 2^31 - 1.
   status set_rounds(std::uint32_t sequence, std::uint32_t n) {
     return operate(sequences::set_rounds{}, {sequence}, {n});
   }
@@ -226,9 +226,9 @@ public:
   status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens, Notes const& notes,
                sequence_id id = {});
 
-  // ---- attention shown to the score
-  // -------------------------------------------------------------------------------- Call one of the three
-  // once per layer and block of queries. They do nothing if the policy needs no attention.
+  // ---- attention shown to the score -------------------------------------------------------------
+  // Call one of the three once per layer and block of queries. They do nothing if the policy needs no
+  // attention.
 
   /// What the policy has to be shown: observation_of<Policy> tells part of it at compile time.
   observation_need needs_observation() const { return need_of(policy_); }
@@ -284,8 +284,8 @@ public:
   template <class Guard> status set_guard(Guard const& guard);
 
   /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence,
-  /// head), or (listed sequence, layer, head) with plan_scope::all_layers or options.budgets_over group. May
-  /// be edited before `apply`.
+  /// head), or (listed sequence, layer, head) with plan_scope::all_layers or options.budgets_over all_layers.
+  /// May be edited before `apply`.
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   /// The tracks of the plan made last, in its order.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
@@ -305,7 +305,7 @@ public:
   /// merges into it. Of merge::gaussian; needs no more than the plan.
   float planned_sigma(std::uint32_t item, slot_t pivot) const;
 
-  // ---- reports and figures ----------------------------------------------------------------------
+  // ---- reports and stats ------------------------------------------------------------------------
 
   /// Lowers the bounds to the real lengths, and brings warnings and rounds up to date. Waits if launches are
   /// not immediate; if they are, there is nothing to do.
@@ -319,16 +319,16 @@ public:
   /// lengths, warnings and rounds are exact. If launches are immediate there is nothing to wait for: true.
   bool poll_lengths();
 
-  /// Has the figures of all tracks of `sequences` written down and sent, behind the calls made so far,
+  /// Has the stats of all tracks of `sequences` written down and sent, behind the calls made so far,
   /// without waiting. One request is on its way at a time: asking again before it has arrived does nothing.
   /// The first time allocates host memory if launches are not immediate. Refuses caches without
-  /// options.stats, slots that are not open, and recording.
+  /// options.stats, sequences that are not open, and recording.
   status request_stats(index_list sequences);
-  /// True, once, when the figures that were asked for have arrived, and stats() tells them; never waits. If
+  /// True, once, when the stats that were asked for have arrived, and stats() tells them; never waits. If
   /// launches are immediate there is nothing to wait for: true.
   bool stats_ready();
-  /// What the last request that arrived says about a track; zeros, with all mass retained, for slots never
-  /// asked about.
+  /// What the last request that arrived says about a track; zeros, with all mass retained, for sequences
+  /// never asked about.
   cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const;
   /// The same of all layers and heads of a sequence.
   stats_sum stats(std::uint32_t sequence) const;
@@ -339,7 +339,7 @@ public:
   /// in a format with a version and a checksum. K and V rows and block tables are the engine's to save.
   /// Waits, as `save` and `resume` do, if launches are not immediate.
   std::size_t saved_bytes(std::uint32_t sequence) const;
-  /// Fills the first saved_bytes(slot) bytes of `out`.
+  /// Fills the first saved_bytes(sequence) bytes of `out`.
   status save(std::uint32_t sequence, span<std::byte> out) const;
   /// The same as a vector; empty if nothing is open and exceptions are off.
   std::vector<std::byte> save(std::uint32_t sequence) const;

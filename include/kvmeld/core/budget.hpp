@@ -38,11 +38,11 @@ public:
     return per_track_[t.index];
   }
 
-  /// The same budgets, shared: the tracks of a layer, or of all layers, of a sequence together keep as many
-  /// entries as their budgets add up to, where they hurt least to lose (docs/budgets.md). Each keeps at least
-  /// the share `floor` of its own budget, 0 to 1, and what its policy pins in any case. Wants
-  /// options.budgets_over of at least this split, and a policy with a measure: scores to evict by, or a
-  /// budget that merging meets.
+  /// The same budgets, shared. The tracks of a layer, or of all layers, of a sequence together keep as many
+  /// entries as their budgets add up to. The entries with the lowest scores go first, whichever track holds
+  /// them (docs/budgets.md). Every track keeps at least the share `floor` (0 to 1) of its own budget, and
+  /// what its policy pins. Needs options.budgets_over of at least this scope, and a policy whose entries stay
+  /// by score alone.
   budget over(budget_scope among, double floor = 0.2) const {
     budget b = *this;
     b.among_ = among;

@@ -44,7 +44,7 @@ struct shape {
 /// One (layer, sequence, KV head): an independent row of entries.
 struct track {
   std::uint32_t index;                     ///< (layer * sequences + sequence) * kv_heads + kv_head
-  std::uint32_t layer, sequence, kv_head;  ///< of the group; slot of the cache; of this rank
+  std::uint32_t layer, sequence, kv_head;  ///< of the group; of the cache; of this rank
 };
 
 /// The track with its index.

@@ -54,7 +54,7 @@ inline std::string is_open(char const* call, ledger_ref const& l, index_list seq
   return each_is_open(call, l, sequences.size(), [&](std::size_t i) { return sequences[i]; });
 }
 
-/// A sequence begins in a slot that is closed.
+/// A sequence begins where none is open.
 inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t sequence) {
   if (std::string text = in_range(call, l, sequence); !text.empty()) return text;
   return l.is_open[sequence] == 0 ? std::string()

@@ -16,7 +16,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The slot can be opened again.
+/// The sequence can be opened again.
 struct close : operation {
   static constexpr char const* name = "close";
   static constexpr bool over_tracks = false;
