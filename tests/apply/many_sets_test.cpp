@@ -1,0 +1,63 @@
+// More sets than are merged at a time, in values that lie along tokens.
+#include <kvmeld/kvmeld.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/random_cache.hpp"
+
+namespace many_sets_cases {
+
+namespace {
+
+// Entry i becomes part of the entry `apart` before it, in blocks of 2 apart.
+struct pair_across : kvmeld::identify::defaults {
+  std::uint32_t apart = 1;
+  explicit pair_across(std::uint32_t a) : apart(a) {}
+  template <class Round> void admit(Round& round) const {
+    std::uint32_t const blocks = round.live() / (2 * apart);
+    round.for_each(blocks * apart, [&](std::uint32_t i) {
+      std::uint32_t const into = i / apart * 2 * apart + i % apart;
+      round.merge(into + apart, into);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("thousands of sets along tokens are merged one like another") {
+  constexpr std::uint32_t n = 6720, channels = 20;
+  for (std::uint32_t apart : {1u, 7u, 60u, 3360u}) {
+    CAPTURE(apart);
+    kvmeld::shape const s{1, 1, 1, 1, channels, channels, n};
+    support::dice d(apart);
+    std::vector<float> k(std::size_t{n} * channels), v(k.size());
+    for (float& x : k) x = static_cast<float>(d.normal());
+    for (float& x : v) x = static_cast<float>(d.normal());
+    std::vector<float> const before = v;
+    kvmeld::policy const p{
+        kvmeld::score::none{},
+        kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
+        pair_across(apart), kvmeld::merge::average{}};
+    kvmeld::merged_cache cache{kvmeld::host_executor(2), p,
+                               kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, channels),
+                                          kvmeld::transposed<float>(v.data(), {0, 0, 0, 1, n}, s, channels)},
+                               kvmeld::cache_options{s}};
+    cache.open(0, n);
+    cache.compress({0}, kvmeld::budget::entries(n / 2), kvmeld::shortfall::keep);
+    REQUIRE(cache.length(0, 0, 0) == n / 2);
+    std::size_t wrong = 0;
+    for (std::uint32_t i = 0; i < n / 2; ++i) {
+      std::uint32_t const a = i / apart * 2 * apart + i % apart, b = a + apart;
+      for (std::uint32_t c = 0; c < channels; ++c) {
+        float const mean = 0.5f * before[std::size_t{c} * n + a] + 0.5f * before[std::size_t{c} * n + b];
+        wrong += v[std::size_t{c} * n + i] == mean ? 0 : 1;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace many_sets_cases
