@@ -1,5 +1,5 @@
-// kvmeld on Kokkos: any cache, policy and attention on a kokkos_executor, and Kokkos::View as a layout. Needs
-// Kokkos 3.4.
+// kvmeld on Kokkos: runs any cache, policy and attention on a kokkos_executor, and takes a Kokkos::View as a
+// layout. Needs Kokkos 3.4 or newer.
 #pragma once
 
 #include <kvmeld/backend/kokkos/element_types.hpp>

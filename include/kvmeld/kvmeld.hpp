@@ -1,5 +1,5 @@
-// kvmeld: merge KV-cache entries in place, on an engine's own tensors. Host-safe umbrella; no CUDA header
-// behind it.
+// kvmeld: merges KV-cache entries in place, in an engine's own tensors. This umbrella header is safe on the
+// host: it includes no CUDA header.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>

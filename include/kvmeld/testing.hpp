@@ -1,5 +1,5 @@
-// For an engine's own tests, host only: layout conformance, plan validator, invariants. Everything returns
-// a text that says what is wrong, empty if nothing is, and needs no test framework.
+// For an engine's own tests, on the host only: checks of layouts, plans and invariants. Every check returns a
+// text that says what is wrong, empty if nothing is. No test framework is needed.
 #pragma once
 
 #include <kvmeld/testing/check_layout.hpp>

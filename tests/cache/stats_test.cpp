@@ -401,4 +401,20 @@ TEST_CASE("sums add up every number of a track's stats") {
   for (std::uint32_t i = 0; i < kvmeld::cache_stats::bins; ++i) CHECK(sum.degrees[i] == 101 * i);
 }
 
+TEST_CASE("a sequence that was never asked about has lost nothing") {
+  support::engine_memory<float> memory({1, 2, 1, 1, 8, 8, 40});
+  auto cache = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(), counting());
+  cache.open(0, 40);
+  cache.open(1, 30);
+  for (int again = 0; again < 2; ++again) {
+    CHECK(cache.stats(0, 1, 0).tokens == 0);
+    CHECK(cache.stats(0, 1, 0).mass_retained == 1.0f);
+    CHECK(cache.stats(0, 1, 0).mass_retained_in_all == 1.0f);
+    CHECK(cache.stats(1).min_mass_retained == 1.0f);
+    cache.request_stats({0});
+    CHECK(cache.stats_ready());
+  }
+  CHECK(cache.stats(0, 0, 0).tokens == 40);
+}
+
 }  // namespace figures_cases

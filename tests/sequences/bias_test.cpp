@@ -36,12 +36,12 @@ TEST_CASE("policies whose entries carry degrees need a consumer that takes them"
   check_text(
       made_with(chelsea(), bias_support::none),
       {"merged_cache: options: bias is bias_support::", "bias_support::none", "per_head",
-       "it must be per_head, or shared with options.scope layer or group, because merged entries stand "
+       "it must be per_head, or shared with options.scope layer or all_layers, because merged entries stand "
        "for several tokens (or set options.ignore_degree)"});
   check_text(made_with(chelsea(), bias_support::none, plan_scope::layer), {"bias_support::none"});
   check_text(made_with(chelsea(), bias_support::shared),
              {"merged_cache: options: bias is bias_support::", "bias_support::shared", "options.scope",
-              "layer or group"});
+              "layer or all_layers"});
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::layer).empty());
   CHECK(made_with(chelsea(), bias_support::shared, plan_scope::all_layers).empty());
   CHECK(made_with(chelsea(), bias_support::none, plan_scope::head, true).empty());

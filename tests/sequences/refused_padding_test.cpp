@@ -53,9 +53,9 @@ TEST_CASE("which caches cannot be padded") {
         construction(policy, sizes),
         {"merged_cache: options: padded is true",
          "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
-         "or to shared with options.scope layer or group)",
+         "or to shared with options.scope layer or all_layers)",
          "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
-         "or to shared with options.scope layer or group)"});
+         "or to shared with options.scope layer or all_layers)"});
     sizes.scope = kvmeld::plan_scope::layer;
     CHECK((construction(policy, sizes) == "") == (bias == kvmeld::bias_support::shared));
   }

@@ -33,7 +33,7 @@ struct blend_buffers {
 };
 
 /// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative;
-/// barrier at the end. The generic form: loads any layout through its tiles.
+/// barrier at the end. This generic form loads rows of any layout through its tiles.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
                           Weight weight, blend_buffers const& b) {
@@ -54,8 +54,8 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
   }
 }
 
-/// The same of rows that do not lie side by side: they are brought together in scratch as they are stored.
-/// One lane.
+/// Blends into row p like blend_into, for rows whose channels do not lie side by side. The rows are gathered
+/// in scratch in their storage format, then blended by the tuned kernel. One lane.
 template <class Kernels, class Layout, class Slot, class Weight>
 void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slot_t p, std::uint32_t count,
                     Slot slot, Weight weight, blend_buffers const& b) {
@@ -76,8 +76,9 @@ void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slo
   scatter_row(layout, where, p, static_cast<T const*>(merged));
 }
 
-/// Row p = the blend of blend_rows, rounded to storage. Cooperative; barrier at the end. The host's tuned
-/// form goes from storage to storage with the same bits as the generic form, NaN payloads of binary16 aside.
+/// Writes the sum of blend_rows to row p, rounded to storage. Cooperative; barrier at the end. The host's
+/// tuned form goes from storage to storage, with the same bits as the generic form except for NaN payloads of
+/// binary16.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
                           Slot slot, Weight weight, blend_buffers const& b) {

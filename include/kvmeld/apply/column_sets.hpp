@@ -1,4 +1,4 @@
-// Sets of a track listed for walks along columns: by size, so that a processor can foresee its loops.
+// Lists of sets for walks along columns. Sets are ordered by size, so that a processor can predict its loops.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,15 +17,15 @@ inline namespace KVMELD_ABI {
 class column_sets {
 public:
   static constexpr std::uint32_t max_sets = 512, max_members = 2048;
-  static constexpr std::uint32_t max_slots = 1024;  ///< of a list for kernels
+  static constexpr std::uint32_t max_slots = 1024;  ///< slots that a kernel's list covers at most
   static constexpr std::uint32_t max_lanes = 16, fewest_lanes = 4;
   /// Scratch of a kernel: rows of `lanes` elements for all slots, and for all merged entries.
   static constexpr std::size_t kernel_bytes(std::size_t element) {
     return (max_slots + max_sets) * max_lanes * element;
   }
 
-  /// False if there is no room: merge what is listed, clear, and add again. Sets of more than `max_members`
-  /// never fit.
+  /// Lists a set; false if there is no room. The caller then merges what is listed, clears, and adds the set
+  /// again. A set of more than `max_members` members never fits.
   bool add(slot_t pivot, member_list const& m, float const* weight) {
     if (sets_ == max_sets || members_ + m.count > max_members) return false;
     pivot_[sets_] = pivot;
@@ -44,14 +44,14 @@ public:
 
   /// Whether the slots of a set fit a kernel's list.
   static bool is_near(member_list const& m) { return is_near(m.slots[0], m.slots[m.count - 1]); }
-  /// The same of all that are listed and this one.
+  /// Whether the slots of all listed sets and of this one fit a kernel's list.
   bool stays_near(member_list const& m) const {
     return sets_ == 0 || is_near(min_of(low_, m.slots[0]), max_of(high_, m.slots[m.count - 1]));
   }
   /// Whether so many of the slots are members that a kernel may as well read all of them.
   bool dense() const { return 4 * members_ >= high_ - low_; }
 
-  /// Orders the sets by size; sets are disjoint, so that their order does not show.
+  /// Orders the sets by size. Sets are disjoint, so that their order does not change results.
   void sort() {
     std::uint32_t count[sizes + 1] = {};
     for (std::uint32_t i = 0; i < sets_; ++i) ++count[size(i) + 1];
@@ -71,11 +71,11 @@ public:
     }
   }
 
-  /// Whether kernels of so many lanes read no slot behind the last.
+  /// Whether kernels of `lanes` lanes read no slot at or behind `capacity`.
   bool within(std::uint32_t lanes, std::uint32_t capacity) const {
     return high_ / lanes * lanes + lanes <= capacity;
   }
-  /// The sorted sets as such kernels take them (host_kernels::set_list).
+  /// The sorted sets in the form that kernels of `lanes` lanes take (host_kernels::set_list).
   template <class List> List list(std::uint32_t lanes) {
     slot_t const first = low_ / lanes * lanes;
     std::uint32_t const slots = high_ / lanes * lanes + lanes - first;

@@ -1,4 +1,4 @@
-// Kept entries move together: stable, ascending, in place.
+// Moves kept entries to the front of their track: in place, in ascending order.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,7 +14,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Gives kept entries their new slots and the track its new length, in the plan.
+/// Writes the new slots of kept entries, and the track's old and new length, into the plan.
 struct renumber_phase {
   wave_ref wave;
 
@@ -35,19 +35,19 @@ struct renumber_phase {
   }
 };
 
-/// First slot that is not where it belongs after compaction; n if nothing moves.
+/// First slot that is not kept; n if all are kept. Entries before it do not move.
 KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std::uint32_t n) {
   slot_t s = 0;
   while (s < n && plan.fates[plan.at(item, s)] == fate::keep) ++s;
   return s;
 }
 
-/// Moves rows of K or V by raw bits and zeroes emptied rows if `zero` is set (values: a stale NaN would
-/// poison an engine's output even at weight 0).
+/// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros. Values need this: a
+/// stale NaN would poison an engine's output even at weight 0.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
-  static constexpr int min_blocks = 3;  ///< of a multiprocessor: each waits for memory between barriers
+  static constexpr int min_blocks = 3;  ///< blocks per multiprocessor; each waits for memory between barriers
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -88,8 +88,8 @@ template <class Layout> struct compact_rows_phase {
                               channels);
         }
       }
-      // Runs of kept slots outside, channels inside: a lane always has the same channels, so runs need no
-      // barrier.
+      // The outer loop goes over runs of kept slots, the inner one over channels. A lane always has the same
+      // channels, so runs need no barrier.
       for (slot_t from = begin; from < n;) {
         if (plan.fates[base + from] != fate::keep) {
           ++from;
@@ -130,8 +130,8 @@ private:
     return layout.channels() * sizeof(typename Layout::element_type);
   }
 
-  /// Whether so many rows are moved past the caches: then lines written need not be read first. Fewer rows
-  /// stay in the cache for the attention that comes next.
+  /// Whether `rows` rows are moved past the caches, so that lines need not be read before they are written.
+  /// Fewer rows stay in the cache for the attention that follows.
   template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       constexpr std::size_t worth_streaming = std::size_t{8} << 20;
@@ -175,8 +175,8 @@ private:
     }
   }
 
-  /// Kept rows in batches of pieces, read by all lanes before any is written. No later batch reads what was
-  /// written: the k-th kept row lies in slot k or behind it.
+  /// Moves kept rows in batches of pieces. All lanes read a batch before any lane writes it. No later batch
+  /// reads what was written, because the k-th kept row lies in slot k or behind it.
   template <class Team>
   KVMELD_HD void move_pieces(Team const& team, tile const& t, std::uint32_t kept, std::uint32_t n) const {
     using piece = typename row_pieces<Layout>::piece;
@@ -192,7 +192,7 @@ private:
       std::uint32_t const found = compact_indices(
           team, slots, [&](std::uint32_t i) { return what[first + i] == fate::keep; },
           [&](std::uint32_t rank, std::uint32_t i) { from[rank] = first + i; });
-      bool const moves = to != first || found != slots;  // else all lie where they belong
+      bool const moves = to != first || found != slots;  // false: all rows lie where they belong
       std::uint32_t const total = moves ? found : 0;
       for (std::uint32_t batch = 0; batch < total; batch += mine.rows * pieces_in_flight) {
         for (std::uint32_t p = 0; p < pieces; p += mine.width) {
@@ -210,7 +210,7 @@ private:
           }
         }
       }
-      team.sync();  // the list is written anew
+      team.sync();  // the next window overwrites the list
       to += found;
     }
     if (!zero) return;
@@ -223,7 +223,7 @@ private:
     }
   }
 
-  /// Column by column in stretches of slots, whose fates become bits once for all columns.
+  /// Packs columns one by one, in stretches of slots. Fates become bits once per stretch, for all columns.
   template <class Kernels, class T>
   void pack_columns(Kernels const& tuned, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
                     std::int64_t stride, std::uint32_t count) const {
@@ -260,8 +260,8 @@ private:
   }
 };
 
-/// Moves the ledger's arrays, renames owners of members, forgets members of dropped owners, sets the new
-/// length.
+/// Moves the entries of the ledger's arrays, renumbers owners of members, removes members of dropped owners,
+/// and sets the new length.
 struct compact_ledger_phase {
   wave_ref wave;
 
@@ -292,8 +292,8 @@ struct compact_ledger_phase {
   }
 
 private:
-  /// Kept elements of one array from `begin` on. Several lanes read a batch before any of it is written: new
-  /// slots are never above old ones. Cooperative; barrier at the end.
+  /// Moves the kept elements of one array, from `begin` on. Several lanes read a batch before any of them
+  /// writes it. A new slot is never above its old slot. Cooperative; barrier at the end.
   template <class Team, class T>
   KVMELD_HD void move(Team const& team, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
     constexpr std::uint32_t at_once = 4;
@@ -308,7 +308,7 @@ private:
       return;
     }
     for (slot_t first = begin; first < n; first += at_once * team.lanes()) {
-      T held[at_once] = {};  // compilers do not see that only what was read is written
+      T held[at_once] = {};  // compilers do not see that only elements that were read are written
       for (std::uint32_t j = 0; j < at_once; ++j) {
         slot_t const s = first + j * team.lanes() + team.lane();
         if (s < n) held[j] = x[s];
@@ -322,7 +322,7 @@ private:
     team.sync();
   }
 
-  /// Members of kept owners, as many at a time as there are lanes. Cooperative; barrier at the end.
+  /// Moves members of kept owners, as many at a time as there are lanes. Cooperative; barrier at the end.
   template <class Team> KVMELD_HD void move_members(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     member_ref const& m = wave.ledger.members;

@@ -1,4 +1,4 @@
-// Rounds become one plan: what a round does to an entry, it does to everything that entry already stands for.
+// Composes rounds into one plan: what a round does to an entry also holds for all that merged into the entry.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,7 +12,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// plan = step after plan. Reads the step at other entries and writes the plan at its own: no hazard.
+/// plan = the step applied after the plan. A lane reads the step of any entry but writes only its own entry's
+/// plan.
 struct compose_phase {
   static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;
@@ -36,7 +37,7 @@ struct compose_phase {
       float const key = step.key_weight[root], value = step.value_weight[root],
                   degree = step.degree_weight[root];
       bool const kept = step.fates[root] == fate::keep;
-      if (kept && key == 1.0f && value == 1.0f && degree == 1.0f) return;  // most entries, most rounds
+      if (kept && key == 1.0f && value == 1.0f && degree == 1.0f) return;  // most entries in most rounds
       plan.key_weight[i] *= key;
       plan.value_weight[i] *= value;
       plan.degree_weight[i] *= degree;

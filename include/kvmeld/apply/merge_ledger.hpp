@@ -1,4 +1,4 @@
-// The plan becomes bookkeeping: degrees and score channels of pivots and spread targets.
+// Applies a plan to the ledger: degrees and score channels of pivots and spread targets.
 #pragma once
 
 #include <kvmeld/apply/span_segment.hpp>
@@ -17,8 +17,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Merges ledger entries by `map`, whose sets `link_phase` listed. The pivot keeps its position; where the
-/// others live on as members, its scores too.
+/// Merges ledger entries by `map`, whose sets `link_phase` has listed. The pivot keeps its position. If the
+/// other entries stay as members, the pivot keeps its scores too; only carried weights add up.
 struct merge_ledger_phase {
   static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;
@@ -62,14 +62,14 @@ private:
         case channel_rule::max: total = order_key(y) > order_key(total) ? y : total; break;
         case channel_rule::pivot: total = x[p]; break;
         case channel_rule::weighted: total += map.value_weight[map.at(t.item, m.slots[i])] * y; break;
-        case channel_rule::weight: total = x[p]; break;  // done
+        case channel_rule::weight: total = x[p]; break;  // written by merge_weights
         }
       }
       x[p] = total;
     }
   }
 
-  /// Before the other channels merge: entries weigh by what they were.
+  /// Adds up carried weights. Runs before the other channels merge, because carried_weight may read those.
   KVMELD_HD void merge_weights(tile const& t, slot_t p, member_list const& m) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const c = l.channels.find(channel_tag::merge_weight);
@@ -81,13 +81,13 @@ private:
     l.channel_data[c][l.at(t.where, p)] = total;
   }
 
-  /// A row that was written is a new row: weights above 1 may have overflowed its storage.
+  /// Marks a written row as not inspected: weights above 1 may have overflowed its storage.
   KVMELD_HD void look_again(tile const& t, slot_t p, unsigned checks) const {
     std::uint8_t& flags = wave.ledger.flags[wave.ledger.at(t.where, p)];
     flags = static_cast<std::uint8_t>(flags & ~checks);
   }
 
-  /// Degrees of spread sources flow into each target; their scores do not (CaM transfers no attention).
+  /// Adds degrees of spread sources to each target. Their scores are not added (CaM transfers no attention).
   template <class Team>
   KVMELD_HD void receive_spreads(Team const& team, tile const& t, std::uint32_t n) const {
     member_list const spreads = spreads_of(wave, t.item);
@@ -102,7 +102,7 @@ private:
       });
     });
   }
-  /// What flows into slot p and the rest of its segment.
+  /// Degree that spread sources add to slot p, and to each other slot of its segment.
   KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {
     ledger_ref const& l = wave.ledger;
     float sum = 0.0f;

@@ -1,4 +1,4 @@
-// Shared entries keep their members' norms, positions and scores (EMS section 4.2): done before keys merge.
+// Shared entries keep their members' norms, positions and scores (EMS section 4.2). Runs before keys merge.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -16,13 +16,15 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Brings a track's member list up to what `map` says, whose sets link_phase listed:
-/// - members that the plan gives up, and those of dropped entries, go; an entry's degree counts one less for
-/// each
-/// - entries that are shared become members of their targets, and their own members move along
-/// - targets that were ordinary entries note the norm of their key, which merge_rows_phase turns into a
-/// direction Owners are slots before compaction. A list that would not fit stays as it is: plan_problem
-/// refuses that.
+/// Updates a track's member list by `map`, whose sets link_phase has listed:
+/// - members that the plan gives up, and members of dropped entries, are removed; an entry's degree shrinks
+///   by one for each member that the plan gives up
+/// - shared entries become members of their targets, and their own members move along
+/// - targets and shared entries that were ordinary entries note the norm of their key; merge_rows_phase then
+///   turns a target's key into a direction
+///
+/// Owners are slots before compaction. A list that would not fit stays as it is: plan_problem refuses such a
+/// plan.
 template <class Keys> struct merge_members_phase {
   Keys keys;
   wave_ref wave;
@@ -39,8 +41,8 @@ template <class Keys> struct merge_members_phase {
     member_ref const& members = l.members;
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const before = members.count[t.where.index];
-    slot_t* const fresh = wave.live + wave.at(t.item, 0);          // free between rounds, as are candidates:
-    candidate* const list = wave.candidates + wave.at(t.item, 0);  // .source ends of the owners' lists
+    slot_t* const fresh = wave.live + wave.at(t.item, 0);          // free between rounds, like candidates
+    candidate* const list = wave.candidates + wave.at(t.item, 0);  // .source: where an owner's list ends
     std::uint32_t* const order = wave.member_order + 2 * wave.member_at(t.item, 0);
     auto const what = [&](slot_t s) { return map.fates[map.at(t.item, s)]; };
     auto const owner_of = [&](slot_t s) {
@@ -56,8 +58,8 @@ template <class Keys> struct merge_members_phase {
     note_norms(team, t, n);
     count_lost(team, t, n, before);
 
-    // Token k of the new list: old member k, or shared entry fresh[k - before]. Sorted by owner through
-    // counting.
+    // Token k of the new list is old member k, or the shared entry fresh[k - before]. A counting sort orders
+    // the tokens by owner.
     std::uint32_t const total = before + added;
     auto const place = [&](std::uint32_t k) {
       return owner_of(k < before ? old_owner(k) : fresh[k - before]);
@@ -87,7 +89,7 @@ template <class Keys> struct merge_members_phase {
       order[team.fetch_add(&list[place(k)].source, 1)] = k;
     });
     team.sync();
-    // Arrival order of atomics does not show: every owner's list is sorted.
+    // Every owner's list is sorted, so that the order of atomics does not change results.
     team.for_each(n, [&](std::uint32_t s) {
       std::uint32_t const count = list[s].source - list[s].target;
       if (count > 1) sort_members(order + list[s].target, count);
@@ -98,7 +100,7 @@ template <class Keys> struct merge_members_phase {
   }
 
 private:
-  /// own_norm of targets and shared entries that were ordinary so far.
+  /// Writes own_norm of targets and shared entries that were ordinary entries so far.
   template <class Team> KVMELD_HD void note_norms(Team const& team, tile const& t, std::uint32_t n) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const d = keys.channels();
@@ -115,7 +117,7 @@ private:
       team.sync();
       team.for_each(found, [&](std::uint32_t r) {
         float const* const row = rows + std::size_t{r} * d;
-        // Above 0 for a zero row too: 0 would say that the row is a key.
+        // The norm of a zero row is above 0 too: 0 would say that the row is a key.
         l.members.own_norm[l.at(t.where, wanted[r])] = max_of(1e-30f, row_norm(row, d));
       });
       team.sync();
@@ -130,7 +132,7 @@ private:
     return map.fates[map.at(t.item, s)] == fate::share;
   }
 
-  /// Degrees of entries whose members the plan gives up.
+  /// Lowers an entry's degree by the number of its members that the plan gives up.
   template <class Team>
   KVMELD_HD void count_lost(Team const& team, tile const& t, std::uint32_t n, std::uint32_t before) const {
     ledger_ref const& l = wave.ledger;
@@ -148,7 +150,7 @@ private:
     team.sync();
   }
 
-  /// Every field in its new order, one field at a time through the second half of the wave's room.
+  /// Puts every field into its new order, one field at a time, through the second half of member_order.
   template <class Team, class Place>
   KVMELD_HD void move_all(Team const& team, tile const& t, slot_t const* fresh, std::uint32_t const* order,
                           std::uint32_t before, std::uint32_t live, Place place) const {
@@ -174,7 +176,7 @@ private:
         return k < before ? m.channel_data[c][base + k] : l.channel_data[c][source(k)];
       });
     }
-    move(m.owner + base, [&](std::uint32_t k) { return place(k); });  // last: place() reads it
+    move(m.owner + base, [&](std::uint32_t k) { return place(k); });  // last, because place() reads it
   }
 };
 

@@ -1,4 +1,4 @@
-// The plan becomes memory: pivots take in their sets, targets what is spread over them.
+// Applies a plan to rows of K or V: pivots take in their sets, targets take in what is spread over them.
 #pragma once
 
 #include <kvmeld/apply/blend_rows.hpp>
@@ -23,16 +23,16 @@ inline namespace KVMELD_ABI {
 /// Which of the two tensors a phase works on.
 enum class side : std::uint8_t { key, value };
 
-/// Merges rows of K or V in place by `map` (the step or the plan), whose sets `link_phase` listed. A set of
-/// one is not touched. Sets are disjoint and sources are read only by their own target, so tiles need no
-/// order. Rows-first form for channels-contiguous layouts, tokens-first form for layouts that run along
-/// tokens.
+/// Merges rows of K or V in place by `map` (the step or the plan), whose sets `link_phase` has listed. A set
+/// of one is not touched. Sets are disjoint, and only its own target reads a source, so tiles may run in any
+/// order. Layouts with contiguous channels take the rows-first form, layouts that run along tokens the
+/// tokens-first form.
 template <class Layout> struct merge_rows_phase {
-  static constexpr int min_blocks = 3;  ///< of a multiprocessor: members are looked up one after the other
+  static constexpr int min_blocks = 3;  ///< blocks per multiprocessor; members are looked up one at a time
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice =
-      64;                                          ///< channels per tile, tokens first: each lists the sets
-  static constexpr std::uint32_t max_fetched = 8;  ///< rows of a set that are asked for ahead
+      64;                                          ///< channels per tile, tokens first; each tile lists sets
+  static constexpr std::uint32_t max_fetched = 8;  ///< rows of a set that are prefetched
   Layout layout;
   wave_ref wave;
   plan_ref map;
@@ -61,7 +61,7 @@ private:
   }
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
-  /// What source i of a segment counts with.
+  /// Weight of spread source `source` in slot p; 0 if it does not reach p.
   KVMELD_HD float spread_weight(std::uint32_t item, slot_t source, slot_t p) const {
     return map.reaches(item, source, p) ? weights()[map.at(item, source)] : 0.0f;
   }
@@ -78,14 +78,14 @@ private:
       if (by_pieces) merge_pieces(team, t, begin, end, weight);
     }
     if (!by_pieces) merge_sets(team, t, begin, end, weight, b);
-    // What is spread flows into long stretches of slots alike, and is summed up once for all of them.
+    // Spread sources reach long stretches of slots; their sum is computed once per stretch.
     if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
   }
 
   template <class Team>
   KVMELD_HD void merge_sets(Team const& team, tile const& t, slot_t begin, slot_t end, float const* weight,
                             blend_buffers const& b) const {
-    // Rows of sets lie far apart: those of a few sets ahead are asked for while one is merged.
+    // Rows of sets lie far apart: while one set merges, the rows of the next four are prefetched.
     slot_t ahead = end;
     if constexpr (gathers_for_kernels<Team, Layout>::value) {
       if (team.kernels() != nullptr) ahead = begin;
@@ -110,8 +110,8 @@ private:
     }
   }
 
-  /// The same, a piece of a pivot's row to every lane: the lane that writes it is the only one to read what
-  /// was there.
+  /// Like merge_sets, but every lane merges a piece of a pivot's row. Only the lane that writes a piece reads
+  /// what was there.
   template <class Team>
   KVMELD_HD void merge_pieces(Team const& team, tile const& t, slot_t begin, slot_t end,
                               float const* weight) const {
@@ -173,8 +173,8 @@ private:
     });
   }
 
-  /// Column by column in batches of sets: those whose members lie near each other by squares of slots and
-  /// channels. One lane.
+  /// Merges column by column, in batches of sets. If members lie near each other, a kernel may merge them in
+  /// squares of slots and channels. One lane.
   template <class Kernels, class T>
   void merge_columns(Kernels const& tuned, tile const& t, std::uint32_t n, float const* weight, T* columns,
                      std::int64_t stride, std::uint32_t channels, std::uint32_t capacity,
@@ -192,7 +192,7 @@ private:
       for (; done < channels; ++done) sets.merge(columns + std::int64_t{done} * stride);
       sets.clear();
     };
-    // members_of, with what does not change in registers.
+    // As members_of, but values that do not change stay in registers.
     slot_t const* const members = wave.set_member + wave.at(t.item, 0);
     slot_t const* const ends = wave.set_end + wave.at(t.item, 0);
     slot_t begin = 0;
@@ -230,7 +230,7 @@ private:
     member_list const spreads = spreads_of(wave, t.item);
     segment<T> const s = layout.locate(t.where, 0);
     auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
-    float* const sums = team.template scratch<float>(channel_slice);  // of the segment's sources, by channel
+    float* const sums = team.template scratch<float>(channel_slice);  // of a segment's sources, per channel
     bool const spread = which == side::value && spreads.count != 0;
     span_segment flow;
     if constexpr (has_kernels<Team>::value) {
@@ -240,8 +240,8 @@ private:
                              s.remaining, scratch);
       }
     }
-    // Slots outside, channels inside: a slot is asked once whether anything merges into it. A lane always has
-    // the same channels, so sets need no barrier between them.
+    // The outer loop goes over slots, the inner one over channels: whether anything merges into a slot is
+    // asked once. A lane always has the same channels, so sets need no barrier between them.
     for (slot_t p = 0; p < n; ++p) {
       member_list const m = members_of(wave, t.item, p);
       if (m.count > 1) {

@@ -1,4 +1,4 @@
-// A plan in words.
+// Prints a plan as text.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,9 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Prints the plan of one track: its lengths, every set with its weights, spreads, and what is dropped. Host
-/// only; entries that just stay are counted, not listed. Entries are named by their slots before the plan;
-/// "then slot 3" is where a set's result lies after it. Linear in the track's length.
+/// Prints the plan of one track: its lengths, every set with its weights, the spreads, and the dropped
+/// entries. Entries that stay as they are are counted, not listed. Entries are named by their slots before
+/// the plan; "then slot 3" is the slot of a set's result after the plan. Host only. Linear in the track's
+/// length.
 inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std::uint32_t item) {
   std::uint32_t const n = plan.old_length[item];
   out << "track (layer " << where.layer << ", sequence " << where.sequence << ", head " << where.kv_head

@@ -1,4 +1,4 @@
-// Neighbouring slots that the same entries are spread over: what flows into one flows into all of them.
+// Segments: neighbouring slots that the same entries are spread over, and that take in the same sum.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,7 +13,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The slots [from, until) are reached by the same spread sources, by some or by none.
+/// Slots [from, until) that the same spread sources reach. `reached`: at least one source reaches them.
 struct span_segment {
   slot_t from = 0, until = 0;
   bool reached = false;
@@ -21,8 +21,8 @@ struct span_segment {
   KVMELD_HD bool holds(slot_t p) const { return p >= from && p < until; }
 };
 
-/// The segment from slot p on, in a track of n entries. CaM's sources share one span, so that a track has
-/// few.
+/// The segment from slot p on, in a track of n entries. CaM's sources share one span, so that a track has few
+/// segments.
 KVMELD_HD inline span_segment segment_from(plan_ref const& map, std::uint32_t item,
                                            member_list const& spreads, slot_t p, std::uint32_t n) {
   span_segment s{p, n, false};
@@ -49,7 +49,7 @@ KVMELD_HD void for_each_reached(plan_ref const& map, std::uint32_t item, member_
   }
 }
 
-/// A kept entry that is not a pivot: what may be spread over.
+/// Whether entries may be spread over slot p: a kept entry that is not a pivot.
 KVMELD_HD inline bool may_receive(wave_ref const& wave, plan_ref const& map, std::uint32_t item, slot_t p) {
   return map.fates[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
 }

@@ -1,4 +1,4 @@
-// Whether a plan may be applied: for plans written by hand, and for tests.
+// Checks whether a plan may be applied: for plans written by hand, and for tests.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,7 +19,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Why the plan of one track cannot be applied; empty if it can. Host only. Checks fates, targets, spans,
-/// weights, the frozen beginning, rows with NaN or infinity, and the room for shared members.
+/// weights, the frozen beginning, rows with NaN or infinity, and the room for shared members. `shielded`:
+/// entries at the beginning that may not change, if they are more than the frozen ones.
 inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const& plan, std::uint32_t item,
                                 std::uint32_t shielded = 0) {
   shielded = max_of(shielded, l.frozen[where.sequence]);

@@ -27,15 +27,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// One tile per block of queries, or per part of the keys and block of queries; the query heads of a KV head
-/// share its keys and values.
+/// One tile works on one block of queries and, where keys are split, on one part of the keys. The query heads
+/// of a KV head share its keys and values.
 template <class Keys, class Values, class Q, class Out> struct attend_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
   using base::query_block;
   using base::token_block;
   cache_ref<Keys, Values> cache;
-  partial_rows parts;  ///< of one part: outputs are written at once
+  partial_rows parts;  ///< with one part, each tile writes its outputs itself
   kept_logits kept{};
 
   std::uint32_t tiles(shape const&) const { return base::blocks() * parts.count; }
@@ -97,7 +97,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         if (tuned != nullptr && params.window == 0 && !params.rope.active()) {
           auto const keys = [&](auto use) { with_tile(team, cache.keys, t.where, begin, tokens, k, use); };
           auto const values = [&](auto use) {
-            float* const near = dv <= dk ? k : v;  // the keys are done with
+            float* const near = dv <= dk ? k : v;  // the keys are no longer needed
             with_tile(team, cache.values, t.where, begin, tokens, near, use);
           };
           bool const plain = params.softcap == 0.0f && params.use_degree;
@@ -130,8 +130,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
   }
 
 private:
-  /// Whether the earliest query, at position `earliest`, can see any of these slots through the window. The
-  /// same for every lane.
+  /// Whether the earliest query, at position `earliest`, can see any of these slots through the window. Every
+  /// lane gets the same answer.
   KVMELD_HD bool reached(track where, slot_t begin, std::uint32_t tokens, std::int64_t earliest) const {
     for (std::uint32_t i = 0; i < tokens; ++i) {
       if (params.in_window(cache.position(where, begin + i), earliest)) return true;
@@ -142,7 +142,7 @@ private:
 
 namespace detail {
 
-/// attend whose arguments are in order, and which leaves logits where `kept` wants some.
+/// attend without the checks of its arguments. Writes logits to `kept` if `kept` wants some.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status run_attend(Executor& executor, attention_params const& params, query_batch const& batch,
                   head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
@@ -165,17 +165,19 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
 }  // namespace detail
 
 /// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
-/// query [.., query_heads, key_dim] of Q and out [.., query_heads, value_dim] of Out in any element type;
-/// lse (natural log, or in_base_two(rows); degrees and sink included) may be empty. A query that sees nothing
-/// gives zeros and the lowest float (its sink where there is one); NaN in a visible row shows in the result.
-/// Query head h reads KV head h / queries_per_kv_head. Arithmetic in float, order of summation fixed: the
-/// same bits for any number of threads. `out` and `lse` alias nothing. Enqueued on `executor`; refuses a
-/// batch that does not fit, and params that contradict each other.
+/// `query` is [.., query_heads, key_dim] of Q, `out` is [.., query_heads, value_dim] of Out, in any element
+/// types. `lse` receives log-sum-exps, degrees and sink included, and may be empty. Its logarithm is
+/// natural, or has base 2 with in_base_two(rows). A query that sees nothing gets zeros, and its log-sum-exp
+/// is the lowest float (its sink where there is one). NaN in a visible row shows in the result. Query head h
+/// reads KV head h / queries_per_kv_head. Arithmetic is in float. The order of summation is fixed, so that
+/// the bits are the same for any number of threads. `out` and `lse` alias nothing. The call is enqueued on
+/// `executor`. It refuses a batch that does not fit, and params that contradict each other.
 ///
-/// `split` shares the keys of every track out over several tiles, for devices with more multiprocessors than
-/// a call has heads: two launches instead of one. Sums are taken part by part then, in their order: the bits
-/// depend on the number of parts and on how many entries the last query of a tile sees (tiles take eight
-/// queries, on warps as many as fill 16 rows), not on threads or batches.
+/// `split` divides the keys of every track among several tiles. It is for devices with more multiprocessors
+/// than a call has heads. The call then takes two launches instead of one. Each part is summed by itself, and
+/// the parts are summed in their order. The bits then depend on the number of parts, and on how many entries
+/// the last query of a tile sees (a tile takes eight queries, on warps as many as fill 16 rows). They do not
+/// depend on threads or batches.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

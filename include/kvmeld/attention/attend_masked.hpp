@@ -1,4 +1,4 @@
-// One tile of keys and values where each query row sees entries of its own choice: what a window needs.
+// One tile of keys and values where each query row sees any subset of the entries, as a window needs.
 #pragma once
 
 #include <kvmeld/attention/attend_tile.hpp>
@@ -14,8 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Adds a tile whose logits[rows][tokens] are there already, where sees(r, t); they are overwritten. Fixed
-/// order of summation. Cooperative; barrier at the end.
+/// Adds a tile whose logits[rows][tokens] are already computed for all (r, t) with sees(r, t). Overwrites
+/// these logits. Fixed order of summation. Cooperative; barrier at the end.
 template <class Team, class Sees>
 KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* v, std::uint32_t tokens,
                              std::uint32_t value_dim, float* logits, Sees sees, softmax_state const& state) {
@@ -55,9 +55,9 @@ KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* 
   team.sync();
 }
 
-/// As attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see cannot show
-/// in it, even if it holds NaN. Fixed order of summation; products are those of the team's kernels where it
-/// brings some. Cooperative; barrier at the end.
+/// Like attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see does not
+/// change that row, even if it holds NaN. Fixed order of summation. The team's kernels compute the dot
+/// products if it has kernels. Cooperative; barrier at the end.
 template <class Team, class Logit, class Sees>
 KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t rows, float const* k,
                              float const* v, std::uint32_t tokens, std::uint32_t key_dim,

@@ -1,4 +1,4 @@
-// What every form of attention does at its two ends: reading queries, and writing outputs and log-sum-exps.
+// What every form of attention does first and last: reading queries, and writing outputs and log-sum-exps.
 #pragma once
 
 #include <kvmeld/attention/attend_tile.hpp>
@@ -48,7 +48,7 @@ template <class Q, class Out> struct attend_rows {
     team.sync();
   }
 
-  /// Lets sinks in, then writes outputs and log-sum-exps. Cooperative.
+  /// Adds the sinks to the softmax, then writes outputs and log-sum-exps. Cooperative.
   template <class Team>
   KVMELD_HD void finish(Team const& team, block_of_rows const& b, std::uint32_t value_dim,
                         softmax_state const& state) const {
@@ -73,8 +73,8 @@ template <class Q, class Out> struct attend_rows {
   }
 
 private:
-  /// Lets a logit without a value into the softmax of row r. `factor` is then what the row's total is
-  /// rescaled by; a row that saw no entry keeps its total of zeros.
+  /// Adds a logit without a value to the softmax of row r. Sets `factor` to the number that the row's total
+  /// has to be multiplied by. A row that saw no entry keeps its total of zeros.
   KVMELD_HD static void add_sink(float sink, std::uint32_t r, softmax_state const& state) {
     bool const any = state.seen[r] != 0;
     float const high = any ? max_of(state.highest[r], sink) : sink;

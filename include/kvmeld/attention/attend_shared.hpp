@@ -1,5 +1,5 @@
-// Attention over shared entries (EMS section 4.2, "shared entry expansion"): every token makes a logit of its
-// own from its slot's direction and its norm, and the sum of a slot's tokens reads the slot's value once.
+// Attention over shared entries (EMS section 4.2, "shared entry expansion"). Every token has its own logit,
+// made from its slot's key direction and the token's norm. All tokens of a slot read the slot's value once.
 #pragma once
 
 #include <kvmeld/attention/attend_masked.hpp>
@@ -25,7 +25,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// log(sum of exp) of the tokens of a slot so far; sum 0: none yet.
+/// Running log(sum of exp) of the logits of a slot's tokens. A sum of 0 means that no logit was added yet.
 struct running_sum {
   float high, sum;
 
@@ -42,8 +42,9 @@ struct running_sum {
   }
 };
 
-/// One tile per block of queries. K and V are read once per slot: tokens expand to logits in scratch only.
-/// Where keys lie unrotated, each token's key is rotated for its own position, in blocks in scratch.
+/// One tile works on one block of queries. It reads K and V once per slot, and expands tokens to logits in
+/// scratch only. Where keys lie unrotated, it rotates each token's key for the token's own position, in
+/// scratch, block by block.
 template <class Keys, class Values, class Q, class Out> struct attend_shared_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
   using base::params;
@@ -122,7 +123,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
         });
       }
       team.sync();
-      auto const any = [&](std::uint32_t r, std::uint32_t i) {  // a NaN logit shows: its sum is not 0
+      auto const any = [&](std::uint32_t r, std::uint32_t i) {  // true for a NaN logit: its sum is not 0
         return !(sums[r * slots + i].sum == 0.0f);
       };
       team.for_each(b.rows * slots, [&](std::uint32_t n) {
@@ -135,7 +136,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
   }
 
 private:
-  /// Blocks of tokens, slots first, then members: each key rotated for its token's position. Cooperative.
+  /// Adds the logits of tokens whose keys are rotated for their own positions: the slots' own tokens first,
+  /// then the members, in blocks. Cooperative.
   template <class Team, class Visible, class Sees>
   KVMELD_HD void rotated_tokens(Team const& team, tile const& t, block_of_rows const& b, slot_t begin,
                                 std::uint32_t slots, float const* q, float const* k,
@@ -187,9 +189,10 @@ private:
   }
 };
 
-/// As attend over a cache_ref, for shared entries: out[query] = sum over tokens of p v(slot of the token),
-/// with p the softmax of cap(scale q . row norm) over all visible tokens; a member is visible where its slot
-/// is, and the window looks at its own position. Degrees take no part: members are counted one by one.
+/// Like attend over a cache_ref, but for shared entries. out[query] = sum over tokens of p v(slot of the
+/// token), where p is the softmax of cap(scale q . row norm) over all visible tokens. A member is visible
+/// where its slot is; the window uses the member's own position. Degrees are not used: every member counts
+/// as one token.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

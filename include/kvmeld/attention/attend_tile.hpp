@@ -1,4 +1,4 @@
-// One tile of keys and values against a block of query rows: the running softmax of every attention here.
+// One tile of keys and values for a block of query rows: the running softmax that all forms of attention use.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -19,9 +19,9 @@ inline namespace KVMELD_ABI {
 struct softmax_state {
   float* highest;       ///< [rows]
   float* sum;           ///< [rows]
-  std::uint32_t* seen;  ///< [rows] whether any entry was: a sum that is NaN cannot tell
-  float* factor;        ///< [rows] what the last tile rescales earlier sums by
-  float* total;         ///< [rows][value_dim]
+  std::uint32_t* seen;  ///< [rows] not 0: the row saw an entry (a NaN sum cannot tell)
+  float* factor;        ///< [rows] factor by which the last tile rescales earlier sums
+  float* total;         ///< [rows][value_dim] weighted values
 
   template <class Team>
   KVMELD_HD softmax_state(Team const& team, std::uint32_t rows, std::uint32_t value_dim)
@@ -47,10 +47,11 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 
 namespace detail {
 
-/// keys(use) calls use with the tile of keys, then values(use) with that of values: each is used while it is
-/// near. Logits are logit(r, t, product), or product + bias[t] where `bias` is not null; then keep(r,
-/// products, seen) is shown them first. Rows that see the same tokens are weighted together: what a row does
-/// not see must not even be multiplied by 0.
+/// Adds a tile to the running softmax. keys(use) calls use with the tile of keys. values(use) then calls use
+/// with the tile of values, so that each tile is used as soon as it is loaded. Logits are
+/// logit(r, t, product), or product + bias[t] where `bias` is not null. With `bias`, keep(r, products, seen)
+/// gets the products first. Rows that see the same tokens are weighted together. A value that a row does not
+/// see is not even multiplied by 0: it may be NaN.
 template <class Kernels, class Keys, class Values, class Logit, class Visible, class Keep>
 void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, Keys keys, Values values,
                        std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim, float* logits,
@@ -84,11 +85,11 @@ void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows,
 
 }  // namespace detail
 
-/// Adds a tile: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim], logits[rows][tokens] scratch.
-/// logit(r, t, product) turns a dot product into a logit; row r sees the first visible(r) tokens of the tile.
-/// Generic form: fixed order of summation, lanes share rows and channels. Cooperative; barrier at the end.
-/// The host's tuned form has an exponential of its own (within 2 units in the last place) and sums weights in
-/// 16 partials.
+/// Adds a tile to the running softmax: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim].
+/// logits[rows][tokens] is scratch. logit(r, t, product) turns a dot product into a logit. Row r sees the
+/// first visible(r) tokens of the tile. The generic form has a fixed order of summation, and divides rows and
+/// channels among lanes. The host's tuned form has its own exponential (within 2 units in the last place) and
+/// sums weights in 16 partial sums. Cooperative; barrier at the end.
 template <class Team, class Logit, class Visible>
 KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, float const* k,
                            float const* v, std::uint32_t tokens, std::uint32_t key_dim,
@@ -121,7 +122,7 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
     state.factor[r] = 1.0f;
     if (seen == 0) return;
     bool const before = state.seen[r] != 0;
-    float high = before ? state.highest[r] : l[0];  // no infinity as a start: fast-math has none
+    float high = before ? state.highest[r] : l[0];  // not minus infinity: fast-math has none
     for (std::uint32_t t = 0; t < seen; ++t) high = max_of(high, l[t]);
     float sum = 0.0f;
     for (std::uint32_t t = 0; t < seen; ++t) {

@@ -14,14 +14,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Why a call cannot look at the ledger of a ref; empty if it can. A cache that was refused or moved from has
-/// none.
+/// no ledger.
 inline std::string ref_problem(char const* call, ledger_ref const& ledger) {
   if (ledger.length != nullptr) return {};
   return refusal(call, "the ref's ledger", "null", "that of a cache whose valid() is ok");
 }
 
-/// Trivially copyable; independent of the policy's type. Valid for the cache's life; `rebind` of the cache
-/// makes the K and V of earlier refs stale, not their lengths and degrees.
+/// What attention reads of a cache. Trivially copyable, and independent of the policy's type. A ref is valid
+/// as long as the cache lives. After `rebind` of the cache, `keys` and `values` of earlier refs are stale;
+/// their lengths and degrees stay valid.
 template <class Keys, class Values> struct cache_ref {
   Keys keys;          ///< the engine's keys
   Values values;      ///< the engine's values
@@ -31,15 +32,15 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD track where(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return make_track(ledger.extent, layer, sequence, kv_head);
   }
-  /// Slots in use: entries held, pending ones included, and empty slots (options.padded). New rows of an
-  /// engine go to slots below it, after `append`.
+  /// Slots in use: entries, pending tokens included, and empty slots (options.padded). After `append`, the
+  /// engine writes its new rows to slots below this length.
   KVMELD_HD std::uint32_t length(track t) const { return ledger.length[t.index]; }
-  /// Tokens the entry stands for; 0 for an empty slot.
+  /// How many tokens the entry stands for; 0 for an empty slot.
   KVMELD_HD float degree(track t, slot_t s) const { return ledger.degree[ledger.at(t, s)]; }
-  /// Natural logarithm of the degree: added to the entry's attention logit. 0 for an unmerged entry, the
-  /// lowest float for an empty slot. With options.ignore_degree 0 for every entry.
+  /// Natural logarithm of the degree, which attention adds to the entry's logit. 0 for an unmerged entry, the
+  /// lowest float for an empty slot. With options.ignore_degree it is 0 for every entry.
   KVMELD_HD float log_degree(track t, slot_t s) const { return ledger.log_degree(t, s); }
-  /// Token position that the entry's key is rotated for.
+  /// The token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
   /// Extents of the cache.
   KVMELD_HD shape const& extent() const { return ledger.extent; }

@@ -1,4 +1,4 @@
-// Logits that attention leaves behind for scores, so that observing needs no second look at the keys.
+// Logits that attention stores for scores, so that observing does not read the keys again.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,14 +14,14 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// Where attend leaves the logits of the queries that are probes: rows[sequence of the call][query
-/// head][probe][slot], scaled, capped, with the log degree added. What a query does not see is not written.
+/// Where attend writes the logits of the sampled queries: rows[sequence of the call][query head][sampled
+/// query][slot], scaled, capped, with the log degree added. Slots that a query does not see are not written.
 struct kept_logits {
   head_rows<float> rows;  ///< data null: none are kept
   query_sample probes;
 
   KVMELD_HD bool wanted() const { return rows.data != nullptr; }
-  /// Slots of row r of a block; null where its query is no probe.
+  /// The logits of row r of a block, by slot; null if its query is not sampled.
   KVMELD_HD float* row(block_of_rows const& b, std::uint32_t r) const {
     if (!wanted()) return nullptr;
     std::uint32_t const probe = probes.index_of(b.queries, b.query_of(r));

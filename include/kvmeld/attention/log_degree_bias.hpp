@@ -1,4 +1,4 @@
-// The bias of a merged cache written out, for attention kernels that take an additive mask.
+// Writes the log degrees of a merged cache to memory, for attention kernels that take an additive mask.
 #pragma once
 
 #include <kvmeld/attention/cache_ref.hpp>
@@ -21,10 +21,11 @@ namespace attention {
 /// What write_log_degree writes to the slots behind a head's entries.
 enum class behind_end : std::uint8_t {
   masked,   ///< the lowest finite value: for kernels that read the whole capacity
-  unmerged  ///< 0: for engines that stop at the length; rows stay right while single tokens are appended
+  unmerged  ///< 0: for engines that stop at the length; rows stay correct while single tokens are appended
 };
 
-/// Log degree of a slot of a track of `length`, as T: the lowest finite value of T where there is no entry.
+/// Log degree of slot `s` of a track of `length`, as T. If the slot has no entry, the lowest finite value of
+/// T.
 template <class T, class Keys, class Values>
 KVMELD_HD T stored_log_degree(cache_ref<Keys, Values> const& cache, track where, slot_t s,
                               std::uint32_t length) {
@@ -68,13 +69,13 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
   }
 };
 
-/// out[sequence of the list][head][slot] = log degree (natural) of the head's entries, and the lowest finite
-/// value of T (float, half or bfloat16) for empty slots and the rest of the capacity: adding it masks them
-/// without infinities. An engine that reads token by token and writes the bias only after `compress`,
-/// `truncate` and `open` passes behind_end::unmerged: a token that is appended later then finds 0 in its
-/// slot, and not the mask. `heads_per_track` 1 writes one row per KV head; queries_per_kv_head writes one per
-/// query head, as masks indexed by query head need. f16 resolves log degrees to about 2^-11 relative.
-/// Enqueued on `executor`.
+/// out[sequence of the list][head][slot] = log degree (natural) of the head's entries. Empty slots and the
+/// rest of the capacity get the lowest finite value of T (float, half or bfloat16): adding it masks them
+/// without infinities. An engine that appends token by token, and writes the bias only after `compress`,
+/// `truncate` and `open`, passes behind_end::unmerged. The slot of a token that is appended later then holds
+/// 0, not the mask. heads_per_track = 1 writes one row per KV head. heads_per_track = queries_per_kv_head
+/// writes one row per query head, for masks indexed by query head. f16 resolves log degrees to about 2^-11
+/// relative. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,

@@ -1,4 +1,5 @@
-// The bias of a merged cache by physical page, for attention kernels that know a page and a token of it.
+// Writes the log degrees of a merged cache by page, for attention kernels that address a page and a token of
+// it.
 #pragma once
 
 #include <kvmeld/attention/cache_ref.hpp>
@@ -40,12 +41,12 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
   }
 };
 
-/// out[page number][layer][head][token], strides as `places` says, = log degree (natural) of the entry there,
-/// and the lowest finite value of T (float, half or bfloat16) where there is none: for the pages that hold
-/// the first slots[i] slots of sequences[i] (its length_bound), to their ends. Pages of no listed
-/// sequence are left alone; one that several share is written by each, with equal values. Where kernels scale
-/// logits after their hook, divide by the scale there. `out` has an element for every page of the pool, layer
-/// and head. Enqueued on `executor`.
+/// out[page number][layer][head][token] = log degree (natural) of the entry there, or the lowest finite value
+/// of T (float, half or bfloat16) where there is none. `places` gives the strides. The call writes the pages
+/// that hold the first slots[i] slots (the length_bound) of sequences[i], to the end of the last page. Pages
+/// of no listed sequence are left alone. A page that several sequences share is written by each of them, with
+/// equal values. A kernel that scales logits after its hook has to divide by the scale in the hook. `out` has
+/// an element for every layer, head and token of every page of the pool. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class Entry, class Index, class T>
 status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> const& cache,
                                 index_list sequences, index_list slots,

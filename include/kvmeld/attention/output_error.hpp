@@ -1,4 +1,4 @@
-// How far attention over a compressed cache lies from what it was: the output error of probe queries.
+// The output error: how far attention over a compressed cache is from attention over the full cache.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
@@ -20,7 +20,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// One tile per KV head: the errors of its query heads.
+/// One tile computes the errors of the query heads of one KV head.
 struct output_error_phase {
   shape extent;
   batch_source source;
@@ -53,14 +53,15 @@ struct output_error_phase {
   }
 };
 
-/// errors[sequence of the batch][query head] = |out - expected| / |expected|, Frobenius norms over the
-/// queries of the batch, where `out` is attend over `cache` as it is now, and `expected` [.., query_heads,
-/// value_dim] what the same queries got from the full cache. 0 for a head without queries; where `expected`
-/// is all zeros, 0 or 1. NaN shows. `scratch` has the form of `expected` and receives the outputs. `cache` is
-/// any ref (cache_ref, shared_ref); params are those that `expected` was made with, but for `causal`: probes
-/// that came after what the cache holds look at all of it, causal false. Enqueues attend's launch and one
-/// more; the order of sums is fixed. Rows and errors are the executor's memory; nothing aliases. Refuses what
-/// attend refuses, rows that are null, and room for fewer errors than there are heads.
+/// errors[sequence of the batch][query head] = |out - expected| / |expected|, with Frobenius norms over the
+/// queries of the batch. `out` is the result of attend over `cache` as it is now. `expected`
+/// [.., query_heads, value_dim] is the output of the same queries over the full cache. The error is 0 for a
+/// head without queries. Where `expected` is all zeros, it is 0 if `out` is too, else 1. NaN shows. `scratch`
+/// has the form of `expected` and receives `out`. `cache` is any ref (cache_ref, shared_ref). `params` are
+/// those that `expected` was made with, except for `causal`: it is false for queries that came after all that
+/// the cache holds, since they see all of it. Enqueues attend's launch and one more. The order of sums is
+/// fixed. Rows and errors lie in the executor's memory; nothing aliases. Refuses what attend refuses, rows
+/// that are null, and fewer errors than sequences times query heads.
 template <class Executor, class Ref, class Q>
 status output_error(Executor& executor, query_batch const& batch, head_rows<Q> query, Ref const& cache,
                     head_rows<float const> expected, head_rows<float> scratch, span<float> errors,

@@ -1,5 +1,5 @@
-// Attention whose keys are shared out over several tiles: each leaves a softmax of its part, a second launch
-// joins them.
+// Attention whose keys are divided among several tiles. Each tile writes the softmax of its part; a second
+// launch joins the parts.
 #pragma once
 
 #include <kvmeld/attention/attend_rows.hpp>
@@ -20,11 +20,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// How many parts the keys of a track are shared out in, and memory of the executor for what each part
-/// leaves: split_floats() floats, written and read by the call's launches. One part needs none.
+/// How many parts the keys of a track are divided into, and memory of the executor for the results of the
+/// parts. The call's launches write and read that memory. One part needs no memory.
 struct split_keys {
   std::uint32_t parts = 1;  ///< parts of a track's keys; 1: attention in one launch
-  span<float> memory;       ///< of split_floats() floats, in memory that launches can write
+  span<float> memory;       ///< split_floats() floats, in memory that launches can write
 };
 
 /// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each.
@@ -33,13 +33,14 @@ inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32
   return parts < 2 ? 0 : std::size_t{parts} * sequences * s.query_heads() * queries * (s.value_dim + 2);
 }
 
-/// What the parts leave, per part and query row: highest logit, sum of weights (0: nothing was seen),
+/// The results of the parts, per part and query row: highest logit, sum of weights (0: nothing was seen),
 /// weighted values.
 struct partial_rows {
   float* data;
   std::uint32_t count, sequences, heads, queries, value_dim;
 
-  /// Entries of each part of a track of which `seen` are seen: whole blocks.
+  /// Entries of each part of a track whose first `seen` entries are seen: whole blocks if there are several
+  /// parts.
   KVMELD_HD std::uint32_t share_of(std::uint32_t seen, std::uint32_t block) const {
     return count == 1 ? seen : ceil_div(ceil_div(seen, block), count) * block;
   }
@@ -61,8 +62,8 @@ struct partial_rows {
   }
 };
 
-/// Joins the parts of each query row in their order, then ends as attention in one part does. No part waits
-/// for another: their numbers are read side by side, and rescaled once.
+/// Joins the parts of each query row in their order, then finishes like attention in one part. The highest
+/// logit of all parts is found first, so that each part is rescaled once, independently of the others.
 template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;
@@ -83,7 +84,7 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
       float total = 0.0f;
       for (std::uint32_t part = 0; part < parts.count; ++part) {
         float const* const from = parts.row(part, b, r);
-        float const high = from[0], sum = from[1], x = from[2 + c];  // before it is known whether they count
+        float const high = from[0], sum = from[1], x = from[2 + c];  // read before `sum` is tested
         if (sum != 0.0f) total += x * std::exp(high - highest);
       }
       state.total[i] = total;
@@ -93,7 +94,7 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   }
 
 private:
-  /// Maximum and sum of row r over all parts.
+  /// Computes the maximum and the sum of row r over all parts.
   KVMELD_HD void join_sums(block_of_rows const& b, std::uint32_t r, softmax_state const& state) const {
     bool any = false;
     float highest = 0.0f, all = 0.0f;

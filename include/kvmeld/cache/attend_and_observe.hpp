@@ -1,4 +1,4 @@
-// Attention that feeds the scores as it goes.
+// Attention that also feeds the scores.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
@@ -24,28 +24,29 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// Floats of memory that attend_and_observe takes for calls of up to `sequences` sequences with up to
-/// `queries` queries each: the logits of the probes, and log-sum-exps; the largest number where 64 bits do
-/// not hold it. For one query, 4 bytes per query head and entry of one layer.
+/// Number of floats that attend_and_observe needs for calls of up to `sequences` sequences with up to
+/// `queries` queries each: the logits of the query sample `probes`, and log-sum-exps. If the number does not
+/// fit 64 bits, the largest number that does. For one query, 4 bytes per query head and slot of one layer.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
                                    query_sample probes = {}) {
   std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
   return saturated_product(std::size_t{sequences} * s.query_heads(), rows);
 }
 
-/// attention::attend over the committed entries of `cache`, and cache.observe of its `probes`, in one pass
-/// over K and V: attention leaves the probes' logits in `memory`, which a second launch turns to scores as
-/// soon as log-sum-exps are known. For few queries, as in decoding, or few probes (`last_queries(32)` of a
-/// prompt); whole prompts are cheaper with observe, whose memory does not grow with queries x entries.
+/// Does attention::attend over the committed entries of `cache`, and cache.observe of the query sample
+/// `probes`, in one pass over K and V. Attention stores the sample's logits in `memory`; a second launch
+/// turns them into scores when the log-sum-exps are known. Use it for few queries, as in decoding, or for a
+/// small sample (`last_queries(32)` of a prompt). For whole prompts observe is cheaper: its memory does not
+/// grow with queries x entries.
 ///
-/// query, out, lse, params and split as for attend; probes as for observe. `memory` is the executor's,
-/// observed_floats() of them, aliases nothing and holds nothing afterwards; it may be used again at once by
-/// calls on the same executor. Enqueues attend's launches and two more. Outputs and log-sum-exps are the bits
-/// of attend, scores on the host (and in the generic forms everywhere) the bits of attend followed by
-/// observe; in the tuned forms of devices they differ by the rounding of logits. Where the score needs no
-/// attention this is attend, and takes no memory. Refuses what attend and observe refuse, memory too small,
-/// and policies that share entries (EMS): their members have logits of their own. A refused call leaves the
-/// cache as it was.
+/// query, out, lse, params and split are as for attend, probes as for observe. `memory` lies in executor
+/// memory, has at least observed_floats() elements and aliases nothing. Its contents are unspecified
+/// afterwards, and calls on the same executor may reuse it at once. Enqueues attend's launches and two more.
+/// Outputs and log-sum-exps are the same bits as attend's. Scores on the host, and in the generic forms
+/// everywhere, are the same bits as those of attend followed by observe; in the tuned forms of devices they
+/// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory.
+/// Refuses what attend and observe refuse, memory too small, and policies that share entries (EMS): their
+/// members have logits of their own. A refused call leaves the cache as it was.
 template <class Cache, class Q, class Out>
 status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},

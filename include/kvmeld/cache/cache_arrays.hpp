@@ -18,17 +18,17 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What lies in the block.
+/// The arrays that lie in the block.
 struct cache_arrays {
   ledger_ref ledger;                 ///< at the beginning of the block
-  std::size_t word_bytes = 0;        ///< of it the words of tracks and sequences, which come first
+  std::size_t word_bytes = 0;        ///< bytes of the arrays per track and per sequence, which come first
   std::size_t ledger_bytes = 0;      ///< bytes of the ledger
-  std::uint32_t* planned = nullptr;  ///< [sequences] those of the plan made last
+  std::uint32_t* planned = nullptr;  ///< [sequences] the sequences of the plan made last
   workspace_ref workspace{};         ///< the rest of the block
   cache_stats* stats = nullptr;  ///< [tracks] what the last request wrote down; null without options.stats
 };
 
-/// The ledger of a cache with these options; sizes where the arena has no memory.
+/// Carves the ledger of a cache with these options; only counts bytes if the arena has no memory.
 inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_list const& channels) {
   ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members);
   l.first_layer = sizes.first_layer;
@@ -38,7 +38,7 @@ inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_lis
   return l;
 }
 
-/// Sizes (arena without memory) or carves.
+/// Carves the whole block; only counts bytes if the arena has no memory.
 inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_list const& channels) {
   cache_arrays c;
   c.ledger = carve_ledger(a, sizes, channels);
@@ -58,8 +58,8 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
   return c;
 }
 
-/// Tracks of a wave as a cache takes it: what its options say, 0 for two per worker, whole scopes and splits,
-/// no more than there are.
+/// Number of tracks in a wave: options.wave_tracks, or two per worker if that is 0; at most all tracks, and
+/// rounded down to whole plan scopes and budget scopes, but at least one of them.
 inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
   std::uint32_t const scope =
       max_of(tracks_per_plan(sizes.scope, sizes.extent), tracks_per_split(sizes.budgets_over, sizes.extent));
@@ -67,9 +67,9 @@ inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t wo
   return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
 }
 
-/// Bytes that a cache with these options takes from its executor at construction, ledger and workspace, in
-/// one piece: for engines that set the memory aside themselves. `channels` are those of the policy's score,
-/// `workers` the executor's.
+/// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger
+/// and the workspace. For engines that set the memory aside themselves. `channels` are those of the policy's
+/// score, `workers` is the executor's number of workers.
 inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1) {
   sizes.wave_tracks = tracks_of_wave(sizes, workers);
   arena sizing;
@@ -77,13 +77,13 @@ inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels
   return sizing.bytes();
 }
 
-/// The ledger where the host can read it: itself, or a copy in `memory`.
+/// A ledger that the host can read: the cache's own, or a copy in `memory`.
 struct readable_ledger {
-  std::vector<std::byte> memory;  ///< the whole block, where the host may not look into the executor's
-  ledger_ref ledger;              ///< of the copy, or the cache's own
+  std::vector<std::byte> memory;  ///< the copy's bytes; empty if the host can read executor memory
+  ledger_ref ledger;              ///< the copy, or the cache's own ledger
 };
 
-/// Waits where launches are not immediate.
+/// The cache's ledger for the host. If launches are not immediate, waits and copies it.
 template <class Executor>
 readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void const* block,
                             cache_options const& sizes) {

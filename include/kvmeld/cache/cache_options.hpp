@@ -1,4 +1,4 @@
-// What a cache is built for, and the checks of it.
+// The options that a cache is built with, and their checks.
 #pragma once
 
 #include <kvmeld/core/budget_scope.hpp>
@@ -18,59 +18,60 @@ enum class bias_support : std::uint8_t {
   per_head,  ///< a row of log degrees per KV head, as attention::attend does
   shared,    ///< one row for all heads of a layer: heads must share their plans (plan_scope layer or
              ///< all_layers)
-  none,      ///< nothing: policies whose results carry degrees are refused unless `ignore_degree` is set
+  none,      ///< nothing: a policy whose results carry degrees is refused unless `ignore_degree` is set
 };
 
 /// Which tracks of a sequence share one plan.
 enum class plan_scope : std::uint8_t {
-  head,        ///< none: every track has a plan of its own
-  layer,       ///< all KV heads of a layer
-  all_layers,  ///< all KV heads of all layers
+  head,        ///< every track has a plan of its own
+  layer,       ///< all KV heads of a layer share one plan
+  all_layers,  ///< all KV heads of all layers share one plan
 };
 
-/// Tracks that share one plan.
+/// Number of tracks that share one plan.
 inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
   return scope == plan_scope::head ? 1 : scope == plan_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
 
-/// Sizes fixed at construction. All memory of a cache follows from them.
+/// Options fixed at construction. They determine how much memory a cache takes.
 struct cache_options {
   shape extent;  ///< layers, sequences, heads and capacity of the cache
   std::uint32_t wave_tracks =
-      0;  ///< tracks compressed together; 0: two per worker of the executor. Whole scopes and splits
-  bool whole_plan = false;                     ///< keep a plan of every track, as `plan` + `apply` need
+      0;  ///< tracks compressed together, rounded to whole plan and budget scopes; 0: two per worker
+  bool whole_plan = false;                     ///< hold a plan of every track; `plan` and `apply` need it
   std::uint32_t members = 0;                   ///< members per track, for policies that share entries
   std::uint32_t first_layer = 0;               ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;             ///< global number of the first KV head on this rank
-  bias_support bias = bias_support::per_head;  ///< what the consumer of the cache can take
+  bias_support bias = bias_support::per_head;  ///< what the engine's attention can add to logits
   bool ignore_degree =
-      false;  ///< entries count as one token in attention and in scores, whatever merged into them
-  /// Which tracks share one plan: the same entries merge and stay in all of them, so that their lengths,
-  /// positions and degrees are equal. Scores are averaged, similarity is that of the tracks' rows joined to
-  /// one long row, and every track weighs its own rows.
+      false;  ///< every entry counts as one token in attention and in scores, whatever its degree
+  /// Which tracks share one plan. The same entries merge and stay in all of these tracks, so their lengths,
+  /// positions and degrees are equal. Scores are averaged over the tracks. Similarity is computed on the
+  /// tracks' rows joined to one long row. Every track weighs its own rows.
   plan_scope scope = plan_scope::head;
-  /// The widest split of budgets that calls may ask for (budget::over): waves hold whole ones, of layer all
-  /// heads of a layer, of all_layers all tracks of a sequence, and 1 KB more per track.
+  /// The widest budget scope that calls may ask for (budget::over). A wave then holds whole scopes: for
+  /// `layer` all heads of a layer, for `all_layers` all tracks of a sequence. A scope wider than `head` costs
+  /// about 1 KB more per track of a wave.
   budget_scope budgets_over = budget_scope::head;
-  /// For engines with one length and one block table per sequence, but a mask or bias row per head: after
-  /// `compress` every track of a sequence has the same length, length_bound(slot), so that the host knows
-  /// lengths even of a device. That is the longest track's length where launches are immediate; elsewhere the
-  /// longest of the bounds, which a policy that is not `exact` leaves where they were (sync_lengths, or a
-  /// polled report, lowers what the next compression leaves). Slots behind a track's own last entry are
-  /// empty: degree 0 (so that their log degree is the lowest float and masks them), K and V rows of zeros,
-  /// channels at their initial values, flags 0, the position of the entry before them. Appended entries
-  /// follow behind, and the next `compress` first takes the empty slots out.
+  /// For engines with one length and one block table per sequence, but a mask or bias row per head. After
+  /// `compress` every track of a sequence has the same length, length_bound(sequence), so the host knows the
+  /// lengths even on a device. If launches are immediate, this is the length of the longest track. Otherwise
+  /// it is the largest of the bounds, which a policy that is not `exact` may leave unchanged; sync_lengths or
+  /// a polled report lowers what the next compression leaves. Slots behind a track's own last entry are
+  /// empty: degree 0 (their log degree is the lowest float, which masks them), K and V rows of zeros,
+  /// channels at their initial values, flags 0, the position of the entry before them. Appended entries lie
+  /// behind the empty slots. The next `compress` first takes the empty slots out.
   bool padded = false;
-  /// Rows of V behind a track that became shorter become zeros, so that a kernel which reads whole tiles past
-  /// the end never multiplies 0 by a NaN that lay there. false: what they hold is left open, for engines that
-  /// free the pages or mask what they load; of what goes nothing is written then.
+  /// true: when a track becomes shorter, the V rows behind its new end become zeros. A kernel that reads
+  /// whole tiles past the end then never multiplies 0 by a stale NaN. false: these rows have unspecified
+  /// contents and are not cleared, for engines that free the pages or mask what they load.
   bool zero_emptied = true;
-  /// Compressions count what they do, for request_stats: two more launches over each wave, and 112 bytes per
-  /// track.
+  /// Compressions count what they do, for request_stats. This costs two more launches per wave and 112 bytes
+  /// per track.
   bool stats = false;
 };
 
-/// Why an extent cannot be; empty if it can. The most of every number: kvmeld::largest, docs/limits.md.
+/// Why an extent is refused; empty if it is not. kvmeld::largest and docs/limits.md give the limits.
 inline std::string extent_problem(shape const& s) {
   struct {
     char const* name;
@@ -101,7 +102,8 @@ inline std::string extent_problem(shape const& s) {
   return {};
 }
 
-/// Why the tracks of a scope cannot share one plan; empty if they can. Their rows are joined to one.
+/// Why the tracks of a plan scope cannot share one plan; empty if they can. Their rows, joined to one long
+/// row, must not have too many channels.
 inline std::string scope_problem(cache_options const& sizes) {
   std::uint64_t const channels = std::uint64_t{tracks_per_plan(sizes.scope, sizes.extent)} *
                                  max_of(sizes.extent.key_dim, sizes.extent.value_dim);
@@ -110,7 +112,7 @@ inline std::string scope_problem(cache_options const& sizes) {
                  largest::joined_channels);
 }
 
-/// Why a track cannot have so many members; empty if it can.
+/// Why options.members is too large; empty if it is not.
 inline std::string members_problem(cache_options const& sizes) {
   if (sizes.members > largest::members) {
     return refusal("options", "members", sizes.members, "at most ", largest::members);

@@ -107,7 +107,8 @@ template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bin
 
 // ---- one way for all operations -----------------------------------------------------------------
 
-/// For calls that wait, or whose numbers are no lists: made again they would do what they did when recorded.
+/// Refuses the call while recording. For calls that wait, and for calls whose numbers are not lists: a replay
+/// would repeat the recorded numbers.
 template <class E, class P, class K, class V>
 template <class Problem>
 status merged_cache<E, P, K, V>::refuse_once(char const* call, Problem problem) const {
@@ -129,7 +130,7 @@ status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list 
   return carry_out(operation, sequences, counts, [](sequence_phase const&) {});
 }
 
-/// Launches an operation, `before` first, and repeats it on the host's mirror.
+/// Calls `before`, launches an operation, and repeats it on the host's mirror.
 template <class E, class P, class K, class V>
 template <class Operation, class Before>
 status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list sequences,
@@ -152,8 +153,8 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
   return {};
 }
 
-/// Before what the host knows changes: recorded calls may be refused later on, and this is what it goes back
-/// to.
+/// Call it before what the host knows changes. Keeps a copy that the host goes back to if recorded calls are
+/// refused later.
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::keep_mirror() {
   if constexpr (!immediate) {
     auto const undo = [](void* self) {
@@ -165,7 +166,7 @@ template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::kee
   }
 }
 
-/// A plan is for the sequences that were open when it was made.
+/// Drops the plan made last if it is a plan of any of these sequences.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::forget_plan_of(index_list sequences) {
   for (std::uint32_t planned : planned_) {
@@ -175,7 +176,8 @@ void merged_cache<E, P, K, V>::forget_plan_of(index_list sequences) {
   }
 }
 
-/// Layouts as checks on the host may ask them: block tables lie in memory of the executor.
+/// The layouts for checks on the host. On devices they are stand-ins, because block tables lie in executor
+/// memory.
 template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::seen_tensors() const {
   if constexpr (immediate) {
     return tensors_;
@@ -190,7 +192,7 @@ bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
   return immediate || mirror_.known(sequence);
 }
 
-// Phases may run when the caller's lists are gone. Lists of one number are those of a call's arguments.
+// Copies a list, because phases may run after the caller's list is gone.
 template <class E, class P, class K, class V>
 work_list merged_cache<E, P, K, V>::stage(index_list sequences) {
   index_list const staged = executor_.stage(sequences);
@@ -387,7 +389,7 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
   }
 }
 
-/// `null` is the name of rows that were not given, or null.
+/// `null` is the name of an argument that is a null pointer; null if there is none.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
                                                           attention_params const& params, query_sample probes,
@@ -492,19 +494,19 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
   return {};
 }
 
-/// What a compression enqueues.
+/// How many rounds a compression enqueues.
 template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::launch_counts {
-  std::uint32_t rounds;         ///< at most; if launches are immediate, as many as it takes
-  std::uint32_t likely_rounds;  ///< that may have something to do
+  std::uint32_t rounds;         ///< most rounds; if launches are immediate, as many as it takes
+  std::uint32_t likely_rounds;  ///< first rounds that may have something to do
 };
 
-/// Also fills bounds_: the longest that each sequence can be once it is compressed.
+/// The rounds to enqueue. Also fills bounds_ with the largest length of each sequence after the compression.
 template <class E, class P, class K, class V>
 auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, shortfall fallback)
     -> launch_counts {
   forecast<policy_type> const ahead = foresee(allowed, fallback);
   std::uint32_t rounds = immediate ? 0xffffffffu : 0;
-  std::uint32_t most = rounds;  // whatever the lengths when recorded calls are made again
+  std::uint32_t most = rounds;  // for any lengths, because recorded calls may be replayed with others
   std::uint32_t likely = rounds;
   bounds_.assign(sequences.size(), 0);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
@@ -524,7 +526,7 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
   return {executor_.limit("rounds", rounds, most), likely};
 }
 
-/// Does to the mirror what a compression does to a sequence.
+/// Repeats on the mirror what a compression does to a sequence.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
@@ -544,8 +546,8 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
 }
 
-/// Fills the tracks of every sequence up to the longest that the host knows: if launches are immediate, the
-/// longest there is.
+/// Fills the tracks of every sequence up to bounds_. If launches are immediate, sets bounds_ to the length of
+/// the longest track first.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list sequences) {
   for (std::size_t i = 0; immediate && i < sequences.size(); ++i) bounds_[i] = longest(sequences[i]);
@@ -555,7 +557,8 @@ void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list sequenc
   launch(pad_settle_phase{all});
 }
 
-/// Recorded calls may be given other budgets, of any kind, when they are made again.
+/// The budget for phases. While recording it is one number per track, because a replay may have a budget of
+/// another kind.
 template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::stage_budget(budget allowed) {
   if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
   budgets_.assign(sizes_.extent.tracks(), 0);
@@ -615,7 +618,7 @@ float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) 
   return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
 }
 
-// ---- reports and figures ------------------------------------------------------------------------
+// ---- reports and stats --------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
@@ -682,18 +685,25 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::sta
   }
 }
 
+/// What arrived last for a track. What was never asked for arrives as zeros.
+template <class E, class P, class K, class V> cache_stats merged_cache<E, P, K, V>::stats_of(track t) const {
+  cache_stats const& s = stats_[t.index];
+  bool const asked = s.tokens != 0 || s.held != 0 || s.mass_retained_in_all != 0.0f;
+  return asked ? s : cache_stats{};
+}
+
 template <class E, class P, class K, class V>
 cache_stats merged_cache<E, P, K, V>::stats(std::uint32_t layer, std::uint32_t sequence,
                                             std::uint32_t kv_head) const {
   if (!within("stats", sequence, layer, kv_head) || !raise(no_stats("stats")).ok()) return {};
-  return stats_[make_track(sizes_.extent, layer, sequence, kv_head).index];
+  return stats_of(make_track(sizes_.extent, layer, sequence, kv_head));
 }
 
 template <class E, class P, class K, class V>
 stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
   stats_sum sum;
   if (!within("stats", sequence) || !raise(no_stats("stats")).ok()) return sum;
-  for_tracks(sequence, [&](track t) { sum += stats_sum(stats_[t.index]); });
+  for_tracks(sequence, [&](track t) { sum += stats_sum(stats_of(t)); });
   return sum;
 }
 

@@ -1,4 +1,4 @@
-// The argument checks of merged_cache's calls: each returns why the call is refused, or nothing.
+// The argument checks of merged_cache's calls. Each returns why the call is refused; empty if it is not.
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
@@ -30,8 +30,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-/// `null` is the name of rows that were not given, or null; `readable` says that the host can read the
-/// parameters' arrays.
+/// Why an observation is refused; empty if it is not. `null` is the name of an argument that is a null
+/// pointer; null if there is none. `readable`: the host can read the arrays of `params`.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            char const* null, bool readable) {
   if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
@@ -62,13 +62,13 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   return refusal("observe", null, "null", "the rows of the attention that is observed");
 }
 
-/// Stands for a layout that the host may not look into: what may not be written there, phases find out.
+/// Stands for a layout that the host cannot read. It calls every row writable; phases ask the real layout.
 struct unseen_rows {
   static constexpr bool always_writable = true;
   static constexpr bool writable(track, slot_t) { return true; }
 };
 
-/// Length of the beginning that is frozen or that a layout refuses to write.
+/// Number of entries up to the last one that is frozen or that a layout refuses to write.
 template <class Keys, class Values>
 std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> const& tensors) {
   std::uint32_t shielded = min_of(l.length[t.index], l.frozen[t.sequence]);
@@ -80,7 +80,8 @@ std::uint32_t shielded_length(ledger_ref const& l, track t, kv<Keys, Values> con
   return shielded;
 }
 
-/// Empty slots are taken out before anything else: rows behind the first one have to be writable.
+/// Why empty slots cannot be taken out; empty if they can. Rows behind the first empty slot have to be
+/// writable, because a compression takes empty slots out first.
 template <class Keys, class Values>
 std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<Keys, Values> const& tensors) {
   std::uint32_t const from = l.word(t, track_word::padded_from);
@@ -96,8 +97,8 @@ template <class Guard>
 struct has_problem_of_call<Guard, std::void_t<decltype(std::declval<Guard const&>().problem_of_call(""))>>
     : std::true_type {};
 
-/// A guarded policy evicts nothing, so that what is left can be vouched for; its guard may want something
-/// first.
+/// Why a guarded policy refuses a call; empty if it does not. It evicts nothing, because its bound does not
+/// cover evicted entries. Its guard may have conditions of its own (problem_of_call).
 template <class Policy>
 std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_unused]] shortfall wanted) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
@@ -112,7 +113,8 @@ std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_
                  "shortfall::keep, because the policy is guarded and no bound covers what is evicted");
 }
 
-/// Budgets that make sense, scores that were fed, nothing pending, pinned entries that fit.
+/// Why a compression is refused; empty if it is not. Budgets have to be valid, scores observed where they are
+/// needed, nothing pending, and pinned entries within the budget.
 template <class Policy, class Keys, class Values>
 std::string compress(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
                      Policy const& policy, kv<Keys, Values> const& tensors) {
@@ -125,7 +127,7 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   }
   for (std::uint32_t sequence : sequences) {
     if (std::string text = nothing_pending(call, l, sequence); !text.empty()) return text;
-    bool shrinks = false;  // of the split that the track is in
+    bool shrinks = false;  // whether the track's budget scope is above its budget
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
       std::uint32_t const limit = allowed.resolve(t, l.seen[sequence]);
@@ -143,7 +145,7 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
       }
       if (length <= limit) return {};
       pins const p = policy.select.pinned(length, limit, min_of(length, shielded_length(l, t, tensors)));
-      // Sets need an entry to live in besides the pinned ones.
+      // A set needs an entry besides the pinned ones, in whose slot its result lies.
       std::uint32_t const least =
           p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
       if (limit >= least) return {};
@@ -156,8 +158,8 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   return {};
 }
 
-/// Tracks that are to share one plan have to be alike: equally long, with equal budgets, and as many rows
-/// that may not be written.
+/// Why tracks cannot share one plan; empty if they can. They need equal lengths, budgets and numbers of
+/// members, and beginnings of equal length that may not be written.
 template <class Keys, class Values>
 std::string scopes(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
                    plan_scope scope, kv<Keys, Values> const& tensors) {

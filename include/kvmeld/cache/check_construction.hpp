@@ -1,5 +1,5 @@
-// Whether a cache can be built: extent, layouts, policy, and whether its consumer can take the bias of merged
-// entries.
+// Checks whether a cache can be built: extent, layouts, policy, and whether the engine's attention can add
+// the bias of merged entries.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -24,32 +24,33 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Why results of this merge function cannot be read under these options; empty if they can. A merged entry
-/// that stands for N tokens needs log N added to its logit, or it counts for too little.
+/// Why attention cannot use the entries of this merge function under these options; empty if it can. An entry
+/// that stands for N tokens needs log N added to its logit; without it, the entry gets too little attention.
 template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& sizes) {
   if (!merge.carries_degree() || sizes.ignore_degree) return {};
   if (sizes.bias == bias_support::none) {
-    return refusal("options", "bias", "bias_support::none",
-                   "per_head, or shared with options.scope layer or group, because merged entries stand for "
-                   "several tokens (or set options.ignore_degree)");
+    return refusal(
+        "options", "bias", "bias_support::none",
+        "per_head, or shared with options.scope layer or all_layers, because merged entries stand for "
+        "several tokens (or set options.ignore_degree)");
   }
   if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
     return refusal(
         "options", "bias", "bias_support::shared",
-        "per_head, because every head makes a plan of its own (or set options.scope to layer or group, "
+        "per_head, because every head makes a plan of its own (or set options.scope to layer or all_layers, "
         "or options.ignore_degree)");
   }
   return {};
 }
 
-/// Why K and V cannot be those of a cache of this extent; empty if they can.
+/// Why K and V do not fit a cache of this extent; empty if they do.
 template <class Keys, class Values>
 std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   std::string problem = layout_problem("keys", x.keys, extent.key_dim, extent);
   if (problem.empty()) problem = layout_problem("values", x.values, extent.value_dim, extent);
   if (problem.empty()) problem = validate_tensors(x, extent, 1);
-  // Tensors that grow have tracks that run into each other beyond what they hold now; neighbours of a track
-  // never do.
+  // In tensors that grow, tracks may overlap beyond the slots that they hold now. Slots of one track never
+  // may.
   shape const track{1, 1, 1, 1, extent.key_dim, extent.value_dim, extent.capacity};
   if (problem.empty()) problem = folding_problem("keys", x.keys, track, 2);
   if constexpr (!reads_keys<Values>::value) {
@@ -58,7 +59,7 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
   return problem;
 }
 
-/// Why values that are channels of the keys cannot be merged so; empty if they can.
+/// Why this merge function cannot merge values that are channels of the keys; empty if it can.
 template <class Values, class Merge> std::string latent_problem(Merge const& merge) {
   merge_traits const m = traits_of_merge(merge);
   if (!reads_keys<Values>::value || (!m.spreads && !m.shares)) return {};
@@ -66,7 +67,7 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
                  "one that gives both the same weights, because values are channels of the keys (latent)");
 }
 
-/// Why tracks cannot be padded to one length under these options; empty if they can, or are not to be.
+/// Why tracks cannot be padded to one length under these options; empty if they can, or need not be.
 template <class Merge> std::string padding_problem(Merge const& merge, cache_options const& sizes) {
   if (!sizes.padded) return {};
   if (sizes.whole_plan) {
@@ -85,10 +86,10 @@ template <class Merge> std::string padding_problem(Merge const& merge, cache_opt
   return refusal(
       "options", "padded", "true",
       "false, because empty slots are masked by a bias (or set options.bias to per_head, or to shared "
-      "with options.scope layer or group)");
+      "with options.scope layer or all_layers)");
 }
 
-/// Why budgets cannot be shared so widely; empty if they can. Entries of a split are counted in 32 bits.
+/// Why options.budgets_over is too wide; empty if it is not. Slots of a budget scope are counted in 32 bits.
 inline std::string split_size_problem(cache_options const& sizes) {
   std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
   std::uint64_t const entries = std::uint64_t{tracks} * sizes.extent.capacity;
@@ -98,7 +99,7 @@ inline std::string split_size_problem(cache_options const& sizes) {
                  entries, "at most ", most);
 }
 
-/// Why merges cannot be guarded under these options; empty if they can, or are not to be.
+/// Why the policy's guard does not work under these options; empty if it does, or if there is none.
 template <class Policy> std::string guard_options_problem([[maybe_unused]] cache_options const& sizes) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (sizes.scope != plan_scope::head) {
@@ -114,7 +115,7 @@ template <class Policy> std::string guard_options_problem([[maybe_unused]] cache
   return {};
 }
 
-/// Why a cache cannot be built from these; empty if it can.
+/// Why a cache cannot be built from these arguments; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& sizes) {
   std::string problem = extent_problem(sizes.extent);

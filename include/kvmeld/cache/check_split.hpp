@@ -1,4 +1,4 @@
-// Budgets that tracks share: which calls they are refused in, and what the host knows of them.
+// Budgets that tracks share: which calls refuse them, and what the host knows about them.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -24,13 +24,13 @@ inline char const* name_of_scope(budget_scope s) {
                                     : "budget_scope::all_layers";
 }
 
-/// What the tracks of one split hold and may keep together, as the host knows it.
+/// The entries that the tracks of one budget scope hold and may keep together, as the host knows them.
 struct split_sum {
   std::uint32_t tracks = 0, held = 0, allowed = 0;
   std::uint32_t excess() const { return held > allowed ? held - allowed : 0; }
 };
 
-/// The split that a track is in; held(track) says what each holds.
+/// Sums over the tracks of the budget scope that track `of` is in; held(track) gives a track's entries.
 template <class Held>
 split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uint32_t seen, Held held) {
   split_sum all;
@@ -46,14 +46,14 @@ split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uin
   return all;
 }
 
-/// Whether a track is the first of its split.
+/// Whether a track is the first of its budget scope.
 inline bool leads_split(budget_scope among, track t) {
   return among == budget_scope::head || (t.kv_head == 0 && (among == budget_scope::layer || t.layer == 0));
 }
 
 namespace check_calls {
 
-/// Why a call cannot share budgets so; empty if it can.
+/// Why a call cannot share this budget between tracks; empty if it can.
 template <class Policy>
 std::string splits(char const* call, budget const& allowed, Policy const& policy,
                    cache_options const& sizes) {

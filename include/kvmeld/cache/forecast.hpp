@@ -1,5 +1,5 @@
-// What lengths a compression leaves, as far as numbers alone tell: a bound, often the number itself; and how
-// many rounds it takes.
+// Predicts from numbers alone the lengths that a compression leaves (upper bounds, often exact), and how many
+// rounds it takes.
 #pragma once
 
 #include <kvmeld/cache/check_split.hpp>
@@ -17,24 +17,24 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// True for policies that keep what their selector pins, centres included, and no more: lengths follow from
+/// True for policies that keep exactly what their selector pins, and the centres. Their lengths follow from
 /// numbers alone.
 template <class Policy> bool keeps_pins_only(Policy const& p) {
   return traits_of_identifier(p.identify).drops_unmerged && traits_of_selector(p.select).pins_exactly;
 }
 
-/// Whether the length after `compress` follows from the length before it and the budget. Policies that merge
-/// what is alike meet their budget only if enough rows are finite numbers, which is data; the fallback sees
-/// to the rest.
+/// Whether the length after `compress` follows from the length before it and the budget. A policy that merges
+/// similar entries meets its budget only if enough rows are finite, which depends on data; it is exact if the
+/// fallback evicts the entries above the budget.
 template <class Policy> bool is_exact(Policy const& p, shortfall fallback) {
   select_traits const s = traits_of_selector(p.select);
   return keeps_pins_only(p) || (traits_of_identifier(p.identify).meets_budget && s.pins_exactly &&
                                 !s.makes_centers && fallback == shortfall::evict_lowest);
 }
 
-/// Entries that a track of at most `bound` keeps under a budget of `limit`: at most, and exactly if is_exact
-/// and `known` (the bound is the length). `frozen` entries at the beginning stay; `only` says that nothing
-/// else does so.
+/// Upper bound on the entries that a track of at most `bound` entries keeps under a budget of `limit`. It is
+/// exact if is_exact and `known` (the bound is the length). `frozen` entries at the beginning stay; `only`
+/// says that all other rows may be written.
 template <class Policy>
 std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std::uint32_t limit,
                           std::uint32_t frozen, bool only, shortfall fallback) {
@@ -45,16 +45,16 @@ std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std:
   return min_of(limit, stay.total() + stay.centers);
 }
 
-/// What a compression of sequences leaves, as far as the host can tell before it.
+/// Predicts what a compression of sequences leaves, as far as the host can tell before it.
 template <class Policy> class forecast {
 public:
   /// `facts` are the ledger's words as the host knows them. `writes_all`: no layout refuses to write rows.
   forecast(Policy const& p, ledger_ref const& facts, bool writes_all, budget allowed, shortfall fallback)
       : policy_(p), facts_(facts), writes_all_(writes_all), allowed_(allowed), fallback_(fallback) {}
 
-  /// f(track, bound, sum) for every track of a sequence: what it holds at most after the compression, and
-  /// what its split holds and may keep. `known`: the lengths in `facts` are exact. Of several tracks that
-  /// share their budgets each may keep what the others lose.
+  /// Calls f(track, bound, sum) for every track of a sequence. `bound`: the most entries that it holds after
+  /// the compression. `sum`: what the tracks of its budget scope hold now and may keep. `known`: the lengths
+  /// in `facts` are exact. If tracks share their budgets, each of them may keep what the others lose.
   template <class F> void each_track(std::uint32_t sequence, bool known, F f) const {
     shape const& extent = facts_.extent;
     auto const held = [&](track t) { return facts_.held(t); };
@@ -77,12 +77,12 @@ public:
     }
   }
 
-  /// Rounds that a compression has to enqueue for a split.
+  /// Number of rounds that a compression has to enqueue for a budget scope.
   std::uint32_t rounds(split_sum const& sum) const {
     return kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed);
   }
-  /// Those of them that may have something to do. If the host cannot count what is pinned, only what has to
-  /// go is sure to take part.
+  /// Number of those rounds that are likely to have something to do. If the host cannot count the pinned
+  /// entries, it takes all entries for pinned: only the entries above the budget are sure to take part.
   std::uint32_t likely_rounds(std::uint32_t sequence, split_sum const& sum) const {
     bool const counts = traits_of_selector(policy_.select).pins_exactly;
     std::uint32_t const outside =

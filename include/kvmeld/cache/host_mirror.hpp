@@ -1,4 +1,4 @@
-// What a host knows of a ledger that it cannot look into.
+// What the host knows about a ledger that it cannot read.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,10 +14,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A copy of the ledger's words of sequences and tracks in host memory. Every operation on a sequence is
-/// repeated on it. Tokens seen and pending, frozen beginnings and what is open are exact. Lengths are upper
-/// bounds, often exact; numbers of empty slots are lower bounds; `compressed_at` is where a compression may
-/// have changed something; warnings and rounds are those of the last report.
+/// A copy, in host memory, of the ledger's arrays per sequence and per track. Every operation on a sequence
+/// is repeated on it. Tokens seen and pending, numbers of frozen entries and open sequences are exact.
+/// Lengths are upper bounds, often exact. Numbers of empty slots are lower bounds. `compressed_at` is the
+/// number of tokens seen when a compression last may have changed something. Warnings and rounds are those of
+/// the last report.
 class host_mirror {
 public:
   host_mirror() = default;
@@ -36,8 +37,8 @@ public:
         drift_(s.sequences, 0),
         since_(s.sequences, sequences::effect::counted) {}
 
-  /// `l` with the arrays that the host may read; those per entry and per member are null. Valid until this
-  /// moves.
+  /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member are
+  /// null. Valid until the mirror is moved.
   ledger_ref view(ledger_ref l) {
     l.length = length_.data();
     l.warnings = findings_.data();
@@ -58,23 +59,24 @@ public:
     return l;
   }
 
-  /// Bound on the length of a track.
+  /// Upper bound on the length of a track.
   std::uint32_t at(track t) const { return length_[t.index]; }
-  /// Bound on the entries it holds, empty slots aside.
+  /// Upper bound on the entries of a track; empty slots do not count.
   std::uint32_t held(track t) const {
     return length_[t.index] - track_words_[std::size_t{t.index} * track_word::count + track_word::empty];
   }
-  /// True where the bounds of a sequence are its lengths.
+  /// True if the bounds of a sequence are its lengths.
   bool known(std::uint32_t sequence) const { return known_[sequence] != 0; }
-  /// A compression begins by taking empty slots out: bounds are then on the entries held, until `pad`.
+  /// Repeats the first step of a compression, which takes empty slots out. Until `pad`, lengths bound the
+  /// entries held.
   void drop_padding(std::uint32_t sequence) {
     each(sequence, [&](track t) {
       length_[t.index] -= words_of(t)[track_word::empty];
       words_of(t)[track_word::empty] = words_of(t)[track_word::padded_from] = 0;
     });
   }
-  /// All tracks are filled up to the longest bound. `sure`: bounds are the entries held; else as few as the
-  /// frozen ones may lie before the first empty slot.
+  /// Fills all tracks with empty slots up to the longest bound. `sure`: the bounds are exact, so the first
+  /// empty slot lies behind them. Otherwise it may lie as early as right behind the frozen entries.
   void pad(std::uint32_t sequence, bool sure) {
     std::uint32_t const most = longest(sequence);
     each(sequence, [&](track t) {
@@ -86,25 +88,25 @@ public:
       length_[t.index] = most;
     });
   }
-  /// Bound on the length of the longest track.
+  /// Upper bound on the length of the longest track.
   std::uint32_t longest(std::uint32_t sequence) const {
     std::uint32_t most = 0;
     each(sequence, [&](track t) { most = std::max(most, length_[t.index]); });
     return most;
   }
   void lower(track t, std::uint32_t n) { length_[t.index] = n; }
-  /// Lengths of a sequence depend on data from now on.
+  /// From now on the lengths of a sequence depend on data: the bounds may be above them.
   void mark_inexact(std::uint32_t sequence) {
     known_[sequence] = 0;
     note(sequence, sequences::effect::changed);
   }
-  /// A compression may change the entries of all tokens seen so far.
+  /// Notes that a compression may have changed the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
     note(sequence, sequences::effect::changed);
     words_of(sequence)[sequence_word::compressed_at] = seen_[sequence];
   }
 
-  /// Does what a launch of the operation does to the words of a sequence.
+  /// Repeats what a launch of the operation does to the numbers of a sequence and its tracks.
   template <class Operation> void apply(Operation const& operation, std::uint32_t sequence, std::uint32_t n) {
     ledger_ref l;
     l.extent = extent_;
@@ -117,14 +119,14 @@ public:
     drift_[sequence] += std::int64_t{length} - std::int64_t{before};
     note(sequence, Operation::leaves);
   }
-  /// Of a sequence that begins: whether its bounds are its lengths.
+  /// Sets, for a sequence that begins, whether its bounds are its lengths.
   void set_known(std::uint32_t sequence, bool known) { known_[sequence] = known ? 1 : 0; }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {
       if (t.layer == layer) words_of(t)[track_word::observed_rows] += rows;
     });
   }
-  /// Takes over what the ledger itself says about a sequence; `l` is readable.
+  /// Copies what the ledger `l` says about a sequence. The host can read `l`.
   void read(ledger_ref const& l, std::uint32_t sequence) {
     each(sequence, [&](track t) {
       length_[t.index] = l.length[t.index];
@@ -141,14 +143,14 @@ public:
     note(sequence, sequences::effect::begun);
   }
 
-  /// A report of this moment is on its way: what happens from here on is taken into account when it arrives.
+  /// Notes that a report was requested. From here on the mirror counts what take_report has to add to it.
   void expect_report() {
     std::fill(drift_.begin(), drift_.end(), 0);
     std::fill(since_.begin(), since_.end(), sequences::effect::counted);
   }
-  /// The words of the moment of expect_report, and what was appended and dropped since, bound the lengths. Of
-  /// sequences that nothing compressed since, they tell lengths, warnings and rounds; of those opened or read
-  /// since, nothing.
+  /// Takes a report with the numbers of the moment of expect_report. Together with the entries appended and
+  /// dropped since, they bound the lengths of every sequence. If a sequence was not compressed since, its
+  /// lengths, warnings and rounds are then exact. For a sequence opened or read since, the report is ignored.
   void take_report(ledger_ref const& then) {
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
       if (since_[q] == sequences::effect::begun || is_open_[q] == 0) continue;
@@ -191,9 +193,9 @@ private:
   std::vector<std::uint32_t> length_, findings_, track_words_;
   std::vector<std::uint32_t> seen_, pending_, frozen_, id_, is_open_, sequence_words_;
   std::vector<std::uint8_t> known_;
-  /// Entries appended to every track since a report was asked for, less those dropped.
+  /// Entries appended to every track since a report was requested, minus the entries dropped.
   std::vector<std::int64_t> drift_;
-  std::vector<sequences::effect> since_;  ///< what became of a sequence since a report was asked for
+  std::vector<sequences::effect> since_;  ///< what happened to a sequence since a report was requested
 };
 
 }  // namespace KVMELD_ABI

@@ -1,4 +1,4 @@
-// The cache: an engine's K and V, the ledger beside them, and a policy, as one value.
+// The cache: one value that holds views of an engine's K and V, the ledger beside them, and a policy.
 #pragma once
 
 #include <kvmeld/apply/print_plan.hpp>
@@ -72,26 +72,28 @@ inline namespace KVMELD_ABI {
 /// A thin bundle of executor, policy, ledger and workspace over K and V. The engine owns K and V; the cache
 /// never frees them.
 ///
-/// *Memory.* Construction allocates ledger and workspace. Later calls allocate nothing, with three
-/// exceptions: an executor's scratch grows to the largest phase once; the first report, the first request of
-/// figures and the first recorded compression take host memory; and `apply` validates the plan on the host
-/// with a few bytes per entry of one track.
+/// *Memory.* Construction allocates the ledger and the workspace. Later calls allocate only what follows. The
+/// executor's scratch grows once, to the largest phase. The first request of lengths, the first request of
+/// stats and the first recorded calls take host memory. So do lists with one number per listed sequence.
+/// `apply` validates the plan on the host with a few bytes per entry of one track. `clone`, `save` and
+/// `resume` allocate. If launches are not immediate, calls that read the ledger (sync_lengths, shift, save,
+/// resume) copy it to host memory while they run.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
-/// finds no memory: each call makes room for all its launches before the first one, and the host's view
-/// (lengths, bounds) changes after the last one is enqueued. Missing memory of the executor is a refusal;
-/// missing memory of the host's heap is std::bad_alloc.
+/// runs out of memory: it makes room for all its launches before the first one, and changes what the host
+/// knows (lengths, bounds) after it has enqueued the last one. A lack of executor memory is a refusal. A lack
+/// of host heap memory is std::bad_alloc.
 ///
 /// *Order.* On the host a call has done its work when it returns. On devices calls enqueue launches in order
-/// on the executor's stream, and do not wait unless they say so. Lists of numbers may change when a call
-/// returns; arrays of the executor that a call is given (queries, rows, budgets) have to stay until its
-/// launches have run.
+/// on the executor's stream, and do not wait unless their comments say so. The caller may change its lists of
+/// numbers when a call returns. Arrays in executor memory that a call is given (queries, rows, budgets) have
+/// to stay unchanged until its launches have run.
 ///
-/// *Threads.* One call at a time: a cache does not lock. Caches that share no executor are independent of
-/// each other.
+/// *Threads.* A cache does not lock: make one call at a time. Caches that share no executor are independent
+/// of each other.
 ///
-/// Move-only: `clone` copies. Moving allocates nothing; the cache that was moved from refuses its calls.
+/// A cache is move-only; `clone` copies it. Moving allocates nothing. A moved-from cache refuses its calls.
 template <class Executor, class Policy, class Keys, class Values>
 class merged_cache : public ledger_readings {
   using keys_used = layout_or_stand_in<Keys>;
@@ -99,7 +101,7 @@ class merged_cache : public ledger_readings {
   using tensors_used = kv<keys_used, values_used>;
 
 public:
-  /// Of the policy.
+  /// Type of the policy.
   using policy_type = policy_or_stand_in<Policy, Keys, Values>;
   /// Whether entries have members with norms of their own (EMS).
   static constexpr bool shares = shares_entries<typename policy_type::merge_type>::value;
@@ -107,46 +109,47 @@ public:
   using ref_type =
       std::conditional_t<shares, shared_ref<keys_used, values_used>, cache_ref<keys_used, values_used>>;
 
-  /// Allocates ledger and workspace, and refuses by name what does not go together: tensors, policy and
-  /// sizes.
+  /// Allocates the ledger and the workspace. Refuses tensors, a policy and options that do not fit together,
+  /// and names what does not fit.
   merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, cache_options sizes);
-  /// Takes everything over; calls of `other` are refused from then on.
+  /// Takes over all that `other` holds; `other` refuses its calls from then on.
   merged_cache(merged_cache&& other) noexcept;
-  /// The same; what this cache held before is gone.
+  /// Takes over all that `other` holds; what this cache held before is released.
   merged_cache& operator=(merged_cache&& other) noexcept;
-  /// A copy over `tensors`, which hold a copy of this cache's K and V, or are those of this cache if only one
-  /// of the two is used from now on. The ledger, the plan made last and the executor are copied; reports on
-  /// their way are not. Allocates as construction does. Waits if launches are not immediate.
+  /// Returns a copy of this cache over `tensors`. `tensors` hold a copy of this cache's K and V; they may be
+  /// this cache's own if only one of the two caches is used from now on. The ledger, the plan made last and
+  /// the executor are copied; reports on their way are not. Allocates as construction does. Waits if launches
+  /// are not immediate.
   merged_cache clone(kv<Keys, Values> tensors) const;
 
   // ---- what engines read ------------------------------------------------------------------------
 
-  /// What attention and the engine's writes need; see cache_ref.
+  /// The view that attention and the engine's writes need; see cache_ref.
   ref_type ref() const { return {tensors_.keys, tensors_.values, ledger_}; }
-  /// Points the cache at other tensors of the same contents: engines reallocate them and rewrite block
-  /// tables.
+  /// Points the cache at other tensors with the same contents, for engines that reallocate tensors or
+  /// rewrite block tables.
   status rebind(tensors_used tensors) {
     auto const problem = [&] { return refusal_within("rebind", tensors_problem(tensors, sizes_.extent)); };
     if (status s = refuse(problem); !s.ok()) return s;
     tensors_ = tensors;
     return {};
   }
-  /// The cache's own copy of the executor: calls and attention go to it.
+  /// The cache's own copy of the executor. Calls of the cache run on it, and so should attention.
   Executor& executor() { return executor_; }
-  /// As it was given; set_guard changes its guard.
+  /// The policy given at construction; set_guard changes its guard.
   policy_type const& policy() const { return policy_; }
-  /// As they were given, wave_tracks filled in.
+  /// The options given at construction, with wave_tracks filled in.
   cache_options const& sizes() const { return sizes_; }
-  /// Bytes of ledger that construction allocated.
+  /// Bytes of the ledger, which construction allocated.
   std::size_t ledger_bytes() const { return arrays_.ledger_bytes; }
-  /// Bytes of the workspace: all that construction allocated besides the ledger.
+  /// Bytes of the workspace: all executor memory that construction allocated besides the ledger.
   std::size_t workspace_bytes() const { return memory_.size() - arrays_.ledger_bytes; }
 
   // ---- sequences --------------------------------------------------------------------------------
 
-  /// Starts a sequence whose first `tokens_cached` tokens lie in K and V already (0: none), with degree 1 and
-  /// their index as position. `frozen` of them are shared with others: never written, never moved. `id` keys
-  /// random draws.
+  /// Starts a sequence. Its first `tokens_cached` tokens (0: none) lie in K and V already; their entries get
+  /// degree 1, and their index as position. The first `frozen` of them are shared with other sequences: they
+  /// are never written and never moved. `id` is the key of random draws.
   status open(std::uint32_t sequence, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
               sequence_id id = {}) {
     return operate(sequences::open{frozen, static_cast<std::uint32_t>(id)}, {sequence}, {tokens_cached});
@@ -154,103 +157,109 @@ public:
   /// Ends a sequence; its number can be opened again.
   status close(std::uint32_t sequence) { return operate(sequences::close{}, {sequence}, {}); }
 
-  /// Adds `counts[i]` pending entries to every track of `sequences[i]`. The engine writes their K and V
-  /// to the slots below ref().length(track), before or after this call, before attention reads them.
+  /// Adds `counts[i]` pending entries to every track of `sequences[i]`. They take the last `counts[i]` slots
+  /// below the new ref().length(track). The engine writes their K and V before or after this call, but before
+  /// attention reads them.
   status append(index_list sequences, index_list counts) {
     status s = operate(sequences::append{}, sequences, counts);
-    // If lengths cannot be looked at, apply could not tell that the plan is of the past.
+    // Where the host cannot read lengths, apply could not tell that the plan is outdated.
     if (!is_immediate<Executor>::value && s.ok()) forget_plan_of(sequences);
     return s;
   }
   /// As append(sequences, counts), but first compresses the sequences that have no room for their entries:
-  /// those whose length_bound and count exceed the capacity. They shrink to `full.shrink_to`, as `compress`
-  /// would do it. Nothing is compressed unless the compression is sure to make room, which the host tells by
-  /// length_after; the call is refused otherwise and the cache stays as it was. Sequences that have no room
-  /// must have no pending entries. If launches are not immediate, bounds may be above the lengths: a sequence
-  /// is then compressed before it is really full. An attention bias that was written out is stale if
-  /// length_bound has become less. Cannot be recorded.
+  /// those whose length_bound plus count exceeds the capacity. `compress` shrinks them to `full.shrink_to`.
+  /// The call is refused, and nothing is compressed, unless length_after tells that this makes enough room.
+  /// Sequences that have no room must have no pending entries. If launches are not immediate, bounds may
+  /// exceed the lengths, so a sequence may be compressed before it is full. If length_bound becomes less, an
+  /// attention bias that was written before is stale. This call cannot be recorded.
   status append(index_list sequences, index_list counts, when_full const& full);
-  /// Keeps the first `accepted[i]` pending entries of `sequences[i]` and drops the rest (rejected
+  /// Commits the first `accepted[i]` pending entries of `sequences[i]` and drops the rest (rejected
   /// drafts).
   status commit(index_list sequences, index_list accepted) {
     return operate(sequences::commit{}, sequences, accepted);
   }
-  /// Goes back to the first `tokens` tokens seen: forgets the entries of later ones. Exact, and therefore
-  /// refused below compressed_at(sequence), frozen entries and pending ones. Scores of what stays keep what
-  /// they have observed, forgotten queries included, and warnings stay.
+  /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
+  /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
+  /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.
+  /// Warnings stay.
   status truncate(std::uint32_t sequence, std::uint32_t tokens) {
     return operate(sequences::truncate{}, {sequence}, {tokens});
   }
-  /// Freezes the first `length` entries of every track, no more and no less: when their pages become shared,
-  /// or are so no longer. Ragged sharing is for layouts with `writable`.
+  /// Freezes exactly the first `length` entries of every track; entries behind them are not frozen any more.
+  /// Call it when pages become shared, or are no longer shared. If tracks share different lengths, let the
+  /// layout's `writable` say so instead.
   status freeze(std::uint32_t sequence, std::uint32_t length) {
     return operate(sequences::freeze{}, {sequence}, {length});
   }
-  /// Opens `into` as a copy of `from`, which has nothing pending: entries, scores, counters, tokens seen. The
-  /// first `frozen` entries of every track are shared between the two by the engine (0: none) and frozen in
-  /// both from now on; rows behind them are those of `how` (copies only if they may be written: refused
-  /// before, if the host can tell). `id` keys the copy's random draws.
+  /// Opens `into` as a copy of `from`: entries, scores, counters, tokens seen. `from` must have nothing
+  /// pending. The engine lets both sequences share the first `frozen` entries of every track (0: none); these
+  /// are frozen in both from now on. `how` says who provides the rows behind them: fork_rows::copy copies the
+  /// rows that may be written, and refuses rows that may not, if the host can tell. `id` is the key of the
+  /// copy's random draws.
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
               fork_rows how = fork_rows::copy);
-  /// Shifts a context: entries stored from position `first` on, and the next token, move by `offset`
-  /// positions, and `rope` says how their keys lie rotated, so that they turn with them, in place. Inactive
-  /// `rope`: keys lie unrotated, or the engine turns them itself. Rotations are linear: the logits of queries
-  /// that turn likewise stay as they were, merged keys included, but for the rounding of storage. Tokens seen
-  /// are counted anew from there (budgets by ratio and `truncate` go by them); positions below `first`
-  /// (sinks) stay, and nothing may move to or below them, or below 0. Refuses pending entries, and frozen
-  /// ones or rows that may not be written if they would turn; if the host cannot ask the layout, such rows
-  /// leave warning::unrotated. Waits if launches are not immediate.
+  /// Shifts a context: entries at positions from `first` on, and the next token, move by `offset` positions.
+  /// Keys that lie rotated as `rope` says are rotated by the same offset, in place. Leave `rope` inactive if
+  /// keys lie unrotated or the engine rotates them itself. Rotations are linear, so logits stay the same for
+  /// queries that are rotated likewise, merged keys included, up to the rounding of storage. Tokens seen
+  /// change with the next position; budgets by ratio and `truncate` use the new number. Positions below
+  /// `first` (sinks) stay. Refuses a shift that would move an entry to or below one of them, or below 0;
+  /// pending entries; and, if keys are rotated, frozen or unwritable rows among those that move. If the host
+  /// cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not immediate.
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from
-  /// 0), and those after it go on from there. `rounds(sequence)` tells it. Refuses sequences that are not
-  /// open, and n above 2^31 - 1.
+  /// 0), and later rounds count on from there. `rounds(sequence)` returns the step. Refuses sequences that
+  /// are not open, and n above 2^31 - 1.
   status set_rounds(std::uint32_t sequence, std::uint32_t n) {
     return operate(sequences::set_rounds{}, {sequence}, {n});
   }
-  /// Starts Chelsea's schedule again: set_rounds(sequence, 0).
+  /// Restarts Chelsea's schedule: set_rounds(sequence, 0).
   status reset_rounds(std::uint32_t sequence) { return set_rounds(sequence, 0); }
 
-  /// Writes degrees and positions of the sequences beside their pages, up to the ends of the pages that hold
-  /// length_bound(sequence) slots; pages that sequences share are written by each, with equal numbers.
-  /// Entries of the table have to be valid so far. Refuses pending entries, and policies that share entries.
+  /// Writes degrees and positions of the sequences beside their pages, up to the end of the last page that
+  /// holds any of length_bound(sequence) slots. The page table has to be valid up to there. Sequences that
+  /// share a page each write it, with equal numbers. Refuses pending entries, and policies that share
+  /// entries.
   template <class Entry, class Index>
   status export_page_metadata(index_list sequences, page_metadata<Entry, Index> const& notes);
-  /// Starts a sequence on pages that hold entries already, merged ones perhaps, of which export_page_metadata
-  /// has left notes: where they were swapped in, received, or are shared with others (`freeze` those).
-  /// `entries` is the length_bound that they were written with, or fewer for a beginning, and `tokens` the
-  /// tokens seen: the next position. Lengths, degrees and positions are those of the notes; on devices the
-  /// host has bounds until the next report. Scores begin anew, and `truncate` cannot go back behind `tokens`.
-  /// Refuses policies that share entries. `notes` are page_metadata, or entry_metadata if degrees and
-  /// positions lie in plain arrays: of the first `entries` entries of every track.
+  /// Starts a sequence on pages that hold entries already, merged or not: pages that were swapped in,
+  /// received, or are shared with other sequences (`freeze` these). `notes` describe the first `entries`
+  /// entries of every track. They are page_metadata, as export_page_metadata wrote it, or entry_metadata if
+  /// degrees and positions lie in plain arrays. `entries` is the length_bound at the time of writing, or less
+  /// for a beginning. `tokens` is the number of tokens seen, which is the next position. Lengths, degrees and
+  /// positions come from the notes; on devices the host knows bounds until the next report. Scores begin
+  /// anew. `truncate` cannot go below `tokens`. Refuses policies that share entries.
   template <class Notes>
   status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens, Notes const& notes,
                sequence_id id = {});
 
   // ---- attention shown to the score -------------------------------------------------------------
-  // Call one of the three once per layer and block of queries. They do nothing if the policy needs no
-  // attention.
+  // Call one of observe, observe_rows and observe_logits once per layer and block of queries. They do nothing
+  // if the policy needs no attention.
 
-  /// What the policy has to be shown: observation_of<Policy> tells part of it at compile time.
+  /// Which queries the policy needs to observe; observation_of<Policy> tells part of it at compile time.
   observation_need needs_observation() const { return need_of(policy_); }
-  /// Feeds the score with the attention of the last `batch.queries[i]` committed tokens of each sequence, or
-  /// of the `probes` among them, recomputed from their queries [.., query_heads, key_dim] and the
-  /// log-sum-exps (natural log, as `attention::attend` gives them, or in_base_two(rows); degrees and sink
-  /// included). Rows of queries that are no probes are not read.
+  /// Adds to the score the attention of the last `batch.queries(i)` committed tokens of each sequence, or of
+  /// those that the query sample `probes` selects. The attention is recomputed from the queries
+  /// [.., query_heads, key_dim] and their log-sum-exps (natural log, as `attention::attend` gives them, or
+  /// in_base_two(rows); degrees and sink included). Rows of queries outside the sample are not read.
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
                  attention_params const& params = {}, query_sample probes = {});
-  /// The same from probabilities the engine has: rows [.., query_heads] of at least as many slots as entries
-  /// are held; where entries are shared, members follow the slots. Any other scores, too (docs/observing.md):
-  /// the numbers are added as they are, and neither negative ones nor NaN are refused.
+  /// Does what observe does, from attention probabilities that the engine has: rows [.., query_heads] with a
+  /// number for at least every slot in use. If the policy shares entries, the members' numbers follow
+  /// those of the slots. The rows may hold any other scores (docs/observing.md): the numbers are added as
+  /// they are, and neither negative numbers nor NaN are refused.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
                       query_sample probes = {});
-  /// The same from logits that attention has left, as attention::attend_and_observe does: scaled, capped,
-  /// with the log degree added, one row per probe (not per query) [.., query_heads, probes] of at least as
-  /// many slots as entries are held. Log-sum-exps are one per query. Refuses policies that share entries.
+  /// Does what observe does, from logits that attention has stored; attention::attend_and_observe calls it.
+  /// The logits are scaled, capped and contain the log degree. There is one row per query of the sample, not
+  /// of the batch, [.., query_heads, probes], with a number for at least every slot in use. There is one
+  /// log-sum-exp per query of the batch. Refuses policies that share entries.
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
                         attention_params const& params = {}, query_sample probes = {});
-  /// What the calls above would refuse, but for null rows.
+  /// Whether the calls above would refuse these arguments. Null rows are not checked.
   status check_observation(query_batch const& batch, attention_params const& params = {},
                            query_sample probes = {}) const {
     return refuse([&] { return observation_problem(batch, params, probes, nullptr); });
@@ -260,92 +269,94 @@ public:
 
   /// Shrinks all layers and heads of `sequences` to their budgets, in place, with as many rounds as it takes.
   /// Preconditions: nothing is pending, and a policy that ranks by attention has observed every layer since
-  /// the sequence was opened. A track that merging cannot bring to its budget stays longer and gets
-  /// warning::budget_unreached, or is evicted from down to the budget: `fallback` says which. Entries keep
-  /// their order; rows behind the new length become zeros (options.zero_emptied). Costs O(entries) work and a
-  /// fixed number of launches per wave and round; `workspace_bytes` is all the memory it takes.
-  /// Deterministic: the result depends neither on the other sequences of the call nor on threads.
+  /// the sequence was opened. `fallback` says what happens to a track that merging cannot bring to its
+  /// budget: it stays longer and gets warning::budget_unreached, or entries are evicted down to the budget.
+  /// Entries keep their order. V rows behind the new length become zeros (options.zero_emptied). Costs
+  /// O(entries) work and a fixed number of launches per wave and round. Needs no executor memory besides
+  /// `workspace_bytes` and scratch. Deterministic: the result depends neither on the other sequences of the
+  /// call nor on threads.
   status compress(index_list sequences, budget allowed, shortfall fallback = shortfall::keep);
-  /// Plans one round for all layers and heads of `sequences` without touching the cache; needs
-  /// options.whole_plan. A policy of several rounds (Chelsea) plans its next one: repeat plan + apply, or
-  /// call compress.
+  /// Plans one round for all layers and heads of `sequences`; needs options.whole_plan. Writes warnings, and
+  /// leaves K, V, lengths, degrees and scores as they are. A policy of several rounds (Chelsea) plans its
+  /// next one: repeat plan and apply, or call compress.
   status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::keep);
-  /// Applies the plan made last. Refuses a plan that the cache has outgrown, and, if the host may look at it,
-  /// an edited one that is not sound.
+  /// Applies the plan made last. Refuses a plan that later calls have outdated. If the host can read the
+  /// plan, also refuses an edited plan that is not valid.
   status apply();
-  /// True if the host knows the lengths that `compress` leaves with budgets per head: evicting policies, and
-  /// merging ones that meet their budget if the fallback evicts what rows of NaN or infinity leave over.
-  /// Else, and whenever tracks share their budgets, sync_lengths tells.
+  /// True if the host knows the lengths that `compress` leaves with budgets per head. This holds for policies
+  /// that only evict, and for merging policies that meet their budget if the fallback evicts the entries that
+  /// rows with NaN or infinity leave above it. Otherwise, and whenever tracks share their budgets, call
+  /// sync_lengths to know the lengths.
   bool exact(shortfall fallback = shortfall::keep) const { return is_exact(policy_, fallback); }
-  /// What length_bound would be after `compress` with this budget. Refuses what compress refuses.
+  /// The length_bound that `compress` with this budget would leave. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t sequence, budget allowed,
                              shortfall fallback = shortfall::keep) const;
-  /// Guarded policies: goes by this guard from now on, its numbers and its probes.
+  /// For guarded policies: uses this guard, its numbers and its probes, from now on.
   template <class Guard> status set_guard(Guard const& guard);
 
-  /// The plan made last, track by track as planned_work() numbers them: in the order (layer, listed sequence,
-  /// head), or (listed sequence, layer, head) with plan_scope::all_layers or options.budgets_over all_layers.
-  /// May be edited before `apply`.
+  /// The plan made last. Its tracks are in the order of planned_work(): (layer, listed sequence, head), or
+  /// (listed sequence, layer, head) with plan_scope::all_layers or options.budgets_over all_layers. The plan
+  /// may be edited before `apply`.
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   /// The tracks of the plan made last, in its order.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// The plan made last in words, track by track; for executors whose memory the host can read.
+  /// Prints the plan made last, track by track; for executors whose memory the host can read.
   void print_plan(std::ostream& out) const;
-  /// What the plan made last was made from, until the next call of plan, apply or compress: the role of entry
-  /// `s` of the `item`-th planned track, as current_plan() numbers both. These three are readable if the host
-  /// can read the executor's memory, and if the plan fits one wave: roles and candidates are those of a wave
-  /// and take no memory of their own, so that options.wave_tracks has to be at least
-  /// planned_work().tracks(sizes().extent). Entries of a track within its budget have no role: refused.
+  /// The role that entry `s` of the `item`-th planned track had when the plan was made, numbered as in
+  /// current_plan(). It can be read until the next call of plan, apply or compress, and only if the host can
+  /// read the executor's memory. Roles and candidates lie in the memory of a wave, so the plan has to fit one
+  /// wave: options.wave_tracks is at least planned_work().tracks(sizes().extent). Refuses tracks within their
+  /// budget: their entries have no role.
   role planned_role(std::uint32_t item, slot_t s) const;
-  /// What the identifier proposed for entry `s`: order_value(key) is its similarity to `target`, whether it
-  /// was admitted or not; key 0 if it proposed nothing. Of identifiers that give similarities; see
-  /// planned_role.
+  /// The candidate that the identifier proposed for entry `s`, whether it was admitted or not:
+  /// order_value(key) is the similarity of `s` to `target`. key 0: the identifier proposed nothing. For
+  /// identifiers that give similarities, under the conditions of planned_role.
   candidate planned_candidate(std::uint32_t item, slot_t s) const;
-  /// KVMerger's sigma of the set that `pivot` takes in, from K as it lies (so before `apply`); 0 if nothing
-  /// merges into it. Of merge::gaussian; needs no more than the plan.
+  /// KVMerger's sigma of the set that merges into `pivot`, computed from K before `apply`; 0 if nothing
+  /// merges into it. For merge::gaussian, if the host can read the executor's memory.
   float planned_sigma(std::uint32_t item, slot_t pivot) const;
 
   // ---- reports and stats ------------------------------------------------------------------------
 
   /// Lowers the bounds to the real lengths, and brings warnings and rounds up to date. Waits if launches are
-  /// not immediate; if they are, there is nothing to do.
+  /// not immediate. If they are immediate, there is nothing to do.
   void sync_lengths(std::uint32_t sequence);
-  /// Asks for what `sync_lengths` tells, of all sequences, without waiting: enqueues a copy behind the calls
-  /// made so far. One report is on its way at a time: asking again before it has arrived does nothing. The
-  /// first time allocates host memory.
+  /// Requests a report of what `sync_lengths` tells, for all sequences, without waiting: enqueues a copy
+  /// behind the calls made so far. Only one report is on its way at a time: a request before it has arrived
+  /// does nothing. The first request allocates host memory.
   status request_lengths();
-  /// Returns true once per request that has arrived; never waits. Afterwards length_bound is at most the
+  /// Returns true once per report that has arrived; never waits. Afterwards length_bound is at most the
   /// reported length plus the entries appended since. If a sequence was not compressed since the request, its
-  /// lengths, warnings and rounds are exact. If launches are immediate there is nothing to wait for: true.
+  /// lengths, warnings and rounds are exact. Always true if launches are immediate.
   bool poll_lengths();
 
-  /// Has the stats of all tracks of `sequences` written down and sent, behind the calls made so far,
-  /// without waiting. One request is on its way at a time: asking again before it has arrived does nothing.
-  /// The first time allocates host memory if launches are not immediate. Refuses caches without
+  /// Requests the stats of all tracks of `sequences`, as they are behind the calls made so far, without
+  /// waiting. Only one request is on its way at a time: a request before it has arrived does nothing. The
+  /// first request allocates host memory if launches are not immediate. Refuses caches without
   /// options.stats, sequences that are not open, and recording.
   status request_stats(index_list sequences);
-  /// True, once, when the stats that were asked for have arrived, and stats() tells them; never waits. If
-  /// launches are immediate there is nothing to wait for: true.
+  /// Returns true once when the requested stats have arrived; then stats() returns them. Never waits. Always
+  /// true if launches are immediate.
   bool stats_ready();
-  /// What the last request that arrived says about a track; zeros, with all mass retained, for sequences
-  /// never asked about.
+  /// The stats of a track in the last request that arrived. Counts are zero, and all mass is retained, for
+  /// sequences that no request listed.
   cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const;
-  /// The same of all layers and heads of a sequence.
+  /// The stats of all layers and heads of a sequence, summed.
   stats_sum stats(std::uint32_t sequence) const;
 
   // ---- saving -----------------------------------------------------------------------------------
 
-  /// Bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries included,
-  /// in a format with a version and a checksum. K and V rows and block tables are the engine's to save.
-  /// Waits, as `save` and `resume` do, if launches are not immediate.
+  /// Number of bytes that `save` writes for a sequence: everything the ledger knows about it, pending entries
+  /// included, in a format with a version and a checksum. The engine saves K and V rows and block tables.
+  /// Waits if launches are not immediate, as `save` and `resume` do.
   std::size_t saved_bytes(std::uint32_t sequence) const;
   /// Fills the first saved_bytes(sequence) bytes of `out`.
   status save(std::uint32_t sequence, span<std::byte> out) const;
-  /// The same as a vector; empty if nothing is open and exceptions are off.
+  /// Returns the bytes in a vector; empty if the call is refused and exceptions are off.
   std::vector<std::byte> save(std::uint32_t sequence) const;
   /// Opens `sequence` as the sequence that was saved, in this or another cache of the same policy, channels
-  /// and shape; its capacity and number of sequences may differ. The engine restores K and V rows. Allocates
-  /// a ledger of one sequence to look at the bytes before it believes them.
+  /// and shape; capacity and number of sequences may differ. The engine restores K and V rows. Allocates a
+  /// ledger of one sequence to check the bytes before it uses them.
   status resume(std::uint32_t sequence, span<std::byte const> from);
 
 private:
@@ -354,11 +365,11 @@ private:
       is_always_writable<keys_used>::value && is_always_writable<values_used>::value;
   using score_type = typename policy_type::score_type;
 
-  merged_cache(merged_cache const&) = default;  // the arrays are still those of the other
+  merged_cache(merged_cache const&) = default;  // the arrays still point to the other's memory
   void require_memory(std::size_t bytes);
   void bind_memory();
 
-  // cache/calls.hpp has these, and the calls above that are longer than a line
+  // cache/calls.hpp defines these, and the calls above that are longer than a line
   template <class Problem> status refuse_once(char const* call, Problem problem) const;
   template <class Operation>
   status operate(Operation const& operation, index_list sequences, index_list counts);
@@ -399,6 +410,7 @@ private:
   void pad(sequence_phase const& all, index_list sequences);
   budget stage_budget(budget allowed);
   std::string no_stats(char const* call) const;
+  cache_stats stats_of(track t) const;
   status save_problem(std::uint32_t sequence) const;
 
   Executor executor_;
@@ -408,12 +420,12 @@ private:
   typename Executor::memory memory_;
   std::string policy_name_;
   cache_arrays arrays_;
-  host_mirror mirror_;                  ///< if launches are not immediate
-  host_mirror mirror_before_;           ///< recorded calls, see keep_mirror
+  host_mirror mirror_;                  ///< used if launches are not immediate
+  host_mirror mirror_before_;           ///< state before recorded calls, see keep_mirror
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
-  std::vector<std::uint32_t> bounds_;   ///< one number per sequence of the call that is made
-  std::vector<std::uint32_t> budgets_;  ///< per track, of the last call that was recorded
-  std::vector<cache_stats> stats_;      ///< per track, those that arrived last
+  std::vector<std::uint32_t> bounds_;   ///< one length bound per sequence of the current call
+  std::vector<std::uint32_t> budgets_;  ///< [tracks] of the last recorded call
+  std::vector<cache_stats> stats_;      ///< [tracks] those that arrived last
   report_on_its_way<Executor> report_, stats_report_;
 };
 

@@ -1,4 +1,4 @@
-// What can be read of the plan made last, and of what it was made from.
+// Reads the plan made last, and the roles and candidates that it was made from.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -20,7 +20,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Reads the plan of a cache: merged_cache's planned_role, planned_candidate and planned_sigma say what.
+/// Reads the plan of a cache for planned_role, planned_candidate and planned_sigma of merged_cache.
 template <class Policy> struct plan_reader {
   Policy const& policy;
   workspace_ref const& workspace;
@@ -28,7 +28,7 @@ template <class Policy> struct plan_reader {
   work_list work;
   bool immediate;  ///< the host can read the executor's memory
 
-  /// Why the entry is in no plan that the host can read; empty if it is.
+  /// Why the host cannot read a plan of this entry; empty if it can.
   std::string unplanned(char const* call, std::uint32_t item, slot_t s) const {
     if (!immediate) return refusal(call, "the executor", "a device's", "one whose memory the host can read");
     if (work.sequence_count == 0) return refusal(call, "the plan", "none", "one that plan made");
@@ -38,7 +38,8 @@ template <class Policy> struct plan_reader {
     if (s < length) return {};
     return refusal(call, "s", s, "less than ", length, ", the entries of item ", item);
   }
-  /// Why the wave that made the plan does not know the entry any more; empty if it does.
+  /// Why the role and candidate of this entry cannot be read; empty if they can: the plan fits one wave, and
+  /// the track is above its budget.
   std::string unknown(char const* call, std::uint32_t item, slot_t s) const {
     if (std::string text = unplanned(call, item, s); !text.empty()) return text;
     std::uint32_t const tracks = work.tracks(sizes.extent);
@@ -50,7 +51,8 @@ template <class Policy> struct plan_reader {
     if (state.length > state.limit) return {};
     return refusal(call, "item", item, "a track above its budget, because others take no part");
   }
-  /// The same, of policies whose identifier gives similarities.
+  /// Why the candidate of this entry cannot be read; empty if it can. The identifier has to give
+  /// similarities.
   std::string no_candidate(char const* call, std::uint32_t item, slot_t s) const {
     if (traits_of_identifier(policy.identify).gives_similarity) return unknown(call, item, s);
     return refusal(call, "the policy's identifier", full_name_of(policy.identify),

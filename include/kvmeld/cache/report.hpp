@@ -1,4 +1,5 @@
-// A report on its way to the host: the ledger's words of tracks and sequences, copied without waiting.
+// A report on its way to the host, copied without waiting: the ledger's arrays per track and per sequence, or
+// stats.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,7 +12,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Where nothing has to be sent, since the host can look.
+/// Transfer of executors whose memory the host can read: nothing has to be sent.
 struct no_transfer {};
 
 template <class Executor, class = void> struct transfer_of {
@@ -23,7 +24,7 @@ template <class Executor> struct transfer_of<Executor, std::void_t<typename Exec
   using type = typename Executor::transfer;
 };
 
-/// At most one report of a cache is on its way. A copy of the cache waits for none.
+/// At most one report, which may be on its way. A copy has no report on its way.
 template <class Executor> class report_on_its_way {
 public:
   report_on_its_way() = default;
@@ -40,7 +41,7 @@ public:
     sent_ = true;
   }
   bool sent() const { return sent_; }
-  /// True once, when it is there.
+  /// Returns true once when the report has arrived.
   bool arrived(Executor& executor) {
     if (!sent_ || !transfer_.done(executor)) return false;
     sent_ = false;

@@ -1,4 +1,4 @@
-// A total budget shared out over heads by what each of them is known to lose.
+// Divides a total budget among heads by what each head is known to lose.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
@@ -20,12 +20,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// What it costs to keep less of one head while all others are whole: `cost[i]` when it keeps `share[i]` of
-/// its entries, in any unit that is common to all heads. Shares ascend strictly and end with 1, whose cost
-/// counts as 0.
+/// What it costs to keep fewer entries of one head while all other heads keep everything. `cost[i]` is the
+/// cost of keeping `share[i]` of its entries, in any unit that is common to all heads. Shares ascend strictly
+/// and end with 1, whose cost counts as 0.
 struct cost_curve {
-  std::vector<double> share;  ///< of its entries that the head keeps, 0 to 1
-  std::vector<double> cost;   ///< what that costs, a number per share
+  std::vector<double> share;  ///< shares of its entries that the head keeps, above 0 and at most 1
+  std::vector<double> cost;   ///< what each share costs
 };
 
 /// Why curves cannot be used; empty if they can.
@@ -59,18 +59,19 @@ inline std::string curves_problem(std::vector<cost_curve> const& heads) {
 
 namespace detail {
 
-/// A stretch of a head's lower convex hull: from `begin` on, `width` more of the head saves `rate` per share.
+/// A stretch of a head's lower convex hull. It begins at the share `begin`. Keeping up to `width` more of the
+/// head saves `rate` per unit of share.
 struct stretch {
   double rate, begin, width;
   std::size_t head;
 };
 
-/// Stretches of the hull from `floor` to 1, the steepest first. Measured costs are noisy: one that rises with
-/// the share is taken for the lowest of those before it.
+/// Adds the stretches of the hull from `floor` to 1, the steepest first. Measured costs are noisy: a cost
+/// that rises with the share is replaced by the lowest cost before it.
 inline void add_stretches(cost_curve const& c, std::size_t head, double floor, std::vector<stretch>& out) {
   std::vector<double> x, y;
   double from = 0.0,
-         before = std::max(0.0, c.cost.front());  // below the first share a head costs what it costs there
+         before = std::max(0.0, c.cost.front());  // below the first share, costs are those of the first share
   for (std::size_t i = 0; i < c.share.size(); ++i) {
     double const lowest = std::max(0.0, std::min(before, i + 1 == c.share.size() ? 0.0 : c.cost[i]));
     if (c.share[i] > floor) {
@@ -96,11 +97,11 @@ inline void add_stretches(cost_curve const& c, std::size_t head, double floor, s
 
 }  // namespace detail
 
-/// Shares per head whose mean is `ratio`, such that the sum of their costs is least if costs add up: every
-/// head gets `floor`, and what is left goes where the next bit of it saves most (marginal cost on the lower
-/// convex hull of each curve; ties to the lower head). What then saves nothing anywhere goes to the heads
-/// with least, up to one level. Throws or returns none as `report` does where the arguments are bad:
-/// curves_problem, or a ratio outside [floor, 1]. Host only, deterministic.
+/// Returns a share per head. The mean of the shares is `ratio`, and the sum of their costs is least if costs
+/// add up. Every head gets `floor`. The rest goes where the next piece saves most (marginal cost on the lower
+/// convex hull of each curve; ties to the lower head). What is left when nothing saves more lifts the
+/// smallest shares to one level. Refuses bad curves (curves_problem), a floor outside (0, 1] and a ratio
+/// outside [floor, 1]; returns none then where exceptions are off. Host only, deterministic.
 inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ratio, double floor = 0.05) {
   std::string problem = refusal_within("allot", curves_problem(heads));
   if (problem.empty() && !(is_within(floor, 0.0, 1.0) && floor > 0.0)) {
@@ -122,7 +123,7 @@ inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ra
     share[s.head] += taken;
     left -= taken;
   }
-  // What no curve asks for lifts those with least to one level, or as near as they come to it.
+  // What is left when nothing saves more lifts the smallest shares to one level.
   std::vector<double> ascending = share;
   std::sort(ascending.begin(), ascending.end());
   double below = 0, level = 0;
@@ -135,9 +136,10 @@ inline std::vector<double> allot(std::vector<cost_curve> const& heads, double ra
   return share;
 }
 
-/// Entries per head for a track of `tokens`: whole numbers of at least one whose sum is that of the shares to
-/// within one (largest remainders, ties to the lower head). Refuses shares outside [0, 1] and more tokens
-/// than a track holds; returns none then where exceptions are off.
+/// Entries per head for a track of `tokens`: whole numbers of at least one. Their sum is that of the shares
+/// to within one (largest remainders, ties to the lower head), or more where heads need the one entry.
+/// Refuses shares outside [0, 1] and more tokens than a track holds; returns none then where exceptions are
+/// off.
 inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, std::uint32_t tokens) {
   std::string problem;
   if (tokens > largest::capacity)
@@ -169,10 +171,10 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
   return out;
 }
 
-/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]: for one
-/// sequence the entries of its heads, `entries` [layers][kv_heads]. Tracks of other sequences get 0 and are
-/// not to be compressed with it. Refuses an extent that no cache has, a sequence out of range, and another
-/// number of entries than there are heads; returns none then where exceptions are off.
+/// A table for `budget::per_track` of a cache whose tracks are [layers][sequences][kv_heads]. The heads of
+/// `sequence` get `entries` [layers][kv_heads]. Tracks of other sequences get 0; do not compress them with
+/// this table. Refuses an extent that no cache has, a sequence out of range, and a number of `entries` that
+/// is not the number of heads; returns none then where exceptions are off.
 inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
                                                std::vector<std::uint32_t> const& entries) {
   std::string problem = refusal_within("budget_table", extent_problem(s));

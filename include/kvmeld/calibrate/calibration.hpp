@@ -1,5 +1,5 @@
-// What was measured about a model once, and turns a budget into one per head later. Saving it is the
-// caller's; the example programs do so as JSON.
+// What was measured about a model once. Later it turns a budget into one budget per head. The caller saves
+// it; the example programs save it as JSON.
 #pragma once
 
 #include <kvmeld/calibrate/allot.hpp>
@@ -18,10 +18,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// The numbers that two models of one calibration have in common: those of `shape` that do not depend on a
-/// deployment.
+/// The numbers of `shape` that do not depend on a deployment. A calibration fits caches with the same
+/// numbers.
 struct model_shape {
-  /// Of the model.
+  /// Extents of the model.
   std::uint32_t layers = 0, kv_heads = 0, queries_per_kv_head = 0, key_dim = 0, value_dim = 0;
 
   /// The numbers of a cache that holds all layers of the model.
@@ -37,13 +37,14 @@ struct model_shape {
   }
 };
 
-/// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. That samples of one layer
-/// agree is what the paper calls persistent sparsity (KVMerger, section 3.2).
+/// KVMerger's thresholds that keep `ratio` of the entries: theta[layer][sample]. Samples of one layer agree;
+/// the paper calls this persistent sparsity (KVMerger, section 3.2).
 struct layer_thresholds {
   double ratio = 0;                        ///< entries kept, as a share of the tokens
   std::vector<std::vector<double>> theta;  ///< theta[layer][sample]
 
-  /// Mean over the samples of a layer. Refuses a layer without samples; 0 then where exceptions are off.
+  /// Mean over the samples of a layer. Refuses a layer that is out of range or has no samples; returns 0 then
+  /// where exceptions are off.
   double mean(std::size_t layer) const {
     std::string problem;
     if (layer >= theta.size()) {
@@ -58,20 +59,20 @@ struct layer_thresholds {
   }
 };
 
-/// What a method loses by a head: curves[layer * kv_heads + head], measured with all other heads whole.
+/// What a method loses by compressing one head while all other heads keep everything.
 struct sensitivity {
-  std::string method;  ///< of the preset, or any name that find() is to be asked for
-  /// [layer * kv_heads + head].
+  std::string method;  ///< name of the preset, or any name by which find() is to find it
+  /// Cost curves: [layer * kv_heads + head].
   std::vector<cost_curve> curves;
 };
 
 /// What was measured about a model. Parts that were not measured are empty.
 struct calibration {
-  std::string model;                         ///< a name for people; what has to fit is `of`
-  model_shape of;                            ///< what has to fit a cache
+  std::string model;                         ///< a name for people; `of` decides what fits
+  model_shape of;                            ///< numbers that a cache has to have
   std::uint32_t tokens = 0;                  ///< length of the samples
   std::uint32_t samples = 0;                 ///< texts that were looked at
-  std::vector<double> unmatched;             ///< Chelsea's statistic per head; may be empty
+  std::vector<double> unmatched;             ///< Chelsea's unmatched_shares per head; may be empty
   std::vector<layer_thresholds> thresholds;  ///< a set of thresholds per ratio, for KVMerger
   std::vector<sensitivity> methods;          ///< cost curves per method
 
@@ -137,9 +138,10 @@ inline std::string calibration_problem(calibration const& c, shape const& s) {
   return {};
 }
 
-/// Measures every head alone: measure(shares) is what it costs to compress to `shares` [heads], called for
-/// each head and share below 1 with all other heads at 1. The engine averages over its samples in `measure`,
-/// and may stop a run by throwing. told(done, all) is called before each measurement and after the last.
+/// Measures every head alone. measure(shares) returns what it costs to compress to `shares` [heads]. It is
+/// called for each head and each share below 1, with all other heads at 1. The engine averages over its
+/// samples in `measure`, and may stop a run by throwing. told(done, all) is called before each measurement
+/// and after the last.
 inline std::vector<cost_curve> measure_heads(std::size_t heads, std::vector<double> const& shares,
                                              std::function<double(std::vector<double> const&)> const& measure,
                                              std::function<void(std::size_t, std::size_t)> const& told = {}) {

@@ -29,7 +29,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// How Chelsea tells outlier heads: edges of at most this cosine do not count.
+/// How Chelsea finds outlier heads: by edges with a cosine above `edge_threshold`.
 struct outlier_rule {
   float edge_threshold = 0.8f;               ///< edges of at most this cosine do not count
   std::uint32_t chunk = 256;                 ///< entries of a chunk, as in identify::chunked_bipartite
@@ -37,12 +37,12 @@ struct outlier_rule {
   quantity recents = quantity::entries(64);  ///< last entries that are left out
 };
 
-/// Share of the A entries (every other one of the middle) whose most similar B entry of their chunk is no
-/// more similar than the rule's threshold, per head of one sequence: [layers][kv_heads]; 1 where the middle
-/// has less than two entries. K and V, slots 0 to `tokens`, lie in memory that the executor and the host can
-/// read and are not written. Allocates metadata of a cache of its own. Average it over samples of text as
-/// long as the contexts to come. Refuses what merged_cache refuses; where exceptions are off, by an empty
-/// vector.
+/// Share of unmatched A entries per head of one sequence: [layers][kv_heads]. A is every other entry of the
+/// middle, between sinks and recents. An A entry is unmatched if no B entry of its chunk has a cosine above
+/// the rule's threshold. The share is 1 where the middle has fewer than two entries. K and V, slots 0 to
+/// `tokens` - 1, lie in memory that the executor and the host can read. They are not written. Allocates the
+/// metadata of a cache of its own. Average the shares over samples of text as long as the contexts to come.
+/// Refuses what merged_cache refuses; returns an empty vector then where exceptions are off.
 template <class Executor, class Keys, class Values>
 std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& tensors, shape const& extent,
                                      std::uint32_t sequence, std::uint32_t tokens, outlier_rule rule = {}) {
@@ -70,8 +70,8 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   return out;
 }
 
-/// The heads with the largest shares: floor(fraction * heads) of them, at least one where fraction > 0; ties
-/// to the lower head.
+/// Marks the heads with the largest shares of unmatched entries: floor(fraction * heads) of them, at least
+/// one where fraction > 0; ties to the lower head.
 inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, double fraction = 0.04) {
   std::string problem;
   if (!(is_within(fraction, 0.0, 1.0) && fraction < 1.0)) {
@@ -91,8 +91,8 @@ inline std::vector<bool> outlier_heads(std::vector<double> const& unmatched, dou
   return out;
 }
 
-/// Outliers keep everything, the others (ratio - f) / (1 - f) with f the share of outliers, so that the total
-/// holds.
+/// Share per head: outliers keep everything, the others (ratio - f) / (1 - f), where f is the share of
+/// outliers. The mean is then `ratio`.
 inline std::vector<double> outlier_shares(std::vector<bool> const& outlier, double ratio) {
   auto const heads = static_cast<double>(outlier.size());
   auto const whole = static_cast<double>(std::count(outlier.begin(), outlier.end(), true));

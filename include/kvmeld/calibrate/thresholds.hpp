@@ -24,12 +24,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace calibrate {
 
-/// Per layer the threshold with which the layer's heads together keep as near to `ratio` of their entries as
-/// bisection to 2^-12 comes. `policy` is of the kind that preset::kvmerger::paper_50 returns: its selector
-/// says what is protected, its threshold is not used. `fill(cache)` opens sequence 0 of the cache it is given
-/// over `tensors`, with the sample's tokens, and lets it observe their attention. K and V are read, not
-/// written, on the host; metadata of a cache is allocated. The number of sets need not fall everywhere as a
-/// threshold does; the threshold found is one at which it crosses what is wanted.
+/// Returns a threshold per layer. With it, the layer's heads together keep as near to `ratio` of their
+/// entries as bisection to 2^-12 comes. `policy` is of the kind that preset::kvmerger::paper_50 returns. Its
+/// selector says what is protected; its threshold is not used. `fill(cache)` receives a cache over `tensors`.
+/// It opens sequence 0 with the sample's tokens and lets the cache observe their attention. K and V are read
+/// on the host, and are not written. The metadata of a cache is allocated. The number of sets need not fall
+/// wherever the threshold falls; the threshold found is one at which this number crosses the wanted one.
 template <class Executor, class Policy, class Keys, class Values, class Fill>
 std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Values> const& tensors,
                                    shape const& extent, double ratio, Fill fill) {
@@ -53,7 +53,7 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
   for (int step = 0; step < 13; ++step) {
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
       theta[layer] = 0.5f * (low[layer] + high[layer]);
-    // The budget only says whether to plan: one below the length.
+    // The budget only says whether to plan, so it is one below the length.
     if (!cache.plan({0}, budget::entries(tokens - 1)).ok()) return {};
     std::vector<std::uint64_t> kept(extent.layers, 0), held(extent.layers, 0);
     work_list const work = cache.planned_work();

@@ -34,9 +34,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows to read, of any of the element types that an engine's queries come in.
+/// Rows to read, of any element type that an engine's queries may have.
 struct any_rows {
-  /// Rows of one of the three element types.
+  /// The rows: float, half or bfloat16.
   std::variant<head_rows<float const>, head_rows<half const>, head_rows<bfloat16 const>> rows;
 
   template <class T>
@@ -44,12 +44,12 @@ struct any_rows {
       : rows(head_rows<T const>{r.data, r.sequence_stride, r.head_stride, r.row_stride}) {}
 };
 
-/// Rows to write.
+/// Rows to write, of any of the same element types.
 using any_output = std::variant<head_rows<float>, head_rows<half>, head_rows<bfloat16>>;
 
-/// Owns a cache of any type and forwards to it; see merged_cache for what the calls do and refuse. Move-only.
-/// A call costs one virtual call more. Calls of an empty or moved-from one are refused. The element types of
-/// `out` are the queries' own or float.
+/// Owns a cache of any type and forwards calls to it; see merged_cache for what the calls do and refuse.
+/// Move-only. Each call costs one virtual call more. An empty or moved-from any_cache refuses its calls. The
+/// element type of `out` is that of the queries, or float.
 class any_cache {
 public:
   any_cache() = default;
@@ -139,12 +139,12 @@ public:
     return ask([&](interface& held) { return held.compress(sequences, allowed, fallback); });
   }
 
-  /// attention::attend over this cache.
+  /// Calls attention::attend over this cache.
   status attend(query_batch const& batch, any_rows query, any_output out, log_sums<float> lse = {},
                 attention_params const& params = {}) {
     return ask([&](interface& held) { return held.attend(batch, query, out, lse, params); });
   }
-  /// attention::attend_and_observe over this cache.
+  /// Calls attention::attend_and_observe over this cache.
   status attend_and_observe(query_batch const& batch, any_rows query, any_output out, span<float> memory,
                             log_sums<float> lse = {}, attention_params const& params = {},
                             query_sample probes = {}) {
@@ -152,7 +152,7 @@ public:
       return held.attend_and_observe(batch, query, out, memory, lse, params, probes);
     });
   }
-  /// attention::write_log_degree over this cache.
+  /// Calls attention::write_log_degree over this cache. Refuses policies that share entries.
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output out,
                           std::uint32_t heads_per_track = 1,
                           attention::behind_end behind = attention::behind_end::masked) {
@@ -234,14 +234,14 @@ public:
     return ask([&](interface& held) { return held.resume(sequence, from); });
   }
 
-  /// The cache itself where its type is Cache; null otherwise.
+  /// The held cache if its type is Cache; null otherwise.
   template <class Cache> Cache* get() {
     auto* const m = held_ == nullptr ? nullptr : held_->as(&type_mark<Cache>);
     return static_cast<Cache*>(m);
   }
 
 private:
-  // An address per type instead of RTTI, which some engines turn off.
+  // The address tells types apart without RTTI, which some engines turn off.
   template <class> static inline char type_mark = 0;
 
   struct interface {
@@ -429,7 +429,8 @@ private:
 
   static std::string no_cache() { return refusal("any_cache", "cache", "none", "one that was made"); }
 
-  /// What the cache answers; where there is none, a refusal, or nothing.
+  /// Returns call(held cache). If there is no cache, refuses: returns the refusal if `call` returns a status,
+  /// else a default value.
   template <class Call> auto ask(Call call) const -> decltype(call(std::declval<interface&>())) {
     using answer = decltype(call(std::declval<interface&>()));
     if (held_ != nullptr) return call(*held_);

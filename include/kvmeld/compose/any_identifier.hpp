@@ -1,4 +1,4 @@
-// A set identifier with its admission, chosen at run time.
+// An identifier with its admission, chosen at run time.
 #pragma once
 
 #include <kvmeld/core/alternatives.hpp>
@@ -28,7 +28,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// One of the ready-made identifiers, itself an identifier. Converts from any of them.
+/// Holds one of the ready-made identifiers, and is itself an identifier. Converts from any of them.
 class any_identifier {
   template <class Admit> using by_key = identify::nearest_center<Admit, identify::resemblance::keys>;
 
@@ -40,8 +40,8 @@ public:
       identify::chunked_bipartite<admit::threshold>, identify::chunked_bipartite<admit::ema_threshold>,
       identify::nearest_center<admit::threshold>, identify::nearest_center<admit::ema_threshold>,
       by_key<admit::threshold>, by_key<admit::ema_threshold>>;
-  // At most; traits() tells.
-  static constexpr bool repeats = true;  ///< of the types; traits() tells what holds for the part
+  // What the type says whatever identifier is held; traits() tells what holds for the one that is held.
+  static constexpr bool repeats = true;  ///< true if some alternative repeats
   static constexpr bool meets_budget = false;
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = true;
@@ -86,11 +86,11 @@ public:
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::max_rounds(i, length, limit); });
   }
-  /// What the chosen one says, or max_rounds.
+  /// likely_rounds of the identifier that is held; its max_rounds if it has none.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return of_.visit([&](auto const& i) { return kvmeld::likely_rounds(i, length, limit, outside); });
   }
-  /// Most edges of a live-slot list of `n` places; 0 for identifiers that list none.
+  /// Number of edges of a list of live entries with `n` places; 0 for identifiers that list no edges.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
       if constexpr (lists_edges<std::decay_t<decltype(i)>>::value) {

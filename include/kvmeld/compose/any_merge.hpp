@@ -26,14 +26,14 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// One of the ready-made merge functions, itself a merge function; merge::shared is not among them, since a
-/// cache that shares entries has another ref. Converts from any of them.
+/// Holds one of the ready-made merge functions, and is itself a merge function. Converts from any of them.
+/// merge::shared is not among them, because a cache that shares entries has another type of ref.
 class any_merge {
 public:
   using choice = alternatives<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
                               merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
                               merge::collapsed, merge::additive>;
-  static constexpr bool needs_score = false;  ///< at least; traits() tells
+  static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
   static constexpr bool cooperative = true;
   static constexpr bool spreads = true;
 
@@ -55,10 +55,10 @@ public:
     return of_.visit([&](auto const& m) { return m.scratch_bytes(s, lanes); });
   }
 
-  /// Of the cooperative alternatives; the one in use is filled.
+  /// Buffers of the cooperative alternatives; only those of the merge function that is held are filled.
   struct buffers {
-    merge::gaussian::buffers gaussian;    ///< of merge::gaussian
-    merge::collapsed::buffers collapsed;  ///< of merge::collapsed
+    merge::gaussian::buffers gaussian;    ///< buffers of merge::gaussian
+    merge::collapsed::buffers collapsed;  ///< buffers of merge::collapsed
   };
   template <class Team> KVMELD_HD buffers prepare(Team const& team, std::uint32_t key_channels) const {
     buffers b{};

@@ -22,12 +22,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// One of the ready-made scores, itself a score. Converts from any of them.
+/// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
   using choice =
       alternatives<score::global, score::local, score::global_local, score::above_mean, score::none>;
-  static constexpr bool needs_attention = true;  ///< at most; traits() tells
+  static constexpr bool needs_attention = true;  ///< some alternatives do; traits() tells
   static constexpr std::uint32_t max_channels = 4;
 
   any_score() = default;
@@ -41,7 +41,7 @@ public:
   score_traits traits() const {
     return of_.visit([](auto const& s) { return traits_of_score(s); });
   }
-  /// What has to be observed for the part that is held.
+  /// Which queries the score that is held needs to observe.
   observation_need need() const {
     return of_.visit([](auto const& s) { return need_of_score(s); });
   }

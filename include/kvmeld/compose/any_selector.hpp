@@ -18,11 +18,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// One of the ready-made selectors, itself a selector. Converts from any of them.
+/// Holds one of the ready-made selectors, and is itself a selector. Converts from any of them.
 class any_selector {
 public:
   using choice = alternatives<select::top, select::sinks_and_recents, select::tiers>;
-  static constexpr bool needs_score = false;  ///< at least; traits() tells
+  static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
 
   any_selector() = default;
   /// Holds a copy of the part.

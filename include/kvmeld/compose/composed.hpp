@@ -1,5 +1,4 @@
-// Policies put together at run time, from parts found by name: for tools, experiments and configuration
-// files.
+// Policies composed at run time, from parts found by name: for tools, experiments and configuration files.
 #pragma once
 
 #include <kvmeld/compose/any_identifier.hpp>
@@ -16,26 +15,27 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// A policy of parts chosen at run time: one type for every composition, so that all of them compile once.
-/// Plans are the same bits as those of the policy fixed at compile time. A composition that means nothing is
-/// refused when a cache is constructed from it, with the text that composition_problem gives.
+/// A policy of parts chosen at run time. It is one type for every composition, so all of them compile once.
+/// Its plans are the same bits as those of the policy fixed at compile time. Constructing a cache refuses a
+/// composition that means nothing, with the text that composition_problem gives.
 using composed = policy<any_score, any_selector, any_identifier, any_merge>;
 
-/// A policy fixed at compile time, of ready-made parts, as a composed one.
+/// Converts a policy of ready-made parts, fixed at compile time, to a composed one.
 template <class Score, class Select, class Identify, class Merge>
 composed composed_of(policy<Score, Select, Identify, Merge> const& p) {
   return {p.score, p.select, p.identify, p.merge};
 }
 
-/// Every alternative of a part, with its defaults, in the order of their declaration.
+/// Every alternative of a part, with its default values, in the order of declaration.
 template <class Part> std::vector<Part> all_of() {
   std::vector<Part> out;
   Part::choice::each([&](auto const& part) { out.emplace_back(part); });
   return out;
 }
 
-/// Looks an alternative up by its name; an identifier also without its admission, which gives the first with
-/// this name. False, and `part` as it was, where there is none.
+/// Looks up an alternative by its name and assigns it to `part`. An identifier's name may omit the admission;
+/// the first identifier with this name is then found. Returns false, and leaves `part` as it was, if there is
+/// none.
 template <class Part> bool find(std::string const& name, Part& part) {
   for (Part const& candidate : all_of<Part>()) {
     std::string const full = candidate.name();
@@ -46,7 +46,7 @@ template <class Part> bool find(std::string const& name, Part& part) {
   return false;
 }
 
-/// "a, b, c": for messages.
+/// The names of all alternatives as "a, b, c", for messages.
 template <class Part> std::string names_of() {
   std::string out;
   for (Part const& part : all_of<Part>()) out += (out.empty() ? "" : ", ") + part.name();

@@ -1,4 +1,4 @@
-// A value that is one of several types, chosen at run time: for parts of policies, on host and device.
+// A value that is one of several types, chosen at run time. Parts of policies use it, on host and device.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,11 +14,12 @@ namespace detail {
 template <class T> struct alternative { T value{}; };
 }  // namespace detail
 
-/// Holds a value of each type, which are small, and the index of the one in use. Trivially copyable if they
-/// are.
+/// Holds a value of each type and the index of the one in use. The types should be small. It is trivially
+/// copyable if they are.
 template <class... Ts> class alternatives : detail::alternative<Ts>... {
   template <class T, class...> struct first { using type = T; };
-  // Named, not deduced: nvcc wants to see the body of a recursion whose result is `auto`.
+  // The type is named instead of deduced, because nvcc wants to see the body of a recursion whose result is
+  // `auto`.
   template <class F>
   using result = decltype(std::declval<F&>()(std::declval<typename first<Ts...>::type const&>()));
 
@@ -33,12 +34,12 @@ public:
   }
 
   KVMELD_HD std::uint32_t index() const { return index_; }
-  /// f(the value in use). All results have one type. On the host f may call functions of the host.
+  /// Calls f with the value in use. All results have one type. On the host f may call functions of the host.
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
 #endif
   template <class F> KVMELD_HD result<F> visit(F f) const { return visit_from<F, Ts...>(f, 0); }
-  /// f(alternative) for each of them, default-constructed: to list what there is.
+  /// Calls f with a default-constructed value of each type, to list the alternatives.
   template <class F> static void each(F f) { (f(Ts{}), ...); }
 
 private:

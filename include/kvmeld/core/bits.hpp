@@ -1,4 +1,4 @@
-// Floats as bits: ordering and finiteness that survive -ffast-math.
+// Floats as bits: an order and a test for finite numbers that hold under -ffast-math too.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -23,8 +23,8 @@ KVMELD_HD inline float bits_float(std::uint32_t u) {
   return x;
 }
 
-/// An object whose address is a multiple of its size: one access on a device, whose compiler takes a memcpy
-/// apart into bytes where it cannot see the alignment.
+/// Reads an object whose address is a multiple of its size. On a device this is one access; a memcpy would be
+/// taken apart into bytes if the compiler cannot see the alignment.
 template <class T> KVMELD_HD T read_aligned(void const* from) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<T const*>(from);
@@ -34,7 +34,7 @@ template <class T> KVMELD_HD T read_aligned(void const* from) {
   return x;
 #endif
 }
-/// The same the other way.
+/// Writes such an object.
 template <class T> KVMELD_HD void write_aligned(void* to, T x) {
 #if defined(__CUDA_ARCH__)
   *static_cast<T*>(to) = x;
@@ -43,7 +43,7 @@ template <class T> KVMELD_HD void write_aligned(void* to, T x) {
 #endif
 }
 
-/// Bits that are set.
+/// Number of bits that are set.
 KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 #if defined(__CUDA_ARCH__)
   return static_cast<std::uint32_t>(__popc(x));
@@ -57,19 +57,19 @@ KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 /// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
 KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-/// The same of a double.
+/// The same for a double.
 inline bool is_finite(double x) {
   std::uint64_t u;
   std::memcpy(&u, &x, sizeof u);
   return ((u >> 52) & 0x7ffu) != 0x7ffu;
 }
 
-/// Whether low <= x <= high: false for NaN, which comparisons alone let pass under -ffast-math.
+/// Whether low <= x <= high. False for NaN; under -ffast-math comparisons alone would let NaN pass.
 inline bool is_within(double x, double low, double high) { return is_finite(x) && x >= low && x <= high; }
 
-/// Total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b); -0 equals +0; every
-/// NaN maps to 0, below -infinity. All decisions compare these keys, so that no backend can disagree about a
-/// tie.
+/// A total order of floats as unsigned integers: a < b implies order_key(a) < order_key(b), -0 equals +0, and
+/// every NaN maps to 0, below -infinity. All decisions compare these keys, so backends cannot disagree about
+/// a tie.
 KVMELD_HD inline std::uint32_t order_key(float x) {
   std::uint32_t const u = float_bits(x);
   std::uint32_t const magnitude = u & 0x7fffffffu;
@@ -78,7 +78,7 @@ KVMELD_HD inline std::uint32_t order_key(float x) {
   return (u & 0x80000000u) ? ~u : (u | 0x80000000u);
 }
 
-/// The float that has this order key; of the two zeros +0, and 0 where there was no number.
+/// The float that has this order key. The key of the two zeros gives +0, and key 0 (NaN) gives 0.
 KVMELD_HD inline float order_value(std::uint32_t key) {
   if (key == 0) return 0.0f;
   return bits_float((key & 0x80000000u) ? key & 0x7fffffffu : ~key);

@@ -20,8 +20,9 @@ KVMELD_HD inline std::uint32_t floor_share(double share, std::uint32_t whole) {
   return static_cast<std::uint32_t>(share * static_cast<double>(whole) + 1e-9);
 }
 
-/// Entries a track may keep. A ratio counts tokens seen since the sequence was opened, so that compressing
-/// again with the same ratio does not shrink the cache twice. `over` lets tracks share their budgets.
+/// How many entries a track may keep. A ratio is a share of the tokens seen since the sequence was opened, so
+/// compressing again with the same ratio does not shrink the cache twice. `over` lets tracks share their
+/// budgets.
 class budget {
 public:
   /// Exactly `n` entries per track.
@@ -31,30 +32,30 @@ public:
   /// `n[track.index]` entries; the array is read when the plan is made.
   static budget per_track(std::uint32_t const* n) { return budget(kind::per_track, 0, 0.0, n); }
 
-  /// Entries that a track may keep once `seen` tokens came.
+  /// Number of entries that track `t` may keep after `seen` tokens.
   KVMELD_HD std::uint32_t resolve(track t, std::uint32_t seen) const {
     if (kind_ == kind::entries) return entries_;
     if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
     return per_track_[t.index];
   }
 
-  /// The same budgets, shared. The tracks of a layer, or of all layers, of a sequence together keep as many
-  /// entries as their budgets add up to. The entries with the lowest scores go first, whichever track holds
-  /// them (docs/budgets.md). Every track keeps at least the share `floor` (0 to 1) of its own budget, and
-  /// what its policy pins. Needs options.budgets_over of at least this scope, and a policy whose entries stay
-  /// by score alone.
+  /// The same budgets, shared by a budget scope: the tracks of a layer, or of all layers, of one sequence.
+  /// Together these tracks keep as many entries as their budgets add up to. The entries with the lowest
+  /// scores go first, whichever track holds them (docs/budgets.md). Every track keeps at least the share
+  /// `floor` (0 to 1) of its own budget, and what its policy pins. Needs options.budgets_over of at least
+  /// this scope, and a policy in which the score alone decides what stays.
   budget over(budget_scope among, double floor = 0.2) const {
     budget b = *this;
     b.among_ = among;
     b.floor_ = floor;
     return b;
   }
-  /// Who shares; budget_scope::head: nobody.
+  /// The budget scope. With budget_scope::head no tracks share their budgets.
   budget_scope among() const { return among_; }
   /// Share of its own budget that every track keeps, 0 to 1.
   double floor() const { return floor_; }
 
-  /// The same with its table where phases of `executor` can read it.
+  /// The same budget, with its table where phases of `executor` can read it.
   template <class Executor> budget staged(Executor& executor, shape const& extent) const {
     budget b = *this;
     if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()}).data();
@@ -64,9 +65,9 @@ public:
   bool is_ratio() const { return kind_ == kind::ratio; }
   /// Whether made by per_track().
   bool is_per_track() const { return kind_ == kind::per_track; }
-  /// The ratio; 0 where there is none.
+  /// The ratio; 0 for other kinds of budget.
   double ratio_value() const { return ratio_; }
-  /// [tracks] the numbers of per_track(); null where there are none.
+  /// [tracks] the numbers of per_track(); null for other kinds of budget.
   std::uint32_t const* table() const { return per_track_; }
 
 private:
@@ -82,26 +83,26 @@ private:
   double floor_ = 0.0;
 };
 
-/// A count that a selector protects, relative to what it is applied to.
+/// How many entries a selector pins: a number, or a share of the length or the budget of a track.
 class quantity {
 public:
   /// A number of entries.
   KVMELD_HD static constexpr quantity entries(std::uint32_t n) {
     return {unit::entries, static_cast<double>(n)};
   }
-  /// Of the entries held before compression.
+  /// A share of the entries held before compression.
   KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
-  /// Of the entries that the track may keep.
+  /// A share of the entries that the track may keep.
   KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
-  /// `n` entries, or a share of the budget where that is less: for counts that suit long contexts.
+  /// `n` entries, or a share of the budget if that is less. For counts that suit long contexts.
   KVMELD_HD static constexpr quantity at_most(std::uint32_t n, double share_of_budget) {
     return {unit::of_budget, share_of_budget, n};
   }
-  /// What the quantities before this one leave of the budget.
+  /// The part of the budget that the quantities before this one leave.
   KVMELD_HD static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
 
-  /// Entries of a track of `length` that may keep `limit`, of which quantities before this one have taken
-  /// `taken`.
+  /// Number of entries for a track that holds `length` entries and may keep `limit`. The quantities before
+  /// this one have taken `taken` entries of the limit.
   KVMELD_HD std::uint32_t resolve(std::uint32_t length, std::uint32_t limit, std::uint32_t taken) const {
     switch (unit_) {
     case unit::entries: return static_cast<std::uint32_t>(value_);
@@ -111,7 +112,7 @@ public:
     }
     return limit > taken ? limit - taken : 0;
   }
-  /// Whether it is a share of something.
+  /// Whether it is a share of the length or of the budget.
   constexpr bool is_share() const { return unit_ == unit::of_length || unit_ == unit::of_budget; }
   /// The number of entries, or the share.
   constexpr double value() const { return value_; }
@@ -134,32 +135,35 @@ inline std::string share_problem(char const* name, quantity q) {
   return {};
 }
 
-/// When to compress while generating: at `limit` + `interval` entries, down to `limit` (Chelsea, section 4).
+/// When to compress during generation: a track of `limit` + `interval` entries shrinks to `limit` (Chelsea,
+/// section 4).
 struct trigger {
-  std::uint32_t limit;          ///< entries that are left
+  std::uint32_t limit;          ///< entries that a compression leaves
   std::uint32_t interval = 64;  ///< tokens between two compressions
 
-  /// Whether a track of this length is to be compressed: never where limit + interval is more than 32 bits
-  /// hold.
+  /// Whether a track of this length is to be compressed. Always false if 32 bits cannot hold limit +
+  /// interval.
   KVMELD_HD constexpr bool due(std::uint32_t length) const {
     return length >= std::uint64_t{limit} + std::uint64_t{interval};
   }
 };
 
-/// Chelsea's share of the middle removed by round i: max(floor, initial - alpha * min(last, i)).
-/// `floor` is ours: the paper restricts r to exceed 0 without a figure.
+/// The share of the middle that Chelsea's round i removes: max(floor, initial - alpha * min(last, i)). The
+/// middle is what lies between the first and the last entries that are pinned. `floor` is ours: the paper
+/// requires r > 0 and gives no figure.
 struct round_schedule {
   double initial = 0.35;   ///< share of the first round
-  double alpha = 0.1;      ///< less in every later round
-  std::uint32_t last = 2;  ///< the round from which on the share stays
-  double floor = 0.05;     ///< least share
+  double alpha = 0.1;      ///< decrease from one round to the next
+  std::uint32_t last = 2;  ///< from this round on the share stays the same
+  double floor = 0.05;     ///< smallest share
 
   /// Share of round `round`, counted from 0.
   KVMELD_HD double share(std::uint32_t round) const {
     double const r = initial - alpha * static_cast<double>(min_of(last, round));
     return r > floor ? r : floor;
   }
-  /// Edges of round `round` over `middle` entries: at least one, so that every round makes progress.
+  /// Number of edges that round `round` merges over `middle` entries: at least one, so that every round makes
+  /// progress.
   KVMELD_HD std::uint32_t edges(std::uint32_t round, std::uint32_t middle) const {
     return max_of(std::uint32_t{1}, floor_share(share(round), middle));
   }
@@ -167,15 +171,16 @@ struct round_schedule {
 
 /// What to do with a track that merging does not bring to its budget.
 enum class shortfall : std::uint8_t {
-  keep,          ///< leave it longer; warning::budget_unreached says so
-  evict_lowest,  ///< evict the lowest scores; without a score, the oldest
+  keep,          ///< leave the track longer; warning::budget_unreached says so
+  evict_lowest,  ///< evict the entries with the lowest scores; without a score, the oldest
 };
 
-/// Compress first: the budget that a full sequence shrinks to, and what happens where merging does not reach
-/// it. The default fallback makes sure that room is made.
+/// For an append that may find a sequence full: the append compresses the sequence first. `shrink_to` is the
+/// budget of this compression, and `fallback` says what happens if merging does not reach it. The default
+/// fallback makes sure that there is room.
 struct when_full {
   budget shrink_to;                              ///< entries that stay; fewer than the capacity
-  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies take shortfall::keep alone
+  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies accept only shortfall::keep
 };
 
 }  // namespace KVMELD_ABI

@@ -10,16 +10,16 @@ inline namespace KVMELD_ABI {
 
 /// How a channel's values become one when entries merge.
 enum class channel_rule : std::uint8_t {
-  sum,       ///< the set stands for all of its members
+  sum,       ///< adds up: the set stands for all of its members
   max,       ///< the strongest member counts
   pivot,     ///< the pivot's own value stays
-  weighted,  ///< mean with the value weights of the merge
+  weighted,  ///< mean, weighted by the value weights of the merge
   weight,    ///< what the members weighed in merges so far: see carried_weight
 };
 
-/// One float per entry that moving, merging, resetting and serialising treat generically.
+/// A channel: one float per entry. Moving, merging, resetting and serialising treat all channels alike.
 struct channel {
-  std::uint32_t tag;  ///< what it means, for readers of a ledger
+  std::uint32_t tag;  ///< what the channel means, for readers of a ledger
   channel_rule rule;  ///< how the channel merges
   float initial;      ///< value of a new entry
 };
@@ -42,11 +42,11 @@ constexpr std::uint32_t max_channels = 8;  ///< channels that a policy may have
 
 /// The channels of a policy.
 struct channel_list {
-  /// The channels, `count` of them.
+  /// The channels; the first `count` are in use.
   channel at[max_channels] = {};
   std::uint32_t count = 0;  ///< channels in use
 
-  /// One more channel; at most max_channels.
+  /// Adds a channel. There are at most max_channels.
   constexpr void add(channel c) { at[count++] = c; }
   /// Index of the channel with this tag; `count` if there is none.
   KVMELD_HD constexpr std::uint32_t find(std::uint32_t tag) const {

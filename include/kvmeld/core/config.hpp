@@ -1,17 +1,17 @@
-// Configuration every header sees: version, host/device annotation, and the inline namespace that keeps
-// translation units of different configuration apart.
+// Configuration that every header sees: version, host/device annotation, and the inline namespace that keeps
+// translation units with different configurations apart.
 #pragma once
 
 // The one place where the version is written: CMake and pkg-config read it here.
-/// Version, as semantic versioning has it: docs/stability.md.
+/// The version, by semantic versioning: docs/stability.md.
 #define KVMELD_VERSION_MAJOR 0
 /// See KVMELD_VERSION_MAJOR.
 #define KVMELD_VERSION_MINOR 1
 /// See KVMELD_VERSION_MAJOR.
 #define KVMELD_VERSION_PATCH 0
 
-// A language cannot spell "callable from both sides" before the compiler knows the sides: this stays a macro.
-/// Before a function: callable from host and device, where the compiler knows both.
+// C++ has no word for "callable from host and device", so this is a macro.
+/// Before a function: callable from host and device, if the compiler knows both.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define KVMELD_HD __host__ __device__
 #else
@@ -26,9 +26,9 @@
 #endif
 
 // Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the
-// linker would keep an arbitrary one of them; under different inline namespaces each object keeps its own.
-// The name is part of every type that a compiler prints: version, then a letter for each of the three that is
-// not the default.
+// linker would keep an arbitrary one of them. Under different inline namespaces each object keeps its own.
+// The name is part of every type that a compiler prints: the version, then a letter for each of the three
+// that differs from the default.
 #if defined(__FAST_MATH__)
 #define KVMELD_ABI_MATH f
 #else

@@ -1,4 +1,4 @@
-// How a contract of parts finds the member that a type lacks, so that its message can name that member.
+// Finds the member of a contract that a type lacks, so that the refusal can name that member.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,18 +13,18 @@ template <template <class> class Use, class Part, class = void> struct can : std
 template <template <class> class Use, class Part>
 struct can<Use, Part, std::void_t<Use<Part>>> : std::true_type {};
 
-/// Whether a part allows a use: an alias that names a type where the part's member can be used so, and only
-/// there.
+/// Whether a part allows a use. A use is an alias that names a type exactly if the member of the part can be
+/// used that way.
 template <template <class> class Use, class Part> constexpr bool allows = can<Use, Part>::value;
 
-/// The number of the first `false`, counted from 0; -1 where there is none.
+/// Index of the first `false`, counted from 0; -1 if there is none.
 template <bool... Fulfilled> constexpr int first_missing() {
   int n = 0, missing = -1;
   ((missing = missing < 0 && !Fulfilled ? n : missing, ++n), ...);
   return missing;
 }
 
-/// A member `static constexpr bool`.
+/// The value of a member `static constexpr bool`.
 template <bool Value> using flag = std::bool_constant<Value>;
 
 }  // namespace contract

@@ -10,11 +10,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Partial sums of every single-source reduction over channels: channel c goes to partial c mod 16.
+/// Number of partial sums of every single-source reduction over channels. Channel c goes to partial c mod 16.
 constexpr std::uint32_t partial_sums = 16;
 
-/// Fixed tree over the partials: halves of 8, 4, 2, 1. Written out, so that compilers keep partials in
-/// registers.
+/// Adds the partials in a fixed tree: halves of 8, 4, 2, 1. The tree is written out, so that compilers keep
+/// the partials in registers.
 KVMELD_HD inline float sum_partials(float const (&p)[partial_sums]) {
   float a[8];
   float b[4];
@@ -23,14 +23,14 @@ KVMELD_HD inline float sum_partials(float const (&p)[partial_sums]) {
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
-/// sum over c < n of term(c), in 16 strided partials and a fixed tree. `term` is called below n only.
+/// The sum over c < n of term(c), in 16 strided partials and a fixed tree. `term` is only called below n.
 template <class Term> KVMELD_HD float ordered_sum(std::uint32_t n, Term term) {
   float p[partial_sums] = {};
   std::uint32_t const whole = n / partial_sums * partial_sums;
   for (std::uint32_t c = 0; c < whole; c += partial_sums) {
     for (std::uint32_t j = 0; j < partial_sums; ++j) p[j] += term(c + j);
   }
-  for (std::uint32_t j = 0; j < partial_sums; ++j) {  // a constant bound, or the partials would go to memory
+  for (std::uint32_t j = 0; j < partial_sums; ++j) {  // with a variable bound the partials would go to memory
     if (whole + j < n) p[j] += term(whole + j);
   }
   return sum_partials(p);
@@ -46,8 +46,8 @@ KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uin
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
 }
 
-/// ||row||, finite for every finite row: where squares overflow, they are taken of a scaled row, and a norm
-/// beyond half of float's range counts as that. 0 where all squares vanish.
+/// ||row||, finite for every finite row. If squares overflow, the norm is computed from a scaled row, and a
+/// norm of 2^127 or more counts as 2^127. 0 if all squares vanish.
 KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
   float const square = dot(row, row, n);
   if (is_finite(square)) return std::sqrt(square);

@@ -1,4 +1,4 @@
-// Storage types of K and V, and how they convert to the float that all arithmetic uses.
+// Storage types of K and V, and their conversion to the float that all arithmetic uses.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -24,14 +24,14 @@ struct bfloat16 {
 /// finite).
 template <class T> struct element_traits;
 
-/// Float, as it is.
+/// float needs no conversion.
 template <> struct element_traits<float> {
   static constexpr float lowest = -3.402823466e+38f;
   KVMELD_HD static float to_float(float x) { return x; }
   KVMELD_HD static float from_float(float x) { return x; }
 };
 
-/// Bfloat16: float without its last 16 bits.
+/// bfloat16 is a float without its last 16 bits.
 template <> struct element_traits<bfloat16> {
   static constexpr float lowest = -3.38953139e+38f;
   KVMELD_HD static float to_float(bfloat16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
@@ -42,12 +42,12 @@ template <> struct element_traits<bfloat16> {
   }
 };
 
-/// IEEE binary16.
+/// Conversion of IEEE binary16.
 template <> struct element_traits<half> {
   static constexpr float lowest = -65504.0f;
 
   KVMELD_HD static float to_float(half x) {
-    // Subnormals go through an integer: as subnormal floats they would be flushed to zero under -ffast-math.
+    // Subnormals go through an integer. As subnormal floats they would be flushed to zero under -ffast-math.
     std::uint32_t const magnitude = x.bits & 0x7fffu;
     std::uint32_t const subnormal =
         float_bits(static_cast<float>(magnitude) * 5.9604644775390625e-8f);  // 2^-24

@@ -1,5 +1,5 @@
-// How the host side refuses: it names the argument, its value and what must hold. A refusal is thrown, or
-// returned where exceptions are off.
+// Refusals on the host: a refusal names the argument, its value and what must hold. It is thrown, or returned
+// if exceptions are off.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -24,8 +24,8 @@ public:
   using std::invalid_argument::invalid_argument;
 };
 
-/// Outcome of a validating call. Always ok() where exceptions are on (a refusal throws); carries the same
-/// text where they are off.
+/// Outcome of a validating call. With exceptions on it is always ok(), because a refusal throws. With
+/// exceptions off it carries the same text.
 class
 #if !KVMELD_EXCEPTIONS
     [[nodiscard]]
@@ -33,11 +33,11 @@ class
     status {
 public:
   status() = default;
-  /// An outcome; empty text: nothing is wrong.
+  /// An outcome. An empty text means that nothing is wrong.
   explicit status(std::string text) : text_(std::move(text)) {}
   /// Whether nothing is wrong.
   bool ok() const { return text_.empty(); }
-  /// As ok().
+  /// The same as ok().
   explicit operator bool() const { return ok(); }
   /// What is wrong: the argument, its value and what must hold.
   std::string const& text() const { return text_; }
@@ -55,16 +55,16 @@ inline std::uint64_t double_bits(double x) {
 }
 inline bool is_nan(double x) { return (double_bits(x) << 1) > (std::uint64_t{0x7ffu} << 53); }
 
-/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that NaN is none under -ffast-math
-/// either.
+/// Whether x is a whole number that 64 bits hold. Reads exponent bits, so that the answer for NaN is false
+/// under -ffast-math too.
 inline bool is_whole(double x) {
   std::uint64_t const u = double_bits(x);
   bool const small = ((u >> 52) & 0x7ffu) < 1023u + 63u;
   return small && static_cast<double>(static_cast<std::int64_t>(x)) == x;
 }
 
-/// One part of a sentence. Whole numbers have no exponent and no point, also those that are floats; a byte is
-/// a number.
+/// Writes one part of a text. Whole numbers are written without exponent and point, floats too. A byte is
+/// written as a number.
 template <class Part> void write_part(std::ostream& out, Part const& part) {
   if constexpr (std::is_floating_point_v<Part>) {
     auto const x = static_cast<double>(part);
@@ -93,8 +93,8 @@ template <class... Parts> std::string message(Parts const&... parts) {
   return out.str();
 }
 
-/// Text that others wrote, made safe for a message: in quotes, with a question mark for what does not print,
-/// and cut after 80 characters.
+/// Text from elsewhere, made safe for a message: in quotes, with a question mark for each character that does
+/// not print, and cut after 80 characters.
 inline std::string quoted(std::string const& text) {
   std::string out = "\"";
   for (char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
@@ -117,12 +117,12 @@ inline std::string first_problem(std::initializer_list<std::string> problems) {
   return {};
 }
 
-/// The problem with the name of the call before it; empty if there is none.
+/// The problem, with the name of the call in front; empty if there is none.
 inline std::string refusal_within(char const* call, std::string const& problem) {
   return problem.empty() ? problem : message(call, ": ", problem);
 }
 
-/// Turns a problem into the configured kind of refusal; an empty text is success.
+/// Turns a problem into the configured kind of refusal. An empty text is success.
 inline status raise(std::string problem) {
 #if KVMELD_EXCEPTIONS
   if (!problem.empty()) throw invalid_argument(problem);
@@ -130,23 +130,23 @@ inline status raise(std::string problem) {
   return status(std::move(problem));
 }
 
-/// What the run path found out about a sequence: bits, since several can hold.
+/// Warnings: what the run path found out about a track. They are bits, since several can hold.
 namespace warning {
 enum : std::uint32_t {
   none = 0,
-  /// Rows with NaN or infinity: they never merge and are never a target. A compression looks at the rows that
-  /// might have merged, and at those that an identifier reads (`needs_keys`); `plan` looks at all. Policies
-  /// that read no row look at none.
+  /// Rows with NaN or infinity were found. Their entries never merge and are never a target. A compression
+  /// looks at the rows that might have merged, and at those that an identifier reads (`needs_keys`); `plan`
+  /// looks at all rows. Policies that read no row look at none.
   nonfinite_rows = 1,
-  /// Nothing that could merge was left above the budget. Rows with NaN or infinity may be why: they keep
-  /// consecutive sets apart and leave entries without a partner.
+  /// The budget was not reached: nothing was left that could merge. Rows with NaN or infinity may be the
+  /// reason: they keep consecutive sets apart and leave entries without a partner.
   budget_unreached = 2,
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
-  /// Entries appended beyond the capacity were dropped, or a track is longer than it was to be padded to:
-  /// what the host knew was wrong.
+  /// Entries appended beyond the capacity were dropped, or a track is longer than the length it was to be
+  /// padded to. What the host knew was wrong.
   overfull = 8,
   unrotated =
-      16,  ///< keys in rows that may not be written were to turn with a shift of the context, and did not
+      16,  ///< keys in rows that may not be written had to turn with a shift of the context, but did not
 };
 }  // namespace warning
 

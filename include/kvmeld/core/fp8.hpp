@@ -1,4 +1,4 @@
-// 8-bit floats as storage.
+// 8-bit floats as storage types.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -23,13 +23,14 @@ struct fp8_e5m2 {
 
 namespace detail {
 
-/// Numbers of Mantissa bits, an exponent biased by Bias, `most` the code of the largest.
+/// Codes with `Mantissa` bits of mantissa and an exponent biased by `Bias`. `Most` is the code of the largest
+/// number.
 template <std::uint32_t Mantissa, std::uint32_t Bias, std::uint8_t Most, std::uint8_t NaN> struct fp8_code {
   KVMELD_HD static float decode(std::uint8_t code) {
     std::uint32_t const magnitude = code & 0x7fu, sign = std::uint32_t{code & 0x80u} << 24;
     std::uint32_t const exponent = magnitude >> Mantissa, mantissa = magnitude & ((1u << Mantissa) - 1u);
     if (magnitude > Most) {
-      bool const infinite = Most + 1u != NaN && magnitude == Most + 1u;  // E5M2 has one code for it
+      bool const infinite = Most + 1u != NaN && magnitude == Most + 1u;  // E5M2 has one code for infinity
       return bits_float(sign | (infinite ? 0x7f800000u : 0x7fc00000u));
     }
     constexpr float step = power_of_two(1 - static_cast<int>(Bias + Mantissa));
@@ -70,13 +71,13 @@ using e5m2_code = fp8_code<2, 15, 0x7b, 0x7f>;
 
 }  // namespace detail
 
-/// Saturates at 448.
+/// Conversion saturates at 448.
 template <> struct element_traits<fp8_e4m3> {
   static constexpr float lowest = -448.0f;
   KVMELD_HD static float to_float(fp8_e4m3 x) { return detail::e4m3_code::decode(x.bits); }
   KVMELD_HD static fp8_e4m3 from_float(float x) { return {detail::e4m3_code::encode(x)}; }
 };
-/// Saturates at 57344.
+/// Conversion saturates at 57344.
 template <> struct element_traits<fp8_e5m2> {
   static constexpr float lowest = -57344.0f;
   KVMELD_HD static float to_float(fp8_e5m2 x) { return detail::e5m2_code::decode(x.bits); }

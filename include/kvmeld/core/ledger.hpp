@@ -21,18 +21,19 @@ namespace entry_flag {
 enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 }  // namespace entry_flag
 
-/// Words per track and per sequence that the ready-made stages keep. `compressed_at`: tokens seen when a
-/// compression last changed any track of the sequence; what came later is unmerged, one entry per token.
+/// Words per track and per sequence that the ready-made phases keep. `compressed_at` is the number of tokens
+/// seen when a compression last changed any track of the sequence. Later tokens are unmerged: one entry per
+/// token.
 namespace track_word {
 enum : std::uint32_t {
   observed_rows,
   window_rows,
   last_rounds,
   threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
-  next_threshold,  ///< the same of the plan under way: becomes `threshold` when it is applied
+  next_threshold,  ///< the same for the plan in progress; becomes `threshold` when the plan is applied
   changed,         ///< 1 if the last compression changed the track
   empty,           ///< empty slots below the length (options.padded)
-  padded_from,     ///< 1 + the first of them; 0: there are none
+  padded_from,     ///< 1 + the first empty slot; 0: there are no empty slots
   guarded_error,  ///< guarded merging: bits of the largest change of a probe's output in the last compression
   count
 };
@@ -41,17 +42,17 @@ namespace sequence_word {
 enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
 }  // namespace sequence_word
 
-/// Members of shared entries (EMS): tokens that live on as a norm and a position inside another entry. The
-/// token in whose slot they live is not among them: it has its slot's position, channels and own_norm.
-/// Ordered by owner; of one owner, in the order in which they came.
+/// Members of shared entries (EMS): tokens that keep a norm and a position of their own inside another entry.
+/// The token that owns the slot is not a member: its position, channels and own_norm are those of the slot.
+/// Members are ordered by owner, and within one owner in the order in which they came.
 struct member_ref {
   float* norm = nullptr;                   ///< [tracks][capacity] ||k|| before merging
   position_t* position = nullptr;          ///< [tracks][capacity]
   slot_t* owner = nullptr;                 ///< [tracks][capacity] slot of the entry it belongs to
-  float* channel_data[max_channels] = {};  ///< [tracks][capacity] each; as the ledger's, per member
-  std::uint32_t* count = nullptr;          ///< [tracks]
+  float* channel_data[max_channels] = {};  ///< [tracks][capacity] each: score channels per member
+  std::uint32_t* count = nullptr;          ///< [tracks] number of members
   float* own_norm =
-      nullptr;  ///< [tracks][slots] > 0: the row is a direction, its token's key is own_norm times it
+      nullptr;  ///< [tracks][slots] > 0: the row is a direction; own_norm times the row is its token's key
   std::uint32_t capacity = 0;  ///< members per track; 0: the policy shares nothing
 };
 
@@ -66,8 +67,8 @@ struct ledger_ref {
   shape extent;                     ///< extents of the cache
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
   std::uint32_t first_kv_head = 0;  ///< global number of the first head (tensor parallelism)
-  channel_list channels;            ///< what policies keep per entry
-  bool ignore_degree = false;       ///< every entry counts as one token where attention is concerned
+  channel_list channels;            ///< the score channels that policies keep per entry
+  bool ignore_degree = false;       ///< every entry counts as one token in attention
   bool padded = false;              ///< slots of degree 0 fill up the shorter tracks of a sequence
 
   std::uint32_t* length =
@@ -76,18 +77,18 @@ struct ledger_ref {
   std::uint32_t* pending = nullptr;  ///< [sequences] entries at the end of every track that are not committed
   std::uint32_t* frozen =
       nullptr;                  ///< [sequences] length of the shared beginning that is never written or moved
-  std::uint32_t* id = nullptr;  ///< [sequences] the engine's name for the sequence: keys random draws
-  std::uint32_t* is_open = nullptr;   ///< [sequences]
-  std::uint32_t* warnings = nullptr;  ///< [tracks] bits of `warning`; a sequence's are those of its tracks
+  std::uint32_t* id = nullptr;  ///< [sequences] the engine's number for the sequence: keys random draws
+  std::uint32_t* is_open = nullptr;   ///< [sequences] 1: open
+  std::uint32_t* warnings = nullptr;  ///< [tracks] bits of `warning`; a sequence has those of its tracks
   std::uint32_t* sequence_words = nullptr;  ///< [sequences][sequence_word::count]
   std::uint32_t* track_words = nullptr;     ///< [tracks][track_word::count]
 
   float* degree = nullptr;         ///< tokens the entry stands for
-  position_t* position = nullptr;  ///< token position its key is rotated for
+  position_t* position = nullptr;  ///< token position that the key is rotated for
   std::uint8_t* flags = nullptr;   ///< bits of `entry_flag`
-  /// Of channels.count channels, [tracks][capacity] each.
+  /// One array [tracks][capacity] per channel, channels.count of them.
   float* channel_data[max_channels] = {};
-  member_ref members;  ///< tokens that live in shared entries
+  member_ref members;  ///< members of shared entries
 
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
@@ -95,17 +96,17 @@ struct ledger_ref {
   KVMELD_HD std::size_t member_at(track t, std::uint32_t m) const {
     return std::size_t{t.index} * members.capacity + m;
   }
-  /// A word of track_word.
+  /// Word `w` of a track, as track_word numbers them.
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
   }
-  /// Entries of a track, pending ones included.
+  /// Entries of a track, pending ones included, empty slots not.
   KVMELD_HD std::uint32_t held(track t) const { return length[t.index] - word(t, track_word::empty); }
-  /// A word of sequence_word.
+  /// Word `w` of a sequence, as sequence_word numbers them.
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
-  /// What is added to the entry's attention logit: log_of_degree, or 0 for every entry held where degrees are
+  /// What attention adds to the entry's logit: log_of_degree, or 0 for every entry held if degrees are
   /// ignored.
   KVMELD_HD float log_degree(track t, slot_t s) const {
     float const d = degree[at(t, s)];
@@ -113,7 +114,7 @@ struct ledger_ref {
   }
   /// Tokens of a sequence, pending ones included: the position of the next one.
   KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
-  /// Factor of the slot's key row that gives its own token's key.
+  /// The factor that turns the slot's key row into the key of its own token; 1 for an ordinary entry.
   KVMELD_HD float norm_factor(track t, slot_t s) const {
     float const norm = members.capacity == 0 ? 0.0f : members.own_norm[at(t, s)];
     return norm > 0.0f ? norm : 1.0f;
@@ -122,7 +123,7 @@ struct ledger_ref {
   KVMELD_HD bool is_direction(track t, slot_t s) const {
     return members.capacity != 0 && members.own_norm[at(t, s)] > 0.0f;
   }
-  /// False where the row has NaN or infinity: it never merges and is never a target.
+  /// False if the entry has a row with NaN or infinity. Such an entry never merges and is never a target.
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
 
@@ -173,9 +174,10 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   return l;
 }
 
-/// What an entry weighs in a merge by attention (EMS Eq. 7): the sum of the weights it has merged with so
-/// far, else its window attention, else, where the score keeps no window, its accumulated attention. `data`
-/// is the channels' arrays and `i` the entry's place in them.
+/// The weight of an entry in a merge by attention (EMS Eq. 7). It is the sum of the weights that the entry
+/// has merged with so far. An entry that has not merged yet weighs its window attention, or its accumulated
+/// attention if the score keeps no window. `data` holds the arrays of the channels and `i` is the entry's
+/// place in them.
 KVMELD_HD inline float carried_weight(channel_list const& channels, float* const* data, std::size_t i) {
   auto const value = [&](std::uint32_t tag) {
     std::uint32_t const c = channels.find(tag);
@@ -189,13 +191,14 @@ KVMELD_HD inline float carried_weight(channel_list const& channels, float* const
   return value(channel_tag::accumulated_attention);
 }
 
-/// What a random draw for an entry is keyed by: the same on any batch slot, rank or device.
+/// The key of a random draw for an entry. It does not depend on the number of the sequence in the cache, the
+/// rank or the device.
 KVMELD_HD inline random_key draw_key(ledger_ref const& l, track where, slot_t s, std::uint64_t seed) {
   return {seed, l.first_layer + where.layer, l.id[where.sequence], l.first_kv_head + where.kv_head,
           static_cast<std::uint32_t>(l.position[l.at(where, s)])};
 }
 
-/// Bytes the ledger holds per entry with these channels, members aside.
+/// Bytes that the ledger holds per entry with these channels, without members.
 constexpr std::size_t ledger_bytes_per_entry(channel_list const& channels) {
   return sizeof(float) + sizeof(position_t) + sizeof(std::uint8_t) + channels.count * sizeof(float);
 }

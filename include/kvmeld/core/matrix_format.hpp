@@ -1,4 +1,4 @@
-// Element types that matrix units multiply as they are stored.
+// The element types that matrix units multiply as they are stored.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,11 +12,12 @@ inline namespace KVMELD_ABI {
 /// What 16 bits of an element mean to a matrix unit.
 enum class matrix_format : std::uint8_t { none, f16, bf16 };
 
-/// Engines specialise it for their own 16-bit types; what says nothing is converted to float first.
+/// The format of an element type. Engines specialise it for their own 16-bit types. Elements of other types
+/// are converted to float first.
 template <class T> inline constexpr matrix_format matrix_format_of = matrix_format::none;
-/// Multiplied as it is stored.
+/// half is multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<half> = matrix_format::f16;
-/// Multiplied as it is stored.
+/// bfloat16 is multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<bfloat16> = matrix_format::bf16;
 
 }  // namespace KVMELD_ABI

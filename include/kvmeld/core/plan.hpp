@@ -1,5 +1,5 @@
-// The plan: a sparse linear map from the entries of a track to its shorter self, inspectable before it is
-// applied.
+// The plan: a sparse linear map from the entries of a track to the entries of the shorter track. It can be
+// looked at before it is applied.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,32 +14,35 @@ inline namespace KVMELD_ABI {
 
 /// An edge that an identifier proposes: `source` may become part of `target`.
 struct candidate {
-  std::uint32_t key;      ///< order_key of the similarity; 0 = none
+  std::uint32_t key;      ///< order_key of the similarity; 0: there is no candidate
   slot_t source, target;  ///< slots of the track
 };
 
-/// Arrays [tracks of a wave][capacity]. With x' the rows after the plan, over old slots:
-/// - keep p with sources: x'_p = sum over i with target p, fate merge or share, and p itself, of weight_i x_i
-/// - spread i: x'_k = weight_k (x_k + sum_i weight_i x_i) for span_i values from target_i on; keys unchanged
-/// - drop i: gone
-/// degrees likewise with degree_weight: d'_p = sum degree_weight_i d_i; spread adds degree_weight_i d_i to
-/// each target. Kept entries then move to new_slot, in ascending order.
+/// Arrays are [tracks of a wave][capacity], indexed by the slots before the plan. The rows x' after the plan
+/// are:
+/// - fate keep, slot p with sources: x'_p is the sum of weight_i x_i over p itself and all i with target p
+///   and fate merge or share
+/// - fate spread, slot i: the values of the span_i slots k from target_i on take x_i in: x'_k = weight_k (x_k
+///   + sum_i weight_i x_i). Keys do not change.
+/// - fate drop: the entry is gone
+/// Degrees change in the same way: d'_p = sum degree_weight_i d_i. A spread adds degree_weight_i d_i to each
+/// of its targets. Kept entries then move to new_slot, in ascending order.
 struct plan_ref {
   fate* fates = nullptr;                ///< fate of each entry
-  slot_t* target = nullptr;             ///< own slot when kept
+  slot_t* target = nullptr;             ///< slot of the pivot; first slot of a spread; else the own slot
   slot_t* span = nullptr;               ///< slots a spread reaches; 0 otherwise
-  float* key_weight = nullptr;          ///< of an entry in its pivot's key
-  float* value_weight = nullptr;        ///< of an entry in its pivot's value, or its targets'
-  float* degree_weight = nullptr;       ///< of an entry's degree in its pivot's, or its targets'
-  slot_t* new_slot = nullptr;           ///< of kept entries, valid after `renumber`
+  float* key_weight = nullptr;          ///< weight of the entry in its pivot's key
+  float* value_weight = nullptr;        ///< weight of the entry in its pivot's value, or in its targets'
+  float* degree_weight = nullptr;       ///< weight of the entry's degree in its pivot's, or in its targets'
+  slot_t* new_slot = nullptr;           ///< slot of a kept entry after the plan; valid after renumber_phase
   std::uint32_t* old_length = nullptr;  ///< [tracks of a wave] the length the plan was made for
-  std::uint32_t* new_length = nullptr;  ///< [tracks of a wave]
+  std::uint32_t* new_length = nullptr;  ///< [tracks of a wave] the length after the plan
   std::uint32_t stride = 0;             ///< slots per track
   std::uint8_t* member_kept =
       nullptr;  ///< [tracks of a wave][member_stride] 0: the member goes; null: the policy shares nothing
   std::uint32_t member_stride = 0;  ///< members per track
 
-  /// Index into the arrays.
+  /// Index of slot s of track `item` in the per-entry arrays.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
   /// True if what is spread from slot `source` reaches slot p.
   KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
@@ -52,7 +55,8 @@ struct plan_ref {
   }
 };
 
-/// Sizes or carves a plan for `tracks` tracks of `capacity` slots and `members` members.
+/// Sizes (arena without memory) or carves a plan for `tracks` tracks of `capacity` slots and `members`
+/// members.
 inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacity,
                            std::uint32_t members = 0) {
   std::size_t const n = std::size_t{tracks} * capacity;
@@ -72,7 +76,7 @@ inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacit
   return p;
 }
 
-/// Entry `s` of the item stays as it is.
+/// Writes into the plan that entry `s` of track `item` stays as it is.
 KVMELD_HD inline void keep_entry(plan_ref const& p, std::uint32_t item, slot_t s) {
   std::size_t const i = p.at(item, s);
   p.fates[i] = fate::keep;

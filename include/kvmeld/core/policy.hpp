@@ -1,4 +1,4 @@
-// A policy is four choices: score x selector x identifier x merge function. Nothing else distinguishes
+// A policy is four choices: score, selector, identifier and merge function. Nothing else distinguishes
 // methods.
 #pragma once
 
@@ -11,15 +11,15 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Plain aggregate, passed by value; thresholds and sizes are members of its parts.
+/// A plain aggregate, passed by value. Thresholds and sizes are members of its parts.
 template <class Score, class Select, class Identify, class Merge> struct policy {
-  /// Of the score.
+  /// Type of the score.
   using score_type = Score;
-  /// Of the selector.
+  /// Type of the selector.
   using select_type = Select;
-  /// Of the identifier.
+  /// Type of the identifier.
   using identify_type = Identify;
-  /// Of the merge function.
+  /// Type of the merge function.
   using merge_type = Merge;
 
   Score score;        ///< how important is an entry?
@@ -27,11 +27,11 @@ template <class Score, class Select, class Identify, class Merge> struct policy 
   Identify identify;  ///< which entries become one?
   Merge merge;        ///< with which coefficients?
 };
-/// Policy{score, select, identify, merge} needs no template arguments.
+/// Deduces the types of the parts, so policy{score, select, identify, merge} needs no template arguments.
 template <class Score, class Select, class Identify, class Merge>
 policy(Score, Select, Identify, Merge) -> policy<Score, Select, Identify, Merge>;
 
-/// Whether a part says what is wrong with it.
+/// Whether a part has problem(), which says what is wrong with it.
 template <class Part, class = void> struct has_problem : std::false_type {};
 template <class Part>
 struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
@@ -60,7 +60,8 @@ template <class Part, class = void> struct has_admission : std::false_type {};
 template <class Part>
 struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};
 
-/// The same with the admission of an identifier, "identifier:admission", and for parts chosen at run time.
+/// The name of a part, with the admission of an identifier: "identifier:admission". A part chosen at run time
+/// gives its own name.
 template <class Part> std::string full_name_of(Part const& part) {
   if constexpr (has_run_time_name<Part>::value) {
     return part.name();

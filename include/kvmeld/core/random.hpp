@@ -1,4 +1,4 @@
-// Counter-based random numbers: the same draw for the same entry on any backend, in any order, in any batch.
+// Counter-based random numbers. An entry gets the same draw on any backend, in any order, in any batch.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,7 +14,7 @@ struct random_block {
   std::uint32_t word[4];
 };
 
-/// Ten rounds of the counter under a key: the published function.
+/// The published function: ten rounds on the counter under a key.
 KVMELD_HD inline random_block philox4x32(random_block counter, std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     std::uint64_t const a = std::uint64_t{0xD2511F53u} * counter.word[0];
@@ -27,15 +27,15 @@ KVMELD_HD inline random_block philox4x32(random_block counter, std::uint32_t key
   return counter;
 }
 
-/// What a draw belongs to. Global numbers, so that tensor-parallel ranks and batch slots agree.
+/// What a draw belongs to. All numbers are global, so tensor-parallel ranks and batches agree.
 struct random_key {
-  std::uint64_t seed;  ///< of the whole run
-  /// Global layer, the engine's name of the sequence, global KV head.
+  std::uint64_t seed;  ///< seed of the whole run
+  /// Global layer, the engine's number for the sequence (sequence_id), global KV head.
   std::uint32_t layer, sequence_id, kv_head;
   std::uint32_t position;  ///< token position
 };
 
-/// Uniform in [0, 1), a multiple of 2^-24.
+/// A uniform number in [0, 1), a multiple of 2^-24.
 KVMELD_HD inline float uniform01(random_key k) {
   random_block const r =
       philox4x32({{k.layer, k.sequence_id, k.kv_head, k.position}}, static_cast<std::uint32_t>(k.seed),

@@ -1,4 +1,4 @@
-// A pointer and a count: what std::span gives from C++20 on.
+// A pointer and a count, as std::span in C++20.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,10 +12,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A pointer and a count; does not own.
+/// A pointer and a count. It does not own the elements.
 template <class T> class span {
 public:
-  /// As std::span has it.
+  /// The element type without const, as in std::span.
   using value_type = std::remove_cv_t<T>;
 
   constexpr span() = default;
@@ -25,24 +25,24 @@ public:
   template <class Container,
             class = std::enable_if_t<std::is_convertible_v<decltype(std::declval<Container&>().data()), T*>>>
   constexpr span(Container&& c) : data_(c.data()), size_(c.size()) {}
-  /// A braced list, alive for the full expression only: for arguments.
+  /// A braced list, for arguments. It lives only until the end of the full expression.
   template <class U = T, class = std::enable_if_t<std::is_const_v<U>>>
   constexpr span(std::initializer_list<value_type> list) {
     data_ = list.begin();
     size_ = list.size();
   }
 
-  /// The first element.
+  /// Pointer to the first element.
   KVMELD_HD constexpr T* data() const { return data_; }
-  /// Elements.
+  /// Number of elements.
   KVMELD_HD constexpr std::size_t size() const { return size_; }
   /// Whether there are none.
   KVMELD_HD constexpr bool empty() const { return size_ == 0; }
-  /// Unchecked.
+  /// Element i, unchecked.
   KVMELD_HD constexpr T& operator[](std::size_t i) const { return data_[i]; }
-  /// The first element.
+  /// Pointer to the first element.
   KVMELD_HD constexpr T* begin() const { return data_; }
-  /// Behind the last element.
+  /// Pointer behind the last element.
   KVMELD_HD constexpr T* end() const { return data_ + size_; }
 
 private:

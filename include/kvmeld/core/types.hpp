@@ -1,4 +1,4 @@
-// The nouns of the library: where an entry is, what may happen to it, and how large a cache is.
+// The basic types: where an entry lies, what may happen to it, and how large a cache is.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,18 +12,19 @@ inline namespace KVMELD_ABI {
 /// Where an entry lies in its track, 0 <= slot < length(track).
 using slot_t = std::uint32_t;
 
-/// Token position that a key is rotated for. Signed: engines shift contexts.
+/// Token position that a key is rotated for. It is signed, because engines shift contexts.
 using position_t = std::int32_t;
 
-/// Listed in place of a sequence: nothing happens there. Recorded calls fill up shorter lists with it.
+/// Stands in a list in place of a sequence: nothing happens for it. Recorded calls fill shorter lists up with
+/// it.
 constexpr std::uint32_t idle_sequence = 0xffffffffu;
 
-/// Keys the random draws of a sequence: equal numbers, equal draws. A type of its own, so that no count is
-/// taken for it.
+/// Keys the random draws of a sequence: equal numbers give equal draws. It has a type of its own, so that no
+/// count is mistaken for it.
 enum class sequence_id : std::uint32_t {};
 
-/// Extents of one group of layers that share shape and policy. None is 0; kvmeld::largest says how large they
-/// may be (docs/limits.md).
+/// Extents of one group of layers that share shape and policy. No extent is 0. kvmeld::largest says how large
+/// they may be (docs/limits.md).
 struct shape {
   std::uint32_t layers = 1;               ///< layers of the group
   std::uint32_t sequences = 1;            ///< sequences
@@ -41,13 +42,13 @@ struct shape {
   KVMELD_HD constexpr std::uint32_t query_heads() const { return kv_heads * queries_per_kv_head; }
 };
 
-/// One (layer, sequence, KV head): an independent row of entries.
+/// One (layer, sequence, KV head), with entries of its own.
 struct track {
   std::uint32_t index;                     ///< (layer * sequences + sequence) * kv_heads + kv_head
-  std::uint32_t layer, sequence, kv_head;  ///< of the group; of the cache; of this rank
+  std::uint32_t layer, sequence, kv_head;  ///< layer of the group; sequence of the cache; KV head of the rank
 };
 
-/// The track with its index.
+/// Makes a track and computes its index.
 KVMELD_HD constexpr track make_track(shape const& s, std::uint32_t layer, std::uint32_t sequence,
                                      std::uint32_t kv_head) {
   return {(layer * s.sequences + sequence) * s.kv_heads + kv_head, layer, sequence, kv_head};
@@ -62,11 +63,11 @@ struct tile {
 
 /// What a plan does with an entry.
 enum class fate : std::uint8_t {
-  keep,    ///< stays; may be the pivot of a set
-  merge,   ///< becomes part of `target`
+  keep,    ///< stays, and may be the pivot of a set
+  merge,   ///< becomes part of the entry `target`
   share,   ///< becomes a member, with its own norm, of the entry `target`
   spread,  ///< its value goes to the `span` slots from `target` on
-  drop,    ///< zero class: eviction
+  drop,    ///< is evicted; the EMS paper calls these entries the zero class
 };
 
 /// The name of a fate, as plans are printed and saved.
@@ -77,18 +78,18 @@ inline char const* fate_name(fate f) {
 
 /// What a selector decided about an entry.
 enum class role : std::uint8_t {
-  pinned,      ///< kept whole
-  center,      ///< may take others in, never moves into another
-  mergeable,   ///< may become part of another
+  pinned,      ///< stays; no other entry merges into it
+  center,      ///< may take other entries in; never becomes part of another entry
+  mergeable,   ///< may merge with another entry
   irrelevant,  ///< dropped
 };
 
-/// A / b, rounded up.
+/// The quotient a / b, rounded up.
 KVMELD_HD constexpr std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return a / b + (a % b != 0); }
 
-/// The smaller one.
+/// The smaller of a and b.
 template <class T> KVMELD_HD constexpr T min_of(T a, T b) { return b < a ? b : a; }
-/// The larger one.
+/// The larger of a and b.
 template <class T> KVMELD_HD constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
 }  // namespace KVMELD_ABI

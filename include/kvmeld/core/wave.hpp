@@ -15,25 +15,25 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What the stages tell each other about one track of a wave.
+/// What the phases of a compression tell each other about one track of a wave.
 struct track_state {
   std::uint32_t length;       ///< entries before the call
   std::uint32_t limit;        ///< entries that may stay
-  std::uint32_t alive;        ///< entries left by the rounds so far
+  std::uint32_t alive;        ///< entries that the rounds so far have left
   std::uint32_t live_count;   ///< entries of the live-slot list
-  std::uint32_t places;       ///< the same with the rows between them that are no numbers
-  std::uint32_t centers;      ///< entries of the list of centres, where the identifier merges into some
+  std::uint32_t places;       ///< the same, with the entries that hold NaN or infinity
+  std::uint32_t centers;      ///< entries of the list of centres; 0 if the identifier needs none
   std::uint32_t rounds;       ///< rounds done in this call
   std::uint32_t merged;       ///< entries that the last round's identifier removed
-  std::uint32_t spreads;      ///< spread sources that `link` listed
+  std::uint32_t spreads;      ///< spread sources that link_phase listed
   std::uint32_t sinks;        ///< entries at the beginning that the selector pinned
   std::uint32_t recents;      ///< entries at the end that the selector pinned as the local window
   std::uint32_t shielded;     ///< length of the beginning that is frozen or not writable
   std::uint32_t over_budget;  ///< 1 while the track is above its budget and makes progress
-  std::uint32_t unchanged;    ///< 1: what `link` listed last, and the step with it, changes nothing
+  std::uint32_t unchanged;    ///< 1: the sets that link_phase listed last change nothing, nor does the step
   float low, high;            ///< bracket of a threshold that an identifier narrows over several launches
-  std::uint32_t low_node;     ///< where the launch before left what it found at the lower end; 0: nowhere
-  std::uint32_t high_node;    ///< the same of the upper end
+  std::uint32_t low_node;     ///< 1 + index of what the last launch found at `low`; 0: it found nothing
+  std::uint32_t high_node;    ///< the same for `high`
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }
@@ -41,12 +41,12 @@ struct track_state {
 
 /// Which tracks a call is about: every layer and head of the listed sequences.
 struct work_list {
-  /// [sequence_count] slots, in memory that phases can read.
+  /// [sequence_count] sequences, in memory that phases can read.
   std::uint32_t const* sequences = nullptr;
   std::uint32_t sequence_count = 0;  ///< listed sequences
   bool by_sequence = false;          ///< order (sequence, layer, head) instead of (layer, sequence, head)
 
-  /// Tracks that are listed.
+  /// Number of tracks that are listed.
   KVMELD_HD std::uint32_t tracks(shape const& s) const { return s.layers * sequence_count * s.kv_heads; }
   /// The n-th track.
   KVMELD_HD track at(shape const& s, std::uint32_t n) const {
@@ -54,12 +54,12 @@ struct work_list {
     return make_track(s, by_sequence ? rest % s.layers : rest / sequence_count, sequence_of(s, n),
                       n % s.kv_heads);
   }
-  /// Slot of the n-th track's sequence.
+  /// The sequence of the n-th track.
   KVMELD_HD std::uint32_t sequence_of(shape const& s, std::uint32_t n) const {
     std::uint32_t const rest = n / s.kv_heads;
     return sequences[by_sequence ? rest / s.layers : rest % sequence_count];
   }
-  /// Whether the n-th track fills up a recorded list.
+  /// Whether the n-th track is only there to fill up a recorded list.
   KVMELD_HD bool idle(shape const& s, std::uint32_t n) const { return sequence_of(s, n) == idle_sequence; }
 };
 
@@ -69,45 +69,45 @@ struct track_source {
   work_list work;  ///< which tracks
   /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(extent, item); }
-  /// Whether the item fills up a recorded list.
+  /// Whether the item is only there to fill up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(extent, item); }
 };
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the
 /// wave][capacity].
 struct wave_ref {
-  ledger_ref ledger;            ///< of the cache
-  work_list work;               ///< of the whole call; this wave's part begins at `first`
+  ledger_ref ledger;            ///< the ledger of the cache
+  work_list work;               ///< tracks of the whole call; this wave's part begins at `first`
   std::uint32_t first = 0;      ///< first track of the work list in this wave
   std::uint32_t tracks = 0;     ///< tracks in this wave
-  bool probably_empty = false;  ///< a round that hardly any track needs: little should be spent on it
+  bool probably_empty = false;  ///< hardly any track needs this round: little should be spent on it
   std::uint32_t scope = 1;      ///< neighbouring tracks that share one plan
-  std::uint32_t split = 1;      ///< neighbouring tracks that share their budgets
+  std::uint32_t split = 1;      ///< neighbouring tracks that share their budgets (a budget scope)
 
   track_state* state = nullptr;  ///< [tracks]
-  /// [tracks][capacity].
+  /// [tracks][capacity] role of each entry.
   role* roles = nullptr;
-  /// [tracks][capacity] importance.
+  /// [tracks][capacity] importance of each entry.
   float* score = nullptr;
-  /// [tracks][capacity] live-slot list: mergeable entries that are still there and are numbers, ascending.
+  /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending.
   slot_t* live = nullptr;
-  /// [tracks][capacity] place of each of them if rows that are no numbers (NaN, infinity) were listed too.
+  /// [tracks][capacity] place of each listed entry if entries with NaN or infinity were listed too.
   std::uint32_t* place = nullptr;
   /// [tracks][capacity] what the identifier proposed.
   candidate* candidates = nullptr;
   plan_ref step;  ///< what this round does
   plan_ref plan;  ///< all rounds composed, in terms of the entries before the call
   slot_t* set_end =
-      nullptr;  ///< sets of a plan as lists: members of pivot p end at set_end[p] in set_member,
-  slot_t* set_member = nullptr;  ///< and begin where those of p - 1 end; ascending
+      nullptr;  ///< the sets of a plan as lists: the set of pivot p ends at set_end[p] in set_member,
+  slot_t* set_member = nullptr;  ///< and begins where the set of p - 1 ends; its slots are ascending
 
-  float* member_score = nullptr;          ///< [tracks][members.capacity], as score
+  float* member_score = nullptr;          ///< [tracks][members.capacity] importance of each member
   std::uint32_t* member_order = nullptr;  ///< [tracks][2 members.capacity]: room to sort members in
 
-  share_state* share = nullptr;     ///< [tracks], where budgets may be shared
-  std::uint32_t* counts = nullptr;  ///< [tracks][split_counts], as share
+  share_state* share = nullptr;     ///< [tracks]; null if budgets cannot be shared
+  std::uint32_t* counts = nullptr;  ///< [tracks][split_counts] histograms; null where `share` is
 
-  /// First track of the split that this one is in.
+  /// The first track of the budget scope that `item` belongs to.
   KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
   /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
@@ -119,11 +119,11 @@ struct wave_ref {
   }
   /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
-  /// Whether the item fills up a recorded list.
+  /// Whether the item is only there to fill up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   /// Whether the step of the only round is the plan itself.
   KVMELD_HD bool plans_directly() const { return step.fates == plan.fates; }
-  /// Whether the rounds of a track alone are over: their launches would change nothing.
+  /// Whether the rounds of this track are over: their launches would not change the track.
   KVMELD_HD bool done(std::uint32_t item) const {
     return state[item].over_budget == 0 && state[item].unchanged != 0;
   }
@@ -133,8 +133,8 @@ struct wave_ref {
   }
 };
 
-/// Sizes or carves the metadata of a wave. The plan lies apart (`carve_plan`), since it may outlive the wave.
-/// `max_split`: tracks of the largest split that it is used with.
+/// Sizes (arena without memory) or carves the metadata of a wave. The plan is carved apart (`carve_plan`),
+/// because it may outlive the wave. `max_split` is the number of tracks of the largest budget scope.
 inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
                            std::uint32_t max_split = 1) {
   wave_ref w;

@@ -1,5 +1,5 @@
-// One path that sizes and carves: run an arena over nothing to learn the bytes, over memory to get the
-// pointers.
+// One code path sizes and carves a workspace. An arena without memory counts the bytes; an arena with memory
+// gives the pointers.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,23 +11,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Hands out aligned pieces of one block. Constructed without memory it only counts, so that the layout of a
-/// workspace is written once. Never reads or writes the memory.
+/// Hands out aligned pieces of one block. An arena without memory only counts, so the layout of a workspace
+/// is written once. The arena never reads or writes the memory.
 class arena {
 public:
   static constexpr std::size_t alignment = 64;  ///< a cache line; also what 16-byte device accesses need
 
   arena() = default;
-  /// Carves `bytes` bytes, 64-byte aligned.
+  /// Carves `memory`, `bytes` bytes that are 64-byte aligned.
   arena(void* memory, std::size_t bytes) : base_(static_cast<std::byte*>(memory)), capacity_(bytes) {}
 
-  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed(), and so
-  /// does one that no memory can hold: bytes() is then the largest number.
+  /// `count` objects of T; null while sizing. A piece beyond the block is null and sets overflowed(). So does
+  /// a piece that no memory can hold; bytes() is then the largest number.
   template <class T> T* take(std::size_t count) {
     constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
     std::size_t const begin = saturated_sum(used_, alignment - 1) / alignment * alignment;
     used_ = saturated_sum(begin, saturated_product(count, sizeof(T)));
-    if (used_ > all / 2) {  // no object is larger
+    if (used_ > all / 2) {  // no object can be larger
       used_ = all;
       overflowed_ = true;
       return nullptr;
@@ -40,11 +40,11 @@ public:
     return reinterpret_cast<T*>(base_ + begin);
   }
 
-  /// Whether it only counts.
+  /// Whether the arena only counts.
   bool sizing() const { return base_ == nullptr; }
-  /// Whether more was asked for than there is, or than 64 bits count.
+  /// Whether more was asked for than the block holds, or than 64 bits count.
   bool overflowed() const { return overflowed_; }
-  /// Bytes taken so far; the size to allocate, at `alignment`, after a sizing run.
+  /// Bytes taken so far. After a sizing run: the size to allocate, aligned to `alignment`.
   std::size_t bytes() const { return used_; }
 
 private:

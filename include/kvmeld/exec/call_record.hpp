@@ -1,4 +1,4 @@
-// Calls whose launches are kept and repeated: what may change between repetitions lies at stable addresses.
+// Calls whose launches are kept and repeated. What may change between repetitions lies at stable addresses.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,21 +17,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// One sequence of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as
-/// always, but their lists (sequences, counts, budgets) get places of their own. To replay, the same calls
-/// are made again with other lists: they check their arguments and keep up what the host knows, write the
-/// lists to the same places, and launch nothing; then whoever kept the launches repeats them. Calls that are
-/// not launched after all are taken back. Lists may be shorter than recorded, not longer: tiles of the
-/// missing sequences are idle. Everything that is no list is as recorded: tensors, layers, parameters,
-/// fallbacks.
+/// A series of calls, as an engine captures it in a CUDA graph. While it is recorded, calls launch as always,
+/// but their lists (sequences, counts, budgets) get places of their own. To replay it, the same calls are
+/// made again with other lists. They check their arguments, update what the host knows, write the lists to
+/// the same places, and launch nothing. Then the owner of the kept launches repeats them. Calls whose
+/// launches do not happen after all are taken back. Lists may be shorter than recorded, but not longer; tiles
+/// of the missing sequences are idle. Everything that is not a list is as recorded: tensors, layers,
+/// parameters, fallbacks.
 ///
-/// An executor that can be recorded asks its attached record; a backend's graph owns one and its memory.
+/// An executor that can be recorded asks its attached record. A backend's graph owns one record and its
+/// memory.
 class call_record {
 public:
-  /// `places` is where phases read: `room` numbers, not read or written here.
+  /// `places` is where phases read the lists. It has room for `room` numbers, and this class neither reads
+  /// nor writes it.
   call_record(std::uint32_t* places, std::size_t room) : places_(places), room_(room) {}
 
-  /// Forgets what was recorded; calls from now on are.
+  /// Forgets what was recorded, and records the calls from now on.
   void begin_recording() {
     numbers_.clear();
     pieces_.clear();
@@ -39,11 +41,11 @@ public:
     launches_.clear();
     begin(true);
   }
-  /// The same calls again, with other lists.
+  /// From now on the recorded calls are made again, with other lists.
   void begin_replay() { begin(false); }
 
-  /// Why the calls made since `begin_...` cannot be launched; empty if they can. What is in numbers() then
-  /// belongs in `places` before the launch.
+  /// Why the calls made since `begin_...` cannot be launched; empty if they can. If they can, copy numbers()
+  /// to `places` before the launch.
   std::string end() {
     if (problem_.empty() &&
         (piece_ != pieces_.size() || launch_ != launches_.size() || limit_ != limits_.size()))
@@ -53,7 +55,7 @@ public:
   /// The lists of the calls made last, in the order of their places.
   index_list numbers() const { return {numbers_.data(), numbers_.size()}; }
 
-  /// Where phases find the list, as long as it was recorded and filled up with idle_sequence.
+  /// Where phases find the list. It has the recorded length and is filled up with idle_sequence.
   index_list stage(index_list list) {
     if (recording_ && !add_piece(list.size())) return {places_, 0};
     if (piece_ == pieces_.size()) return refuse_other_calls();
@@ -69,7 +71,8 @@ public:
     return {places_ + p.begin, p.size};
   }
 
-  /// A number that sizes launches: recorded as `most`, and from then on at least what is `wanted`.
+  /// A number that sizes launches. Recording stores `most`. The call returns the recorded number, and refuses
+  /// if `wanted` is larger.
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) {
     if (recording_) limits_.push_back(most);
     if (limit_ == limits_.size()) return refuse_other_calls(), wanted;
@@ -93,8 +96,9 @@ public:
     return recording_;
   }
 
-  /// Has undo(owner) called if the calls made since `begin_...` are not launched. The first time an owner
-  /// asks, keep() stores what the owner has to go back to; where keep() throws, nothing is remembered.
+  /// Registers undo(owner), which is called if the calls made since `begin_...` are not launched. keep() runs
+  /// the first time an owner asks, and stores the state that the owner has to go back to. If keep() throws,
+  /// nothing is registered.
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) {
     for (auto const& [known, how] : undos_) {
       if (known == owner) return;
@@ -103,14 +107,14 @@ public:
     keep();
     undos_.push_back({owner, undo});
   }
-  /// Owners go back to what they were when the calls began. For whoever keeps the launches, where it made
-  /// none.
+  /// Takes the calls back: every owner returns to its state from before the calls. To be called by the owner
+  /// of the launches if it made none.
   void take_back() {
     for (auto const& [owner, undo] : undos_) undo(owner);
     undos_.clear();
   }
 
-  /// Notes why what is recorded or replayed cannot be launched; the first problem is the one to tell.
+  /// Notes why the calls cannot be launched. Only the first problem is kept.
   template <class Value, class... Condition>
   void refuse(std::string const& argument, Value const& value, Condition const&... condition) {
     if (problem_.empty()) problem_ = refusal(recording_ ? "record" : "replay", argument, value, condition...);
@@ -158,10 +162,10 @@ private:
   std::vector<std::pair<void*, void (*)(void*)>> undos_;
 };
 
-/// While it lives, calls are made that will be launched together or not at all: without `launched`, also
-/// where a call throws, it takes them back.
+/// Guards calls that are launched together or not at all. If `launched` is not set when it is destroyed, also
+/// after an exception, it takes the calls back.
 struct joint_launch {
-  /// Calls go to this record's owner.
+  /// Guards the calls of record `r`.
   explicit joint_launch(call_record& r) : record(r) {}
   joint_launch(joint_launch const&) = delete;
   joint_launch& operator=(joint_launch const&) = delete;
@@ -176,7 +180,7 @@ struct joint_launch {
 class recordable_executor : public executor_base {
 public:
   recordable_executor() = default;
-  /// Attached to nothing.
+  /// The copy is attached to nothing.
   recordable_executor(recordable_executor const&) : executor_base() {}
   /// Keeps its own attachment.
   recordable_executor& operator=(recordable_executor const&) { return *this; }
@@ -186,15 +190,15 @@ public:
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
     return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
   }
-  /// In calls that are recorded, before the owner's first change: keep() stores what the owner knows now, for
-  /// undo(owner).
+  /// Called while a record is attached, before the first change to the owner: keep() stores what the owner
+  /// knows now, for undo(owner).
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) const {
     if (record_ != nullptr) record_->remember(owner, undo, keep);
   }
 
 protected:
   call_record* record() const { return record_; }
-  /// An address per type of phase.
+  /// An address that is different for every type of phase.
   template <class Phase> static void const* kind_of() {
     static constexpr char kind = 0;
     return &kind;

@@ -1,4 +1,4 @@
-// The k best of n, ties to the lower index: the one selection every stage uses.
+// The k best of n, ties to the lower index. All stages use this one selection.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -13,22 +13,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Scratch that select_k takes from its team.
+/// Bytes of scratch that select_k takes from its team.
 KVMELD_HD constexpr std::size_t select_k_scratch() {
   constexpr std::size_t bytewise =
       scratch_size(256 * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
   return max_of(bytewise, detail::select_on_warps_scratch());
 }
 
-/// The key of a score that is always eligible: a NaN ranks lowest, but is taken where nothing else is left.
+/// The key of a score, never 0, so that every score is eligible. A NaN ranks lowest, but is taken if nothing
+/// else is left.
 KVMELD_HD inline std::uint32_t eligible_key(float score) {
   return max_of(std::uint32_t{1}, order_key(score));
 }
 
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower
-/// index. Key 0 is never taken (NaN or "none"). Returns how many were marked. Radix selection by bytes from
-/// the top: four histogram passes and one marking pass (on warps three, of 11 bits), exact and independent of
-/// the lane count. Collective. Tuned forms mark the same.
+/// index. Key 0 (NaN or "none") is never taken. Returns how many were marked. It is a radix selection by
+/// bytes from the top: four histogram passes and one marking pass (on warps three histogram passes, of up to
+/// 11 bits). It is exact and independent of the lane count. Collective. Tuned forms mark the same indices.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
   if constexpr (has_kernels<Team>::value) {
@@ -80,8 +81,8 @@ KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_
   return team.reduce(marked, op_sum{});
 }
 
-/// out[i] = best for the min(k, n) highest scores, rest for the others: NaN ranks lowest but stays eligible,
-/// ties go to the lower index. Collective, with a barrier at the end.
+/// out[i] = `best` for the min(k, n) highest scores, `rest` for the others. NaN ranks lowest but stays
+/// eligible; ties go to the lower index. Collective, with a barrier at the end.
 template <class Team, class Byte>
 KVMELD_HD void mark_best(Team const& team, std::uint32_t n, std::uint32_t k, float const* score, Byte best,
                          Byte rest, Byte* out) {

@@ -1,5 +1,5 @@
-// select_k for teams made of warps: wider digits, so fewer passes; bins searched by all lanes; neighbouring
-// keys read by neighbouring lanes.
+// select_k for teams made of warps. Digits are wider, so passes are fewer. All lanes search the bins.
+// Neighbouring lanes read neighbouring keys.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -14,15 +14,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Digits of 11, 11 and 10 bits: exponents of scores spread over more bins than a byte has.
+/// Digits have 11, 11 and 10 bits. Exponents of scores spread over more bins than a byte has.
 constexpr std::uint32_t warp_digit_bits = 11, warp_digits = 1u << warp_digit_bits;
 
 KVMELD_HD constexpr std::size_t select_on_warps_scratch() {
   return scratch_size(warp_digits * sizeof(std::uint32_t)) + scratch_size(2 * sizeof(std::uint32_t));
 }
 
-/// The digit of the key that is `wanted`-th from above, and how many keys are above that digit: to found[0],
-/// found[1]. Digit 0 if there are fewer. Returns the number of keys. Cooperative; barrier at the end.
+/// Writes to found[0] the digit of the key that is `wanted`-th from above, and to found[1] how many keys are
+/// above that digit. The digit is 0 if there are fewer keys. Returns the number of keys. Cooperative; barrier
+/// at the end.
 template <class Team>
 KVMELD_HD std::uint32_t find_digit(Team const& team, std::uint32_t const* histogram, std::uint32_t wanted,
                                    std::uint32_t* found) {
@@ -44,7 +45,7 @@ KVMELD_HD std::uint32_t find_digit(Team const& team, std::uint32_t const* histog
   return s.total;
 }
 
-/// As select_k.
+/// Does what select_k does. Collective.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_on_warps(Team const& team, std::uint32_t n, std::uint32_t k, Key key,
                                         Mark mark) {

@@ -1,4 +1,4 @@
-// Where the lists of calls lie while phases read them: a ring in an executor's memory.
+// A ring in the memory of an executor. The lists of calls lie there while phases read them.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,18 +11,19 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Places for lists of numbers in `Memory` that launches read in order. Memory that was outgrown is kept:
-/// launches, or calls that have staged but not yet launched, may still read it.
+/// Places for lists of numbers in `Memory` that launches read in order. Memory that was outgrown is kept,
+/// because launches, or calls that have staged but not yet launched, may still read it.
 template <class Memory> class staging_ring {
 public:
   staging_ring() = default;
-  /// The ring is as large as `memory`, 64-byte aligned; three times the longest list that is usual.
+  /// The ring is as large as `memory`, which is 64-byte aligned and should hold three times the longest usual
+  /// list.
   explicit staging_ring(Memory memory) : memory_(std::move(memory)) {}
 
-  /// How many more numbers may be placed before a list is written over.
+  /// How many more numbers may be placed before an earlier list is overwritten.
   std::size_t window() const { return numbers() / 3; }
-  /// A place for n numbers. Lists longer than the window get a larger ring by allocate(bytes), once. Null
-  /// where there is no memory for it; the ring of before stays.
+  /// A place for n numbers. A list longer than the window gets a larger ring through allocate(bytes), once.
+  /// Returns null if there is no memory for it; the old ring then stays.
   template <class Allocate> std::uint32_t* place(std::size_t n, Allocate allocate) {
     if (n > window()) {
       outgrown_.reserve(outgrown_.size() + 1);
@@ -32,7 +33,8 @@ public:
       memory_ = std::move(larger);
       next_ = 0;
     }
-    // What is skipped here is shorter than the list, so no longer than the window; hence its third.
+    // Less than n numbers are skipped here, so no more than the window. The window is therefore a third of
+    // the ring.
     if (next_ + n > numbers()) next_ = 0;
     std::uint32_t* const at = static_cast<std::uint32_t*>(memory_.data()) + next_;
     next_ += n;

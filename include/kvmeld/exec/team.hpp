@@ -1,6 +1,6 @@
-// The team: what a phase may ask of the lanes that run it together. Phases are written once for this
-// interface; a host team has one lane, a CUDA team is a block, the tests' team is N threads behind a checking
-// barrier.
+// The team: what a phase may ask of the lanes that run it together. Phases are written once, for this
+// interface. A host team has one lane, a CUDA team is a block, and the team of the tests is N threads behind
+// a checking barrier.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -20,29 +20,30 @@ struct scan_result {
   std::uint32_t before, total;  ///< sum over the lanes before this one; sum over all lanes
 };
 
-/// Operations `reduce` accepts: exactly associative, so that the lane count never changes a result.
+/// The sum of two numbers, for `reduce`. All operations that `reduce` accepts are exactly associative, so the
+/// lane count never changes a result.
 struct op_sum {
-  /// A + b.
+  /// The sum a + b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a + b; }
 };
-/// The larger number.
+/// The larger of two numbers, for `reduce`.
 struct op_max {
   /// The larger of a and b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a < b ? b : a; }
 };
-/// The smaller number.
+/// The smaller of two numbers, for `reduce`.
 struct op_min {
   /// The smaller of a and b.
   KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return b < a ? b : a; }
 };
 
-/// Rounds a scratch piece up so that every piece is 64-byte aligned.
+/// Bytes of a piece of scratch, rounded up so that every piece is 64-byte aligned.
 KVMELD_HD constexpr std::size_t scratch_size(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// One lane: every cooperative operation is the identity.
+/// A team of one lane. Every cooperative operation is the identity.
 class serial_team {
 public:
-  /// A lane with `bytes` bytes of scratch.
+  /// A team with `bytes` bytes of scratch.
   KVMELD_HD serial_team(void* scratch, std::size_t bytes)
       : next_(static_cast<std::byte*>(scratch)), end_(next_ + bytes) {}
 
@@ -51,17 +52,18 @@ public:
   KVMELD_HD void sync() const {}
   template <class Op> KVMELD_HD std::uint32_t reduce(std::uint32_t x, Op) const { return x; }
   KVMELD_HD scan_result scan(std::uint32_t x) const { return {0, x}; }
-  /// f(i) for all i < n, shared out over the lanes; no order, no barrier at the end.
+  /// Calls f(i) for all i < n, divided among the lanes. There is no order and no barrier at the end.
   template <class F> KVMELD_HD void for_each(std::uint32_t n, F f) const {
     for (std::uint32_t i = 0; i < n; ++i) f(i);
   }
-  /// Adds to a value that lanes share and returns what was there. Use only where the order does not show.
+  /// Adds to a value that lanes share, and returns the old value. Use it only if the order of additions
+  /// cannot show in a result.
   KVMELD_HD std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
     std::uint32_t const old = *where;
     *where += x;
     return old;
   }
-  /// `n` uninitialised objects shared by the lanes of this tile; every lane asks in the same order.
+  /// `n` uninitialised objects that the lanes of this tile share. Every lane has to ask in the same order.
   template <class T> KVMELD_HD T* scratch(std::size_t n) const {
     std::byte* const p = next_;
     next_ += scratch_size(n * sizeof(T));
@@ -74,9 +76,9 @@ private:
   [[maybe_unused]] std::byte* end_;  // only assertions look at it
 };
 
-/// The part [begin, end) of n things in index order that a lane owns: for stable scans.
+/// The part of n things that a lane owns. The parts are in index order, as stable scans need.
 struct lane_range {
-  /// [begin, end).
+  /// The lane owns begin to end - 1.
   std::uint32_t begin, end;
 };
 
@@ -93,8 +95,8 @@ constexpr std::uint32_t warp_size = 32;
 template <class Team, class = void> struct has_warps : std::false_type {};
 template <class Team> struct has_warps<Team, std::enable_if_t<Team::has_warps>> : std::true_type {};
 
-/// visit(i, there) for the part of n things in index order that a warp owns, 32 neighbours at a time: all
-/// lanes come along, `there` is false for those behind the end.
+/// Calls visit(i, there) for the part of n things that a warp owns, in index order and 32 neighbours at a
+/// time. All lanes take part; `there` is false for lanes beyond the end.
 template <class Team, class Visit>
 KVMELD_HD void visit_warp_range(Team const& team, std::uint32_t n, Visit visit) {
   std::uint32_t const warps = team.lanes() / warp_size;
@@ -108,13 +110,13 @@ KVMELD_HD void visit_warp_range(Team const& team, std::uint32_t n, Visit visit) 
 
 namespace detail {
 
-/// Answers of a lane, turn by turn, to be had again without looking at memory twice: the first 64.
+/// Remembers the first 64 answers of a lane, turn by turn, so that the lane does not read memory twice.
 class remembered_turns {
 public:
   KVMELD_HD void note(std::uint32_t turn, bool yes) {
     if (turn < most) bits_ |= std::uint64_t{yes} << turn;
   }
-  /// The answer of a turn, or again() where it was one too many.
+  /// The answer of a turn, or again() for a turn that is not remembered.
   template <class Again> KVMELD_HD bool at(std::uint32_t turn, Again again) const {
     return turn < most ? (bits_ >> turn & 1u) != 0 : again();
   }
@@ -124,7 +126,7 @@ private:
   std::uint64_t bits_ = 0;
 };
 
-/// compact_indices with neighbouring indices in neighbouring lanes.
+/// compact_indices for teams made of warps: neighbouring lanes have neighbouring indices.
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
   std::uint32_t count = 0, turn = 0;
@@ -150,7 +152,7 @@ KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chos
 
 }  // namespace detail
 
-/// Writes the indices i < n for which `chosen(i)`, ascending, through emit(rank, i); returns how many.
+/// Calls emit(rank, i) for the indices i < n with chosen(i), in ascending order. Returns how many there are.
 /// Collective. `chosen` is called once or twice per index.
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
@@ -167,41 +169,42 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   return s.total;
 }
 
-/// nvcc compiles no kernels of the host (instruction_set.hpp), and would ask for their device form.
+/// Whether tuned kernels of the host are compiled (instruction_set.hpp). Not under nvcc, which would ask for
+/// their device form.
 #if defined(__CUDACC__)
 constexpr bool compiles_host_kernels = false;
 #else
 constexpr bool compiles_host_kernels = true;
 #endif
 
-/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`, where null means: the
-/// generic form.
+/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`; null means that the
+/// generic form runs.
 template <class Team, class = void> struct has_kernels : std::false_type {};
 template <class Team>
 struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>
     : std::bool_constant<compiles_host_kernels> {};
 
-/// Marks a phase that a backend replaces by a tuned form: specialise with value = true, `static bool
+/// Marks a phase that a backend replaces by a tuned form. A specialisation has value = true, `static bool
 /// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does
-/// what executor.run would.
+/// what executor.run would do.
 template <class Backend, class Phase, class = void> struct tuned {
   static constexpr bool value = false;  ///< true: there is a tuned form
 };
 
-/// Optional declaration of a phase, or of the part of a policy that it runs, false where it says nothing:
-/// `light`, a few operations per entry of a track and no rows. Waking other threads for such a launch over
-/// few entries costs more than it saves.
+/// `light` is an optional declaration of a phase, or of the part of a policy that it runs; the default is
+/// false. A light phase makes a few operations per entry of a track and reads no rows. Over few entries,
+/// waking other threads for such a launch costs more than it saves.
 template <class T, class = void> struct is_light : std::false_type {};
 template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
 
-/// The same for phases: `wide`, one tile goes through all entries of a track, and no rows. Devices give it
-/// all the lanes that a tile can have.
+/// `wide` is an optional declaration of a phase; the default is false. One tile of a wide phase goes through
+/// all entries of a track, and reads no rows. Devices give it all the lanes that a tile can have.
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 
-/// The same: `near_scratch`, its scratch always is the nearest memory of a team, because it is little or
-/// because whoever launches it has seen to it that it fits. Devices have shorter instructions for memory that
-/// they know to be shared.
+/// `near_scratch` is an optional declaration of a phase; the default is false. The scratch of such a phase
+/// always is the nearest memory of a team, because it is small or because the caller of the launch has made
+/// sure that it fits. Devices have shorter instructions for memory that they know to be shared.
 template <class T, class = void> struct has_near_scratch : std::false_type {};
 template <class T> struct has_near_scratch<T, std::enable_if_t<T::near_scratch>> : std::true_type {};
 

@@ -10,14 +10,14 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Partial sums, one per index modulo their number, whatever the lanes.
+/// Number of partial sums. It does not depend on the number of lanes.
 constexpr std::uint32_t team_partials = 256;
 
-/// Scratch of team_sum.
+/// Bytes of scratch that team_sum needs.
 KVMELD_HD constexpr std::size_t team_sum_scratch() { return scratch_size(team_partials * sizeof(float)); }
 
-/// sum over i < n of term(i): index i goes to partial i mod 256, partials add up in a fixed tree. `partial`
-/// is scratch of team_partials floats. Collective; barrier at the end.
+/// The sum over i < n of term(i). Index i goes to partial i mod 256, and the partials add up in a fixed tree.
+/// `partial` is scratch of team_partials floats. Collective; barrier at the end.
 template <class Team, class Term>
 KVMELD_HD float team_sum(Team const& team, std::uint32_t n, Term term, float* partial) {
   team.for_each(team_partials, [&](std::uint32_t j) {

@@ -18,7 +18,7 @@ KVMELD_HD constexpr void unroll(F& f, std::integer_sequence<std::uint32_t, I...>
 
 }  // namespace detail
 
-/// f(i) for i = 0 .. N - 1, each i an integral constant: decltype(i)::value.
+/// Calls f(i) for i = 0 .. N - 1. Each i is an integral constant: decltype(i)::value.
 template <std::uint32_t N, class F> KVMELD_HD constexpr void unrolled(F f) {
   detail::unroll(f, std::make_integer_sequence<std::uint32_t, N>{});
 }

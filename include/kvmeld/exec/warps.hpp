@@ -1,4 +1,4 @@
-// Teams made of warps: what tuned forms may ask for beyond exec/team.hpp. CUDA blocks have it; the tests'
+// Teams made of warps: what tuned forms may ask for beyond exec/team.hpp. CUDA blocks offer it. In the tests,
 // warps are threads that multiply as the matrix unit does.
 #pragma once
 
@@ -15,23 +15,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The backend of tuned<warps, Phase>, for every executor whose teams are made of warps and that has
+/// The backend of tuned<warps, Phase>. It is for every executor whose teams are made of warps and that has
 /// - `launch(phase, extent, items, source)`: one launch of this very phase
-/// - `max_scratch()`: bytes of shared memory a team may have; scratch within them is shared memory
-/// Such a team has, collective in a warp unless said otherwise:
-/// - `ballot(yes)`: bit i is what lane i of the warp said
-/// - `shuffle(x, from)`: x of lane `from` of the warp
-/// - `multiply<format>(c, a, b)`: c += a b with a 16 x 16, b 16 x 8: mma.m16n8k16, its shares of fragments
-/// included
-/// - `copy_ahead(to, from)`: one lane: 16 bytes to scratch, aligned; there after finish_copies() and a
-/// barrier
-/// - `finish_copies()`: one lane: waits for its own copies
+/// - `max_scratch()`: bytes of shared memory that a team may have; scratch within them is shared memory
+/// Such a team has the following, collective in a warp unless said otherwise:
+/// - `ballot(yes)`: bit i is the answer of lane i of the warp
+/// - `shuffle(x, from)`: the x of lane `from` of the warp
+/// - `multiply<format>(c, a, b)`: c += a b with a 16 x 16 and b 16 x 8. Each lane holds the share of the
+///   fragments that mma.m16n8k16 gives it
+/// - `copy_ahead(to, from)`: one lane copies 16 aligned bytes to scratch; they are there after
+///   finish_copies() and a barrier
+/// - `finish_copies()`: one lane waits for its own copies
 struct warps {};
 
-/// A tuned phase that one launch of `Form{phase}` replaces, where its scratch is shared memory.
+/// A tuned phase: one launch of `Form{phase}` replaces it, if the scratch of the form fits shared memory.
 template <class Phase, class Form> struct tuned_by_form {
   static constexpr bool value = true;  ///< there is a tuned form
-  /// Whether the form takes the phase and its scratch fits.
+  /// Whether the form accepts the phase and its scratch fits.
   template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
     return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.max_scratch();
   }
@@ -43,8 +43,8 @@ template <class Phase, class Form> struct tuned_by_form {
   }
 };
 
-/// Whose part of a 16 x 8 result a lane holds: c[0], c[1] are row `group`, columns 2 * pair and 2 * pair + 1;
-/// c[2], c[3] the same columns of row `group` + 8.
+/// Which part of a 16 x 8 result a lane holds. c[0] and c[1] are in row `group`, in columns 2 * pair and 2 *
+/// pair + 1. c[2] and c[3] are in the same columns of row `group` + 8.
 struct warp_place {
   std::uint32_t lane, group, pair;  ///< lane in its warp; row of the result; pair of columns
 };
@@ -59,8 +59,8 @@ template <class Team> KVMELD_HD std::uint32_t warp_of(Team const& team) { return
 /// Warps of the team.
 template <class Team> KVMELD_HD std::uint32_t warps_of(Team const& team) { return team.lanes() / warp_size; }
 
-/// op over the four lanes that hold a row of a result, on all of them: pairs first, so that the order is
-/// fixed for commutative operations. Collective in a warp.
+/// Combines x by `op` over the four lanes that hold a row of a result; all four get the result. Pairs are
+/// combined first, so the order is fixed for commutative operations. Collective in a warp.
 template <class Team, class Op> KVMELD_HD float over_row(Team const& team, float x, Op op) {
   std::uint32_t const lane = team.lane() % warp_size;
   for (std::uint32_t step = 1; step < 4; step *= 2) {

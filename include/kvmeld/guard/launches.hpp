@@ -1,4 +1,4 @@
-// Where a guard's phases stand among those of a compression; rounds/compress.hpp calls these.
+// Launches the phases of a guard among those of a compression; rounds/compress.hpp calls these functions.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,7 +18,7 @@ namespace guard {
 template <class Guard> struct is_guard : std::false_type {};
 template <class Q> struct is_guard<probed<Q>> : std::true_type {};
 
-/// Before the first round, when roles and flags are there.
+/// Computes the outputs of probes. Runs before the first round, when roles and flags are known.
 template <class Launch, class Q, class Keys, class Values>
 void open(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> const& x) {
   launch(probe_outputs_phase<Q, Keys, Values>{{guard, x, launch.wave}});
@@ -30,7 +30,7 @@ void strike_out(Launch const& launch, probed<Q> const& guard, Identify const& id
   launch(probe_veto_phase<Identify, Q, Keys, Values>{{guard, x, launch.wave}, identify});
 }
 
-/// Before a round admits: of identifiers that list edges, candidates that cannot pass are none.
+/// Runs before a round admits. If the identifier lists edges, candidates that cannot pass are struck out.
 template <class Launch, class Identify, class Keys, class Values>
 void before_admission(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   using identify_type = unguarded_t<Identify>;
@@ -45,8 +45,8 @@ void thin_out(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> con
   launch(probe_admit_phase<Q, Keys, Values>{{guard, x, launch.wave}});
 }
 
-/// When a round's sets are linked and weighed: those that do not pass are thinned, then counted and listed
-/// again.
+/// Runs when a round's sets are linked and weighed. Sets that do not pass are thinned; then sets are counted
+/// and listed again.
 template <class Launch, class Identify, class Keys, class Values>
 void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   thin_out(launch, identify.guard, x);
@@ -54,7 +54,7 @@ void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Val
   launch(link_phase{launch.wave, launch.wave.step, true});
 }
 
-/// When all is done: what the track's word says.
+/// Runs when all is done: writes the largest change of a probe to track_word::guarded_error.
 template <class Launch, class Q, class Keys, class Values>
 void close(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> const& x) {
   launch(probe_error_phase<Q, Keys, Values>{{guard, x, launch.wave}});

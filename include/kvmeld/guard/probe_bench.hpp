@@ -1,4 +1,4 @@
-// What merging a set does to the outputs of probes, exactly.
+// Measures exactly how merging a set changes the outputs of probes.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -26,28 +26,28 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
 
-/// Layouts that store every element by element_traits alone, so that what storing does to a row can be told
+/// Layouts that store every element by element_traits alone, so that the stored form of a row can be computed
 /// beforehand.
 template <class Layout> struct rounds_elements : has_plain_rows<Layout> {};
 template <class Keys> struct rounds_elements<latent<Keys>> : rounds_elements<Keys> {};
 template <class Groups> struct rounds_elements<tiled<Groups>> : std::true_type {};
 
-/// What a bench needs to know of a set: which slots, what each counts with, and where the result lies.
+/// What a bench needs to know of a set: its slots, the weights of its members, and where the result lies.
 template <class Slot, class Mass, class KeyWeight, class ValueWeight> struct probed_set {
   std::uint32_t count;
   slot_t pivot;
   Slot slot;          ///< slot(i) of member i
   Mass mass;          ///< its degree
-  KeyWeight key;      ///< what its key counts with
-  ValueWeight value;  ///< what its value counts with
+  KeyWeight key;      ///< weight of its key
+  ValueWeight value;  ///< weight of its value
 };
 template <class Slot, class Mass, class KeyWeight, class ValueWeight>
 probed_set(std::uint32_t, slot_t, Slot, Mass, KeyWeight, ValueWeight)
     -> probed_set<Slot, Mass, KeyWeight, ValueWeight>;
 
-/// The probes of one track. In its room lie, per probe, the output O before the call, the sum g of what
-/// admitted sets add to A* / Z, and the sum z of what they add to Z* / Z: O* - O = (g - z O) / (1 + z)
-/// (docs/guarded.md).
+/// The probes of one track. The room holds, per probe, the output O before the call, the sum g of what
+/// admitted sets add to A* / Z, and the sum z of what they add to Z* / Z. Merging changes the output by
+/// O* - O = (g - z O) / (1 + z) (docs/guarded.md).
 template <class Team, class Q, class Keys, class Values> class probe_bench {
 public:
   static constexpr std::uint32_t block = 16;  ///< rows held at once
@@ -96,7 +96,7 @@ public:
       one_[p] = 1.0f;
       norm_[p] = row_norm(room_ + std::size_t{p} * dv_, dv_);
       lse_[p] = guard_.probes.lse_of(where_, head, i);
-      // The log-sum-exp of a probe that saw nothing, or one that NaN got into: such a probe sees nothing.
+      // A log-sum-exp may be that of a probe that saw nothing, or not finite. Such a probe sees nothing.
       bool const usable = is_finite(lse_[p]) && lse_[p] > element_traits<float>::lowest;
       visible_[p] = usable ? guard_.params.visible(length, count, i) : 0;
     });
@@ -105,7 +105,7 @@ public:
 
   KVMELD_HD std::uint32_t probes() const { return probes_; }
 
-  /// Outputs of all probes over the track as it is; nothing has changed them yet.
+  /// Computes the outputs of all probes over the track as it is, and clears their changes.
   KVMELD_HD void begin(std::uint32_t length) const {
     team_.for_each(probes_ * (2 * dv_ + 1), [&](std::uint32_t i) { room_[i] = 0.0f; });
     team_.sync();
@@ -119,7 +119,7 @@ public:
     }
   }
 
-  /// Measures what becoming one does to every probe, for the calls below. Cooperative.
+  /// Measures how merging the set changes every probe. The calls below use the result. Cooperative.
   template <class Set> KVMELD_HD void measure(Set const& set) const {
     team_.for_each(dk_, [&](std::uint32_t c) { key_[c] = 0.0f; });
     team_.for_each(dv_, [&](std::uint32_t c) { value_[c] = 0.0f; });
@@ -141,7 +141,7 @@ public:
           [&](std::uint32_t r) { return set.mass(first + r); });
       add(count, -1.0f);
     }
-    // The row as it will be stored, in the first place of the block.
+    // The merged row as it will be stored, in the first row of the block.
     team_.for_each(dk_, [&](std::uint32_t c) { key_rows_[c] = stored<Keys>(key_[c]); });
     team_.for_each(dv_, [&](std::uint32_t c) { value_rows_[c] = stored<Values>(value_[c]); });
     team_.sync();
@@ -150,21 +150,21 @@ public:
     add(1, 1.0f);
   }
 
-  /// Bits of the largest change of a probe, were the measured set the only one.
+  /// Bits of the largest change of a probe, if the measured set merges alone.
   KVMELD_HD std::uint32_t alone() const {
     return largest([&](std::size_t i) { return change_[i]; }, [&](std::uint32_t p) { return mass_[p]; });
   }
-  /// The same on top of what was admitted.
+  /// Bits of the largest change of a probe, if the measured set merges with all admitted sets.
   KVMELD_HD std::uint32_t together() const {
     return largest([&](std::size_t i) { return change_[i] + added()[i]; },
                    [&](std::uint32_t p) { return mass_[p] + added_mass()[p]; });
   }
-  /// Bits of the largest change so far.
+  /// Bits of the largest change of a probe by the admitted sets.
   KVMELD_HD std::uint32_t so_far() const {
     return largest([&](std::size_t i) { return added()[i]; },
                    [&](std::uint32_t p) { return added_mass()[p]; });
   }
-  /// Two entries about their mean by degree.
+  /// Measures the merge of two entries to their mean, weighted by degree.
   KVMELD_HD void measure_pair(slot_t pivot, slot_t other) const {
     float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
     float const a = degree[pivot], b = degree[other];
@@ -172,9 +172,9 @@ public:
     measure(probed_set{2u, pivot, [=](std::uint32_t i) { return i == 0 ? pivot : other; },
                        [=](std::uint32_t i) { return i == 0 ? a : b; }, share, share});
   }
-  /// Whether the pair alone changes no probe by more than `most` (bits). Attention alone is enough to tell
-  /// for nearly all pairs: of shares a and b the change is (e* a - e_a)(v_a - O) + (e* b - e_b)(v_b - O), and
-  /// z at least -1/2 there.
+  /// Whether the pair alone changes no probe by more than `most` (bits). A bound by attention decides for
+  /// nearly all pairs; the others are measured. With shares a and b, g - z O is
+  /// (e* a - e_a)(v_a - O) + (e* b - e_b)(v_b - O). The bound requires that z is at least -1/2.
   KVMELD_HD bool pair_passes(slot_t pivot, slot_t other, std::uint32_t most) const {
     float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
     float const na = degree[pivot], nb = degree[other], tokens = na + nb, a = na / tokens, b = nb / tokens;
@@ -240,7 +240,7 @@ private:
     });
     team_.sync();
   }
-  /// share[p][r] = what row r of the block gets of probe p's attention as it was.
+  /// share[p][r] = attention that probe p paid to row r of the block before the call.
   template <class Slot, class Mass> KVMELD_HD void weigh(std::uint32_t count, Slot slot, Mass mass) const {
     products(count);
     team_.for_each(probes_, [&](std::uint32_t p) {
@@ -266,7 +266,7 @@ private:
     });
     team_.sync();
   }
-  /// change[p] += sign * sum share[p][r] v_r, mass likewise without v_r.
+  /// change[p] += sign * sum share[p][r] v_r; mass[p] += sign * sum share[p][r].
   KVMELD_HD void add(std::uint32_t count, float sign) const {
     team_.for_each(probes_, [&](std::uint32_t p) {
       float sum = 0.0f;
@@ -276,7 +276,8 @@ private:
     team_.sync();
     add_values(count, change_);
   }
-  /// NaN, and a denominator that nothing is left of, count as the largest of all.
+  /// Bits of the largest change. A change that is not finite or leaves no denominator counts as the largest
+  /// of all.
   template <class Change, class Mass> KVMELD_HD std::uint32_t largest(Change change, Mass mass) const {
     std::uint32_t most = 0;
     team_.for_each(probes_, [&](std::uint32_t p) {

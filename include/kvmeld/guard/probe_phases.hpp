@@ -1,4 +1,4 @@
-// The phases of a compression that is measured with probes.
+// The phases of a guarded compression, which is measured with probes.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -20,7 +20,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
 
-/// Members of a set that are to merge: those of rank below `count`, of the ranks in wave.candidates; or all.
+/// Members of a set that are to merge: those with a rank below `count` in wave.candidates, or all.
 struct kept_members {
   candidate const* ranks;  ///< of the track's slots; null: all
   std::uint32_t count;
@@ -28,8 +28,8 @@ struct kept_members {
   KVMELD_HD bool operator()(slot_t s) const { return ranks == nullptr || ranks[s].source < count; }
 };
 
-/// What the kept members' weights are multiplied with, so that they add up to what all did; exactly 1 where
-/// all are kept.
+/// Factor for the weights of the kept members, so that they add up to the weights of all members. Exactly 1
+/// if all are kept.
 KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member_list const& m,
                                  kept_members const& kept, float const* weights) {
   float all = 0.0f, some = 0.0f;
@@ -43,8 +43,9 @@ KVMELD_HD inline float rescaling(plan_ref const& map, std::uint32_t item, member
   return whole ? 1.0f : all / some;
 }
 
-/// Takes the members that are not kept out of a set of the step: they stay entries of their own, and what is
-/// kept keeps the proportions of its weights. Cooperative; barrier at the end.
+/// Removes the members that are not kept from a set of the step: they stay entries of their own. The weights
+/// of kept members keep their proportions. If fewer than two are kept, none merges. Cooperative; barrier at
+/// the end.
 template <class Team>
 KVMELD_HD void thin_set(Team const& team, wave_ref const& wave, tile const& t, member_list const& m,
                         kept_members const& kept) {
@@ -77,11 +78,11 @@ template <class Q, class Keys, class Values> struct probe_phase {
     return probe_bench<serial_team, Q, Keys, Values>::scratch(
         guard.probes.count * wave.ledger.extent.queries_per_kv_head, x.keys.channels(), x.values.channels());
   }
-  /// Bits of the largest change that is let through: less than epsilon by what sums in float may be off.
+  /// Bits of the largest change that passes: below epsilon by the error that sums in float may have.
   KVMELD_HD std::uint32_t most() const { return float_bits(guard.epsilon * 0.9921875f); }
 };
 
-/// What the probes see before anything merges.
+/// Computes the outputs of probes before anything merges.
 template <class Q, class Keys, class Values> struct probe_outputs_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -117,7 +118,8 @@ struct probe_veto_phase : probe_phase<Q, Keys, Values> {
   }
 };
 
-/// Sets of the step about their rows, in the order of members that `slot` gives.
+/// A set of the step as a bench takes it, with members in the order of `slot` and weights times `key` and
+/// `value`.
 template <class Slot>
 KVMELD_HD auto set_of_step(wave_ref const& wave, tile const& t, slot_t pivot, std::uint32_t count, Slot slot,
                            float key, float value) {
@@ -132,7 +134,7 @@ KVMELD_HD auto set_of_step(wave_ref const& wave, tile const& t, slot_t pivot, st
                     [=](std::uint32_t i) { return step.value_weight[step.at(item, slot(i))] * value; }};
 }
 
-/// wave.candidates[pivot].key = bits of what the set alone would change.
+/// wave.candidates[pivot].key = bits of the largest change of a probe, if the pivot's set merges alone.
 template <class Q, class Keys, class Values> struct probe_cost_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
 
@@ -155,10 +157,10 @@ template <class Q, class Keys, class Values> struct probe_cost_phase : probe_pha
   }
 };
 
-/// Lets the sets of a track through one after the other, cheapest first, as long as no probe has changed by
-/// more than epsilon in all; of a set that does not fit as many members as halving finds to fit, those first
-/// that would change the least in a pair with the pivot. Ranks borrow wave.candidates, the order wave.live:
-/// both are free since sets were admitted.
+/// Admits the sets of a track one by one, cheapest first, while no probe changes by more than epsilon in all.
+/// Of a set that does not fit, bisection finds how many members fit: first those whose pair with the pivot
+/// changes the least. wave.candidates holds the ranks and wave.live the order. Both are free once the
+/// identifier has admitted.
 template <class Q, class Keys, class Values> struct probe_admit_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
 
@@ -206,7 +208,7 @@ private:
     bench.measure(set);
     return bench.together() <= this->most();
   }
-  /// The r-th nearest member is ranks[slots[r]].target.
+  /// Ranks members by what their pair with pivot p changes. ranks[slots[r]].target is the member of rank r.
   template <class Team, class Bench>
   KVMELD_HD void rank(Team const& team, Bench const& bench, tile const& t, slot_t p,
                       member_list const& m) const {
@@ -241,10 +243,11 @@ private:
   }
 };
 
-/// Counts again what a round merges, after sets were thinned. A round that merged nothing is the last.
+/// Counts again how many entries a round merges, after sets were thinned. A round that merges nothing is the
+/// last.
 struct recount_phase {
   wave_ref wave;
-  std::uint32_t rounds;  ///< of one compression at most
+  std::uint32_t rounds;  ///< largest number of rounds in one compression
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -267,7 +270,7 @@ struct recount_phase {
   }
 };
 
-/// Writes by how much the probes changed most, for tracks that were above their budget.
+/// Writes track_word::guarded_error, the largest change of a probe, for tracks that were above their budget.
 template <class Q, class Keys, class Values> struct probe_error_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

@@ -1,4 +1,4 @@
-// The measured guard: a merge passes only while given queries see it little (KVMerger definition 3.1).
+// The measured guard: merges pass if outputs of given queries change little (KVMerger definition 3.1).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -15,8 +15,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace guard {
 
-/// Queries that merging is measured with, the same number for every query head of every sequence: those of
-/// the last tokens (an observation window), or any. Rows are addressed by sequence, query head and probe;
+/// Queries that merging is measured with: those of the last tokens (an observation window), or any. Every
+/// query head of every sequence has the same number. Rows are addressed by sequence, query head and probe;
 /// layers lie a stride apart. All memory is the executor's and stays valid until a compression has run.
 template <class Q> struct probe_set {
   head_rows<Q const> query;  ///< rows of key_dim, as attention takes them
@@ -30,30 +30,30 @@ template <class Q> struct probe_set {
   KVMELD_HD Q const* query_row(track t, std::uint32_t head, std::uint32_t i) const {
     return query.row(t.sequence, head, i) + std::int64_t{t.layer} * query_layer_stride;
   }
-  /// Its log-sum-exp, natural.
+  /// A probe's natural log-sum-exp.
   KVMELD_HD float lse_of(track t, std::uint32_t head, std::uint32_t i) const {
     return lse.row(t.sequence, head, i)[std::int64_t{t.layer} * lse_layer_stride];
   }
 };
 
-/// Floats that a set of probes needs beside them: per track and probe its output, what merging has added to
-/// it, and to the softmax's denominator.
+/// Floats that a set of probes needs beside the probes: per track and probe its output, what merging has
+/// added to the output, and what it has added to the softmax's denominator.
 inline std::size_t probe_room(shape const& s, std::uint32_t count) {
   return std::size_t{s.tracks()} * count * s.queries_per_kv_head * (2 * std::size_t{s.value_dim} + 1);
 }
 
-/// Sets are merged, thinned or left alone such that no probe's output of one head changes by more than
-/// epsilon (Euclidean norm) in one compression: measured, sets together, with rows as they are stored. Sets
-/// are let through in the order of what they alone would change, cheapest first, ties to the lower slot.
-/// Nothing is promised for other queries, nor from one compression to the next: give the cache new probes
-/// before each (merged_cache::set_guard). See docs/guarded.md.
+/// Merges sets, thins them or leaves them alone such that no probe's output of one head changes by more than
+/// epsilon (Euclidean norm) in one compression. The change is measured for all sets together, with rows as
+/// they are stored. Sets pass in the order of the change that each alone would cause: the smallest first,
+/// ties to the lower slot. Nothing is promised for other queries, nor across compressions: give the cache new
+/// probes before each compression (merged_cache::set_guard). See docs/guarded.md.
 template <class Q> struct probed {
   float epsilon;          ///< largest change of a probe's output, in the unit of the values
   probe_set<Q> probes{};  ///< the queries
-  /// How logits are made of probes. causal: probe i of count does not see the count - 1 - i last entries.
-  /// Neither a window nor a rotation; a sink is in the log-sum-exps.
+  /// How logits are computed from probes. causal: probe i of count does not see the last count - 1 - i
+  /// entries. A window and a rotation are refused; a sink is part of the log-sum-exps.
   attention_params params{};
-  std::uint32_t rounds = 16;  ///< of one compression at most
+  std::uint32_t rounds = 16;  ///< largest number of rounds in one compression
 
   static constexpr char const* name = "probed";
 
@@ -72,7 +72,7 @@ template <class Q> struct probed {
     if (rounds == 0) return refusal("policy", "guard::probed.rounds", 0, "at least 1");
     return {};
   }
-  /// Why nothing can be compressed so yet; empty if it can.
+  /// Why nothing can be compressed with these probes yet; empty if it can.
   std::string problem_of_call(char const* call) const {
     if (probes.count == 0)
       return refusal(call, "guard::probed.probes.count", 0, "at least 1 (give probes by set_guard)");

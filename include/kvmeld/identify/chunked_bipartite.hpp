@@ -24,15 +24,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// The live-slot list is cut into chunks of `chunk` entries; entries 1, 3, 5 ... of a chunk (counted from 1)
-/// form A, the others B. Each A entry draws one edge to its most cosine-similar B entry in the chunk (ties to
-/// the lower B). The admission picks from the edges of all chunks (higher cosine, then lower A). Sets are
-/// stars around B entries, which stay in their slots. A lone entry of a tail chunk has no edge.
+/// The live-slot list is cut into chunks of `chunk` entries. Entries 1, 3, 5 ... of a chunk (counted from 1)
+/// form A, the others B. Each A entry draws one edge to the B entry of its chunk with the highest cosine
+/// (ties to the lower B). The admission picks from the edges of all chunks (higher cosine, then lower A).
+/// Sets are stars around B entries, which stay in their slots. The only entry of a last chunk has no edge.
 ///
-/// A row with NaN or infinity keeps its place in its chunk, in every round: it draws no edge and no edge goes
-/// to it, and whether other entries are in A or in B does not depend on what it holds. An A entry whose chunk
-/// has no B entry that is a number draws no edge, so that a track where many rows are no numbers may stay
-/// above its budget (see max_rounds).
+/// A row with NaN or infinity keeps its place in its chunk, in every round. It draws no edge, and no edge
+/// goes to it. Which other entries are in A or in B does not depend on what it holds. An A entry draws no
+/// edge if all B rows of its chunk have NaN or infinity. So a track with many such rows may stay above its
+/// budget (see max_rounds).
 template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   std::uint32_t chunk = 256;  ///< entries of a chunk, neighbours in the live-slot list
   Admit admission{};          ///< how many of the edges merge
@@ -44,22 +44,22 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
   static constexpr bool gives_similarity = true;
-  static constexpr std::uint32_t tile_rows = 64;  ///< odd entries of a tile
+  static constexpr std::uint32_t tile_rows = 64;  ///< A entries of a tile
 
-  /// A entries of a chunk of `n` entries.
+  /// Number of A entries in a chunk of `n` entries.
   KVMELD_HD static constexpr std::uint32_t sources(std::uint32_t n) { return n / 2 + n % 2; }
-  /// A chunk longer than a track is one chunk.
+  /// Entries of a chunk in tracks of this shape: a longer `chunk` counts as one chunk.
   KVMELD_HD std::uint32_t chunk_in(shape const& s) const { return min_of(chunk, max_of(s.capacity, 2u)); }
   /// Tiles of one chunk.
   KVMELD_HD static constexpr std::uint32_t tiles_per_chunk(std::uint32_t c) {
     return ceil_div(sources(c), tile_rows);
   }
-  /// Edges, matched or not, of a live-slot list of `n` places.
+  /// Number of edges, drawn or not, of a live-slot list of `n` places.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return n / chunk * sources(chunk) + sources(n % chunk);
   }
-  /// Pairs of an A and a B place in a live-slot list of `n` places. At least as many edges are drawn, less
-  /// one for every row that is no number.
+  /// Number of pairs of an A and a B place in a live-slot list of `n` places. At least this many edges are
+  /// drawn, less one for every row with NaN or infinity.
   KVMELD_HD std::uint32_t pairs(std::uint32_t n) const { return n / chunk * (chunk / 2) + n % chunk / 2; }
 
   std::uint32_t tiles(shape const& s) const {
@@ -105,7 +105,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       std::uint32_t const columns = list.every_other(team, begin + 2 * j + 1, ahead - j, to);
       team.for_each(lines, [&](std::uint32_t i) { match.best_column[i] = tile_rows; });  // none of this block
       load(b, to, columns);
-      // While these are multiplied the next targets arrive, or the sources of the next tile.
+      // Prefetches the next targets, or the sources of the next tile, while these rows are multiplied.
       std::uint32_t const next = list.from(begin + (ahead < targets ? 2 * ahead + 1 : 2 * (first + rows)));
       std::uint32_t const end = list.from(begin + size);
       for (std::uint32_t i = next; i < min_of(end, next + 2 * tile_rows); i += 2) {
@@ -128,18 +128,18 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
   }
 
-  /// Rounds until a track of `length` entries is down to `limit`, at most: of the entries that have to go at
-  /// least every second draws an edge (pairs), and a schedule gives at least its floor. This holds where few
-  /// rows are no numbers: fewer than pairs(m + 1), m being the mergeable entries that stay within the limit.
-  /// Then every round has as many edges as there are pairs among what has to go. Where more are no numbers,
-  /// the edges may run out before the limit is met. Executors that cannot see what is left make no more
-  /// rounds than this.
+  /// Most rounds until a track of `length` entries is down to `limit`. Of the entries that have to go, at
+  /// least every second one draws an edge (pairs), and a schedule gives at least its floor. The bound holds
+  /// where few rows have NaN or infinity: fewer than pairs(m + 1), where m mergeable entries stay within the
+  /// limit. Then every round has as many edges as there are pairs among the entries that have to go. With
+  /// more such rows, the edges may run out before the limit is met. Executors that cannot see what is left
+  /// make no more rounds than this.
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return rounds_beside(length, length, limit);
   }
 
-  /// The same where all but `outside` entries (pinned, frozen) may merge, as they do unless rows are no
-  /// numbers.
+  /// The same if all entries but `outside` of them (pinned, frozen) may merge. They may, unless rows have NaN
+  /// or infinity.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t outside) const {
     return rounds_beside(outside, length, limit);
   }
@@ -152,7 +152,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   }
 
 private:
-  /// `beside` entries never merge, though no more than may stay.
+  /// Rounds if `beside` entries never merge. Entries beyond the limit count as mergeable all the same.
   std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
     if constexpr (repeats) {
       constexpr std::uint32_t late = 1u << 30;

@@ -26,7 +26,7 @@ enum class anchor_rule : std::uint8_t {
   chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
 };
 
-/// A lone lane keeps the anchors of several thresholds.
+/// Rows of a scan's block: one per lane. A single lane keeps the anchors of several thresholds.
 KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
   return lanes == 1 ? scan_thresholds + 2 : lanes;
 }
@@ -44,9 +44,9 @@ KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t
       [&](std::uint32_t rank, std::uint32_t i) { newest[rank] = i; });
 }
 
-/// Removes the `excess` boundaries with the highest keys, of which marks[b].key is that between sets b and b
-/// + 1; sources are 0. Marks then tell the newest entries of the joined sets. Cooperative; barrier at the
-/// end.
+/// Removes the `excess` boundaries with the highest keys. marks[b].key is the key of the boundary between
+/// sets b and b + 1; all marks[b].source are 0 before. marks[i].target then is the newest entry of the joined
+/// set of i. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* newest, std::uint32_t sets,
                             std::uint32_t excess) {
@@ -109,15 +109,15 @@ public:
     return walk(theta, [](std::uint32_t, std::uint32_t) {});
   }
 
-  /// sets[k] = number of sets for theta[k], for count <= scan_thresholds at once: one pass over the rows.
-  /// Thresholds whose sets have the same anchor share its products. For a team with kernels, which has one
-  /// lane.
+  /// sets[k] = number of sets for theta[k]. One pass over the rows serves all `count` <= scan_thresholds
+  /// thresholds. Thresholds whose sets have the same anchor share the products with it. For a team with
+  /// kernels, which has one lane.
   template <class Kernels>
   void count_many(Kernels const& tuned, float const* theta, std::uint32_t count, std::uint32_t* sets) {
     float* const row = reference_;
     float* const anchors = block_;  // count + 1 of them: one is always free
     std::uint32_t slot[scan_thresholds];
-    std::uint32_t newest[scan_thresholds + 1];  // entry in each slot
+    std::uint32_t newest[scan_thresholds + 1];  // entry that each anchor is
     std::uint32_t used[scan_thresholds + 1] = {};
     std::uint32_t bar[scan_thresholds];
     for (std::uint32_t k = 0; k < count; ++k) {
@@ -170,7 +170,7 @@ public:
   }
 
   /// Removes the `excess` boundaries between neighbouring sets whose newest entries are most similar. A gap,
-  /// or a row that is no number, keeps its neighbours apart: such a boundary has key 0.
+  /// or a row with NaN or infinity, keeps its neighbours apart: such a boundary has key 0.
   KVMELD_HD void join_neighbours(std::uint32_t sets, std::uint32_t excess) {
     list_sets(team_, marks_, n_, newest_);
     for (std::uint32_t b = 0; b + 1 < sets; ++b) {
@@ -188,8 +188,8 @@ public:
   }
 
 private:
-  /// Visits sets [oldest, newest] from the newest on. Lanes test as many older entries at once as there are
-  /// lanes: the first that fails ends the set, so the result does not depend on their number.
+  /// Visits sets [oldest, newest], the newest set first. Each lane tests one older entry at a time. The first
+  /// entry that fails ends the set, so the result does not depend on the number of lanes.
   template <class Visit> KVMELD_HD std::uint32_t walk(float theta, Visit visit) {
     std::uint32_t const bar = order_key(theta);
     std::uint32_t sets = 0;
@@ -232,8 +232,8 @@ private:
     return order_key(similarity(row, i, newer, i + 1)) > bar;
   }
 
-  // Passes that count sets and the one that marks them have to agree. -ffast-math rounds differently wherever
-  // these are inlined, so there is one copy of each.
+  // The passes that count sets and the pass that marks them have to agree. With -ffast-math, every inlined
+  // copy of these functions may round differently. So there is one copy of each.
   [[gnu::noinline]] KVMELD_HD float cosine_of(float product, std::uint32_t i, std::uint32_t j) const {
     return cosine(product, bits_float(inverse_bits_[i]), bits_float(inverse_bits_[j]));
   }

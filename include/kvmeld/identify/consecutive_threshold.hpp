@@ -25,34 +25,34 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Which member of a set its result is stored at.
+/// Which entry of a set is its pivot: the result lies in its slot.
 enum class pivot_rule : std::uint8_t {
   highest_score,  ///< ties to the lower slot
   newest,         ///< the averaging baseline of the paper's second version
 };
 
-/// Scans the live-slot list from its newest entry to its oldest: the newest is the anchor, older entries join
-/// while their cosine with it is strictly above theta; the first that fails becomes the next anchor. With
-/// `admit::threshold` theta is given. With `admit::exact_budget` it is found per track by bisection such that
-/// at least as many sets remain as the budget wants; then the most similar neighbouring sets (cosine of their
-/// anchors, ties to the older pair) merge until the budget is met exactly.
+/// Scans the live-slot list from its newest entry to its oldest. The newest entry is the anchor. Older
+/// entries join while their cosine with the anchor is strictly above theta; the first that fails becomes the
+/// next anchor. With `admit::threshold`, theta is given. With `admit::exact_budget`, bisection finds a theta
+/// per track such that at least as many sets remain as the budget wants. Then the most similar neighbouring
+/// sets (cosine of their anchors, ties to the older pair) merge until the budget is met exactly.
 ///
-/// A row with NaN or infinity between two entries ends a set, whatever the threshold: sets on its two sides
-/// never merge. A track with many of them may stay above its budget.
+/// A row with NaN or infinity between two entries ends a set, whatever the threshold: the sets on its two
+/// sides never merge. A track with many such rows may stay above its budget.
 template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshold {
   static_assert(
       std::is_same_v<Admit, kvmeld::admit::exact_budget> || std::is_same_v<Admit, kvmeld::admit::threshold>,
       "kvmeld: consecutive_threshold is a scan with one threshold: its admission is admit::threshold or "
       "admit::exact_budget");
   anchor_rule anchor = anchor_rule::fixed;       ///< what an entry is compared with
-  pivot_rule pivot = pivot_rule::highest_score;  ///< where results are stored
+  pivot_rule pivot = pivot_rule::highest_score;  ///< in whose slot a result lies
   bool break_at_gap = false;                     ///< true: a protected entry in between ends a set too
   Admit admission{};                             ///< the threshold, or the budget that it is found for
 
   static constexpr char const* name = "consecutive_threshold";
   static constexpr bool repeats = false;
   static constexpr bool to_budget =
-      std::is_same_v<Admit, kvmeld::admit::exact_budget>;  ///< finds its threshold
+      std::is_same_v<Admit, kvmeld::admit::exact_budget>;  ///< whether it finds its threshold itself
   static constexpr bool meets_budget = to_budget;
   static constexpr bool needs_score = true;
   static constexpr bool makes_sets = true;
@@ -114,7 +114,7 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   std::string problem() const { return admission.problem(); }
 
 private:
-  /// Narrows to thresholds of which the upper leaves at least `wanted` sets.
+  /// Narrows the bracket of the threshold. `high` leaves at least `wanted` sets.
   template <class Scan, class Team>
   KVMELD_HD void bisect(Scan& scan, [[maybe_unused]] Team const& team, std::uint32_t wanted, float& low,
                         float& high) const {
@@ -131,7 +131,7 @@ private:
       (scan.count(middle) >= wanted ? high : low) = middle;
     }
   }
-  /// `steps` bisections at once; the outcome is that of one after the other.
+  /// Does `steps` bisections at once, with the outcome of one after the other.
   template <class Scan, class Kernels>
   static void bisect_at_once(Scan& scan, Kernels const& tuned, std::uint32_t steps, std::uint32_t wanted,
                              float& low, float& high) {

@@ -1,4 +1,4 @@
-// Eviction: every entry that nothing else became of goes.
+// Eviction: drops every mergeable entry that has no other fate.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,9 +14,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Drops every mergeable entry that has no other fate yet. The selector decides how many that are, so the
-/// budget is met exactly when the selector's quantities fill it. Rows with NaN or infinity may be dropped
-/// like any other: nothing is computed from them.
+/// Drops every mergeable entry that has no other fate yet. The selector decides how many these are, so the
+/// budget is met exactly if the selector's quantities fill it. Rows with NaN or infinity may drop like any
+/// other row, because nothing is computed from them.
 struct evict_rest : defaults {
   static constexpr char const* name = "evict_rest";
   static constexpr bool light = true;

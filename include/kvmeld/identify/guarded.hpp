@@ -15,29 +15,29 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// `Identify` proposes and admits as ever; then the guard takes out of the sets what would break its bound.
-/// What is left over in one round may merge in another way in the next, up to guard.rounds of them, so that
-/// every identifier repeats. A track that cannot reach its budget so stays above it
-/// (warning::budget_unreached). Identifiers that list edges (chunked_bipartite) have candidates struck out
-/// beforehand that cannot pass, so that others get their places.
+/// `Identify` proposes and admits as without a guard. Then the guard takes out of the sets the entries that
+/// would break its bound. These entries may merge in another way in the next round. There are up to
+/// guard.rounds rounds, so every guarded identifier repeats. A track that cannot reach its budget in this way
+/// stays above it (warning::budget_unreached). If `Identify` lists edges (chunked_bipartite), candidates that
+/// cannot pass are struck out before admission, so that others get their places.
 template <class Identify, class Guard> struct guarded : Identify {
-  /// Without its guard.
+  /// The identifier without its guard.
   using unguarded_type = Identify;
-  /// What its merges have to pass.
+  /// The guard that merges have to pass.
   using guard_type = Guard;
-  Guard guard;  ///< its numbers and its probes
+  Guard guard;  ///< the guard's numbers and probes
 
   static constexpr bool repeats = true;
-  static constexpr bool meets_budget = false;  // that is for the guard to say, and so for the data
+  static constexpr bool meets_budget = false;  // the guard decides by the data
 
   std::string name() const {
     return message("guarded(", full_name_of(static_cast<Identify const&>(*this)), ", ", name_of(guard), ")");
   }
-  /// Guarded rounds may merge little: as many as the guard allows.
+  /// Most rounds: as many as the guard allows, because a guarded round may merge little.
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return length > limit ? min_of(guard.rounds, length - limit) : 0;
   }
-  /// No fewer: what a guard lets through is data.
+  /// As many as max_rounds, because what a guard lets through depends on the data.
   std::uint32_t likely_rounds(std::uint32_t length, std::uint32_t limit, std::uint32_t) const {
     return max_rounds(length, limit);
   }
@@ -61,10 +61,10 @@ template <class Identify> struct unguarded<Identify, true> {
 };
 }  // namespace detail
 
-/// The identifier as it is without its guard: phases of policies with and without one are the same.
+/// The identifier without its guard, so that policies with and without a guard have the same phases.
 template <class Identify> using unguarded_t = typename detail::unguarded<Identify>::type;
 
-/// Identifiers that list one candidate per possible source, `edges(places)` of them.
+/// Whether an identifier lists one candidate per possible source, `edges(places)` of them.
 template <class Identify, class = void> struct lists_edges : std::false_type {};
 template <class Identify>
 struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>

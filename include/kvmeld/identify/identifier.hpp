@@ -22,46 +22,45 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of an identifier, as those below, false where it says nothing: `makes_spans`, sources
-/// go to spans of slots (fate::spread) instead of sets; `admit` also writes the step's span and, as value
-/// weight, how much of the source goes over (0 to 1).
+/// This declaration of an identifier is optional, and false where the identifier says nothing. So are those
+/// below. `makes_spans`: sources go to spans of slots (fate::spread) instead of sets. `admit` then also
+/// writes the step's span. As value weight, it writes how much of the source goes over (0 to 1).
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
-/// `needs_centers`: merges into role::center, so the selector has to make some.
+/// `needs_centers`: sources merge into entries with role::center, so the selector has to make some.
 template <class Identify, class = void> struct needs_centers : std::false_type {};
 template <class Identify>
 struct needs_centers<Identify, std::enable_if_t<Identify::needs_centers>> : std::true_type {};
-/// `gives_similarity`: the key weight of a source is its similarity until it is weighed.
+/// `gives_similarity`: the key weight of a source is its similarity until a merge function weighs it.
 template <class Identify, class = void> struct gives_similarity : std::false_type {};
 template <class Identify>
 struct gives_similarity<Identify, std::enable_if_t<Identify::gives_similarity>> : std::true_type {};
-/// `needs_values`: `propose` is given kv{keys, values} in place of the keys.
+/// `needs_values`: `propose` receives kv{keys, values} instead of the keys.
 template <class Identify, class = void> struct needs_values : std::false_type {};
 template <class Identify>
 struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
 
-/// `drops_unmerged`: every mergeable entry goes, whatever the data: only pinned entries and centres stay.
+/// `drops_unmerged`: no mergeable entry stays, whatever the data. Only pinned entries and centres stay.
 template <class Identify, class = void> struct drops_unmerged : std::false_type {};
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
-/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
-/// - `admit(round_view)`: merges and drops live entries, all lanes of a team together
-/// or, in terms of the wave,
-/// - `admit(team, wave, item, round)`: turns candidates into the step's fates and targets, and adds
-///   what it removes to state.merged. The live-slot list is wave.live:
-///   rows with NaN or infinity are not in it. They keep their places:
-///   entry i of the list has place wave.place[i] of state.places, and
-///   where two neighbours' places differ by more than 1, such rows lie
-///   between them.
-/// and, where it declares `needs_keys`,
-/// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: of its proposal
+/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults. Its
+/// `admit` has one of two forms:
+/// - `admit(round_view)`: merges and drops live entries; all lanes of a team call it together
+/// - `admit(team, wave, item, round)`: works on the wave itself. It turns candidates into the step's fates
+///   and targets, and adds the number of entries that it removes to state.merged. The live-slot list is
+///   wave.live. Rows with NaN or infinity are not in the list, but they keep their places: entry i of the
+///   list has place wave.place[i] of state.places. Where the places of two neighbours differ by more than
+///   1, such rows lie between them.
+/// An identifier that declares `needs_keys` also has:
+/// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: tiles per track of `propose`, and scratch of a tile
 /// - `propose(team, wave, rows, tile)`: writes candidates; may read keys, never the step
 ///
 /// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget
-/// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. Rows are looked at for NaN and
-/// infinity before an identifier that makes sets, or needs keys, sees the list.
+/// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. If it makes sets or needs keys,
+/// the library looks for rows with NaN or infinity before the identifier sees the list.
 namespace identify_uses {
 template <class I> using repeats = contract::flag<(I::repeats ? true : false)>;
 template <class I> using meets_budget = contract::flag<(I::meets_budget ? true : false)>;
@@ -88,7 +87,7 @@ template <class I>
 using admit_in_view = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
 }  // namespace identify_uses
 
-/// The first of its contract that an identifier lacks, as require_identifier counts; -1: nothing.
+/// Number of the first requirement that an identifier fails, as require_identifier counts; -1: none.
 template <class I, bool Reads = contract::allows<identify_uses::reads_rows, I>>
 constexpr int missing_in_identifier = contract::first_missing<
     std::is_trivially_copyable_v<I>, contract::allows<identify_uses::repeats, I>,
@@ -102,7 +101,7 @@ constexpr int missing_in_identifier = contract::first_missing<
 /// Whether a type is an identifier.
 template <class Identify> struct is_identifier : std::bool_constant<missing_in_identifier<Identify> == -1> {};
 
-/// Refuses a type that is no identifier by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no identifier and says what it lacks. The compiler's note names the type.
 template <class Identify> constexpr void require_identifier() {
   constexpr int missing = missing_in_identifier<Identify>;
   static_assert(missing != 0, "kvmeld: the identifier is not trivially copyable");
@@ -120,11 +119,11 @@ template <class Identify> constexpr void require_identifier() {
                 "kvmeld: the identifier has no `admit(round)`, and no `admit(team, wave, item, round)`");
 }
 
-/// Opens a round: an empty step, the number of live entries, the live-slot list with its places.
+/// Opens a round: empties the step, counts the live entries, and lists their slots with their places.
 struct round_phase {
   wave_ref wave;
   bool lists_centers =
-      false;  ///< finite centres, ascending, into set_member, which is free until sets are linked
+      false;  ///< true: lists finite centres, ascending, in set_member, which is free until sets are linked
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -134,8 +133,8 @@ struct round_phase {
     track_state& s = wave.state[t.item];
     std::uint32_t const n = s.length;
     bool const active = s.over_budget != 0;
-    // Where rounds are enqueued unseen, most of them find a track done: its step stays as it is. A plan of
-    // one round, its own step, has just been begun.
+    // Rounds may be enqueued before it is known whether a track needs them. Most of these rounds find the
+    // track done and leave its step alone. The plan of a single round is its own step, and was just begun.
     if (s.unchanged == 0 && !wave.plans_directly())
       team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
     team.sync();
@@ -151,7 +150,7 @@ struct round_phase {
     auto const lives = [&](std::uint32_t i) {
       return wave.plan.fates[wave.plan.at(t.item, i)] == fate::keep;
     };
-    // The zero class of a selector goes first; a later round finds it gone.
+    // Irrelevant entries (the zero class of the EMS paper) drop first. Later rounds do not find them.
     std::uint32_t dropped = 0;
     team.for_each(n, [&](std::uint32_t i) {
       if (lives(i) && roles[i] == role::irrelevant) {
@@ -185,7 +184,7 @@ struct round_phase {
   }
 };
 
-/// `Rows` is the layout of the keys, or kv of both where the identifier needs values.
+/// Runs `propose`. `Rows` is the layout of the keys, or kv{keys, values} if the identifier needs values.
 template <class Identify, class Rows> struct propose_phase {
   Identify identify;
   Rows rows;
@@ -200,7 +199,7 @@ template <class Identify, class Rows> struct propose_phase {
   }
 };
 
-/// What an identifier admits in one round of a track, whichever form its `admit` has. Cooperative.
+/// Calls an identifier's `admit` for one round of a track, whichever form it has. Cooperative.
 template <class Identify, class Team>
 KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave,
                            std::uint32_t item, std::uint32_t round) {
@@ -216,7 +215,7 @@ KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref 
 template <class Identify> struct admit_phase {
   Identify identify;
   wave_ref wave;
-  bool repeats;  ///< of the identifier
+  bool repeats;  ///< whether the identifier repeats
 
   static constexpr bool light = is_light<Identify>::value;
   static constexpr bool wide = true;

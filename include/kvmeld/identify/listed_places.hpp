@@ -1,4 +1,4 @@
-// Places of the live-slot list: rows that are no numbers are not in the list, but keep theirs.
+// Places of the live-slot list: rows with NaN or infinity are not in the list, but keep their places.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -15,7 +15,7 @@ inline namespace KVMELD_ABI {
 /// The live-slot list of one track, by index and by place.
 class listed_places {
 public:
-  /// Of one track of a wave, after the round has begun.
+  /// The list of one track of a wave, after round_phase has opened the round.
   KVMELD_HD listed_places(wave_ref const& wave, std::uint32_t item)
       : field_(wave.live + wave.at(item, 0)),
         place_(wave.place + wave.at(item, 0)),
@@ -24,18 +24,18 @@ public:
 
   /// Slot of entry `i` of the list.
   KVMELD_HD slot_t slot(std::uint32_t i) const { return field_[i]; }
-  /// Its place.
+  /// Place of entry `i` of the list.
   KVMELD_HD std::uint32_t place(std::uint32_t i) const { return place_[i]; }
-  /// Places, with those of rows that are no numbers.
+  /// Number of places, with those of rows with NaN or infinity.
   KVMELD_HD std::uint32_t places() const { return places_; }
 
-  /// Whether entries i and i + 1 can never be in one set of consecutive entries: a row between them is no
-  /// number, or, if `break_at_gap`, any entry lies between them.
+  /// Whether entries i and i + 1 can never be in one set of consecutive entries: a row with NaN or infinity
+  /// lies between them, or, if `break_at_gap`, any entry lies between them.
   KVMELD_HD bool apart(std::uint32_t i, bool break_at_gap) const {
     return place_[i] + 1 != place_[i + 1] || (break_at_gap && field_[i] + 1 != field_[i + 1]);
   }
 
-  /// Index of the first entry of the list at `place` or behind it; as many as the list has entries if there
+  /// Index of the first entry of the list at `place` or behind it; the number of entries of the list if there
   /// is none.
   KVMELD_HD std::uint32_t from(std::uint32_t place) const {
     std::uint32_t const others = places_ - numbers_;
@@ -51,8 +51,8 @@ public:
     return low;
   }
 
-  /// indices[r] = index of the r-th entry of the list at one of the `count` places first, first + 2, first +
-  /// 4 ...; returns how many there are. Cooperative; barrier at the end.
+  /// Finds the entries of the list at the `count` places first, first + 2, first + 4 ... indices[r] = index
+  /// of the r-th of them; returns how many there are. Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD std::uint32_t every_other(Team const& team, std::uint32_t first, std::uint32_t count,
                                       std::uint32_t* indices) const {

@@ -1,4 +1,4 @@
-// CaM's identifier: what the base policy evicts may go, spread evenly, to the local tokens ("CaM: Cache
+// CaM's identifier: it may spread what the base policy evicts evenly over the local tokens ("CaM: Cache
 // Merging for Memory-efficient LLMs Inference", 2024, section 3.3 and alg. 1).
 #pragma once
 
@@ -22,33 +22,33 @@ namespace identify {
 
 /// How CaM's rate p_i = clamp(A_i / mean A of the targets, 0, 1) becomes the mask M (eq. 14).
 enum class mask_mode : std::uint8_t {
-  bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, head and position
-              ///< alone
-  expected,   ///< M = p: the mean of the draws, without their variance
+  bernoulli,  ///< M = 1 with probability p, as printed; the draw depends on seed, layer, id of the sequence,
+              ///< head and position alone
+  expected,   ///< M = p: the mean of the draws, without variance
   threshold,  ///< M = 1 where p > 0.5: the condition of theorem 3.3, mean A < 2 A_i
   given,      ///< M as the caller gives it, whatever p: see local_span::given
 };
 
-/// Every mergeable entry leaves: spread over the first `targets` entries of the local window that the
-/// selector pinned (track_state::recents), with its mask in the step's value weight for the merge function to
-/// divide; dropped where the mask is 0. Needs accumulated attention as its score; 0/0 gives p = 0 and x/0
+/// Every mergeable entry leaves. It spreads over the first `targets` entries of the local window that the
+/// selector pinned (track_state::recents). Its mask is the step's value weight, which the merge function
+/// divides. It drops where the mask is 0. Needs accumulated attention as its score; 0/0 gives p = 0 and x/0
 /// gives 1; scores that are NaN or infinite count as 0. Targets are one run of slots. Rows with NaN or
-/// infinity neither spread (they drop) nor receive: where the window has such rows, its longest run without
-/// any is the window (the earlier of equal ones); without a run all entries drop. No target is frozen or lies
-/// in a slot that a layout refuses to write: those are never recents.
+/// infinity neither spread (they drop) nor receive. If the window has such rows, its longest run without any
+/// counts as the window (the earlier of equal runs). If there is no such run, all mergeable entries drop. No
+/// target is frozen or lies in a slot that a layout refuses to write: the window begins after those.
 struct local_span {
   static constexpr std::uint32_t whole_window = 0xffffffffu;  ///< for `targets`: as many as there are
 
   mask_mode mode = mask_mode::expected;  ///< how rates become masks
   std::uint32_t targets = whole_window;  ///< m: local tokens that receive, at most the window
-  std::uint64_t seed = 0;                ///< of the draws
+  std::uint64_t seed = 0;                ///< seed of the draws
   /// Divide by the highest score among sinks and recents instead of the targets' mean, as the authors' code
   /// does.
   bool reference_max = false;
   /// [tracks][capacity], for mask_mode::given: how much of the entry in each slot merges if it is evicted,
-  /// from 0 (it drops) to 1 (all of it spreads); numbers above 1 count as 1, below 0 and NaN as 0. Tracks as
-  /// the cache numbers them: ledger_ref::at. Memory that phases read, unchanged while a compression runs.
-  /// Scores then choose nobody's mask.
+  /// from 0 (it drops) to 1 (all of it spreads). Numbers above 1 count as 1; numbers below 0 and NaN count as
+  /// 0. Tracks are numbered as in the cache: ledger_ref::at. Phases read this memory. It stays unchanged
+  /// while a compression runs. Scores then have no effect on masks.
   float const* given = nullptr;
 
   static constexpr char const* name = "local_span";
@@ -150,7 +150,7 @@ private:
   }
 
   KVMELD_HD static float given_mask(float m) {
-    // Order keys, because -ffast-math may take a comparison with NaN for true: the key of NaN is 0.
+    // Compares order keys, because -ffast-math may take a comparison with NaN for true. The key of NaN is 0.
     return order_key(m) > order_key(0.0f) ? min_of(m, 1.0f) : 0.0f;
   }
 

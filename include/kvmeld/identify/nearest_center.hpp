@@ -1,4 +1,4 @@
-// Every mergeable entry goes to the centre it resembles most, or to the zero class (EMS section 4.2; D2O).
+// Every mergeable entry merges into the centre it resembles most, or drops (EMS section 4.2; D2O).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -23,17 +23,17 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// What resemblance is.
+/// How the resemblance of entries i and j is computed.
 enum class resemblance : std::uint8_t {
   keys,             ///< cos(k_i, k_j) (D2O)
   keys_and_values,  ///< cos(k_i, k_j) * cos(v_i, v_j), both above 0 (EMS Eq. 4, the default)
-  signed_product,   ///< the same as printed: two negative cosines count as alike
+  signed_product,   ///< the same product as printed: two negative cosines also count as alike
 };
 
-/// Candidate i belongs to entry i of the live-slot list; its target is the centre with the highest
+/// Candidate i belongs to entry i of the live-slot list. Its target is the centre with the highest
 /// resemblance (ties to the lower slot). The admission says how alike they must be. Mergeable entries that
-/// are not admitted, or that hold NaN or infinity, are dropped, so that the budget is met exactly. Wants a
-/// selector that makes centres.
+/// are not admitted, or that hold NaN or infinity, drop (the zero class of the EMS paper), so that the budget
+/// is met exactly. Needs a selector that makes centres.
 template <class Admit = kvmeld::admit::threshold, resemblance By = resemblance::keys_and_values>
 struct nearest_center {
   Admit admission{};  ///< how much alike an entry and its centre have to be
@@ -113,7 +113,7 @@ private:
     centers([&](slot_t const* targets, std::uint32_t columns) {
       load(team, keys, t, targets, columns, b);
       team.sync();
-      // Columns of a block are numbered from 0; a better match than before gets its slot here.
+      // The columns of every block are numbered from 0. A match better than those before gets its slot here.
       team.for_each(rows, [&](std::uint32_t i) { out[i].key = match.best_key[i]; });
       tile_similarity(team, a, rows, b, columns, d, 0, match);
       team.for_each(rows, [&](std::uint32_t i) {

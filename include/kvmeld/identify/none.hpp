@@ -1,4 +1,4 @@
-// No sets: entries stay apart, only a selector's zero class goes.
+// No sets: entries stay apart. Only entries that a selector finds irrelevant drop.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -8,7 +8,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Proposes nothing.
+/// Proposes and admits nothing.
 struct none : defaults {
   static constexpr char const* name = "none";
   static constexpr bool light = true;

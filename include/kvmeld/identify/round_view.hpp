@@ -17,35 +17,34 @@ inline namespace KVMELD_ABI {
 /// tokens: entry 0 is the oldest, entry live() - 1 the newest. Entries that a selector pinned and rows with
 /// NaN or infinity are not among them.
 ///
-/// Every lane of a team has a view of its own over the same track: use for_each to share the work out. A call
-/// of merge or drop is for one lane, at most once per entry. What was merged or dropped is counted by the
-/// library.
+/// Every lane of a team has its own view of the same track. Use for_each to divide the work among the lanes.
+/// One lane calls merge or drop for an entry, at most once. The library counts what was merged or dropped.
 template <class Team> class round_view {
 public:
-  /// A view of track `item` of a wave, which both have to outlive. The library makes them.
+  /// A view of track `item` of a wave. `team` and `wave` have to outlive it. The library makes views.
   KVMELD_HD round_view(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t round)
       : team_(team), wave_(wave), item_(item), round_(round) {}
   round_view(round_view const&) = delete;
   round_view& operator=(round_view const&) = delete;
 
-  /// Live entries.
+  /// Number of live entries.
   KVMELD_HD std::uint32_t live() const { return state().live_count; }
-  /// Entries that still have to go for the track to meet its budget.
+  /// Number of entries that still have to go for the track to meet its budget.
   KVMELD_HD std::uint32_t excess() const { return state().excess(); }
-  /// Rounds that the sequence has had before this one, earlier calls included.
+  /// Number of rounds that the sequence had before this one, those of earlier calls included.
   KVMELD_HD std::uint32_t round() const { return round_; }
   /// Which track this is.
   KVMELD_HD track where() const { return wave_.where(item_); }
 
-  /// Importance of live entry `i`, if the policy has a score.
+  /// Score of live entry `i`, if the policy has a score.
   KVMELD_HD float score(std::uint32_t i) const { return wave_.score[wave_.at(item_, slot(i))]; }
   /// Token position of live entry `i`.
   KVMELD_HD position_t position(std::uint32_t i) const { return wave_.ledger.position[in_ledger(i)]; }
-  /// Tokens that live entry `i` stands for.
+  /// Number of tokens that live entry `i` stands for.
   KVMELD_HD float degree(std::uint32_t i) const { return wave_.ledger.degree[in_ledger(i)]; }
   /// The slot of live entry `i`: where its rows lie.
   KVMELD_HD slot_t slot(std::uint32_t i) const { return wave_.live[wave_.at(item_, i)]; }
-  /// Whether no row with NaN or infinity lies between the live entries `i` and `i + 1`.
+  /// Whether no mergeable row with NaN or infinity lies between the live entries `i` and `i + 1`.
   KVMELD_HD bool adjacent(std::uint32_t i) const {
     std::uint32_t const* const place = wave_.place + wave_.at(item_, i);
     return place[1] == place[0] + 1;
@@ -88,16 +87,16 @@ private:
 
 namespace identify {
 
-/// What an identifier declares unless it says otherwise: sets out of what the ledger knows, in one round.
+/// Declarations for an identifier to derive from: it makes sets from the ledger alone, in one round.
 struct defaults {
   static constexpr bool repeats = false;  ///< further rounds may follow
   static constexpr bool meets_budget =
       false;  ///< the length is exactly the budget whenever enough is mergeable
-  static constexpr bool needs_score = false;  ///< goes by the importance of entries
+  static constexpr bool needs_score = false;  ///< reads the scores of entries
   static constexpr bool makes_sets = true;    ///< merges, and does not only drop
   static constexpr bool needs_keys = false;   ///< `propose` reads rows
 
-  /// Tiles and scratch of `propose`, which proposes nothing.
+  /// Tiles of `propose`. There are none, because it proposes nothing.
   std::uint32_t tiles(shape const&) const { return 0; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
   template <class Team, class Rows>

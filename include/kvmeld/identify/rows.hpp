@@ -14,8 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Loads rows slots[0 .. count) into out[i * ld + c], joining consecutive slots into one tile. Cooperative;
-/// no barrier.
+/// Loads the rows of slots[0 .. count) into out[i * ld + c], consecutive slots as one tile. Cooperative; no
+/// barrier.
 template <class Team, class Layout>
 KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, slot_t const* slots,
                          std::uint32_t count, float* out, std::uint32_t ld) {
@@ -27,13 +27,13 @@ KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, sl
   }
 }
 
-/// 1 / ||row||; 0 for a zero row, whose cosine with everything is then 0.
+/// 1 / ||row||; 0 for a zero row, so that its cosine with every row is 0.
 KVMELD_HD inline float inverse_norm(float const* row, std::uint32_t n) {
   float const square = dot(row, row, n);
   return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f;
 }
 
-/// Cosine from a dot product and the two inverse norms, in this order of products everywhere.
+/// Cosine from a dot product and the two inverse norms. All code multiplies in this order.
 KVMELD_HD inline float cosine(float product, float inverse_a, float inverse_b) {
   return (product * inverse_a) * inverse_b;
 }

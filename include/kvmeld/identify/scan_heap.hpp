@@ -1,4 +1,4 @@
-// The thresholds that several bisections in turn may ask for.
+// The thresholds that several bisections, one after the other, may ask for.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -9,15 +9,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Thresholds that one pass over the rows can count the sets of: what four bisections may ask for.
+/// One pass over the rows counts the sets for up to this many thresholds: all that four bisections may ask
+/// for.
 constexpr std::uint32_t scan_thresholds = 15;
 constexpr std::uint32_t scan_bisections = 4;
 
-/// Below every cosine, so that all entries are one set, gaps aside; above every one, rounding included, so
-/// that every entry is its own.
+/// scan_lowest is below every cosine: all entries are one set, except at gaps. scan_highest is above every
+/// cosine, rounding included: every entry is a set of its own.
 constexpr float scan_lowest = -1.0625f, scan_highest = 1.0625f;
 
-/// A heap whose node k splits an interval into those of 2k (lower) and 2k + 1.
+/// A heap of intervals. Node k splits its interval into those of nodes 2k (lower half) and 2k + 1.
 struct scan_heap {
   float lows[scan_thresholds + 1], highs[scan_thresholds + 1], middle[scan_thresholds + 1];
   std::uint32_t steps;
@@ -35,8 +36,8 @@ struct scan_heap {
   }
   KVMELD_HD std::uint32_t nodes() const { return (1u << steps) - 1; }
 
-  /// The interval that bisection ends with, where enough(k) says whether its upper end may come down to the
-  /// middle of node k. Returns the node that the upper end came down to last; 0: none.
+  /// Sets low and high to the interval that bisection ends with. enough(k) says whether the upper end may
+  /// come down to the middle of node k. Returns the last node that it came down to; 0: none.
   template <class Enough> KVMELD_HD std::uint32_t descend(Enough enough, float& low, float& high) const {
     std::uint32_t at = 0;
     for (std::uint32_t k = 1; k <= nodes();) {

@@ -22,12 +22,13 @@ struct row_block {
   KVMELD_HD float const* operator[](std::uint32_t i) const { return rows + std::size_t{i} * channels; }
 };
 
-/// R = cos(k_i, k_j) * cos(v_i, v_j) (EMS Eq. 4). Two negative cosines multiply to a positive R: unless
-/// `signed_product` is set, both have to be above 0. `keys` holds the best columns so far, `values` only
-/// inverse norms. The value product is taken only where the key cosine alone could beat the best so far:
-/// values' cosines are at most 1 up to rounding. Cooperative; barrier at the end; fixed summation order, one
-/// lane per row. The host's tuned form takes all products of both first, in the same order of summation (see
-/// tile_similarity), into `products`, room for 2 * rows * columns floats that the generic form does not need.
+/// R = cos(k_i, k_j) * cos(v_i, v_j) (EMS Eq. 4). Two negative cosines give a positive R, so both have to be
+/// above 0 unless `signed_product` is set. `keys` holds the best columns so far, as slots; `values` holds
+/// only inverse norms. The value product is computed only where the key cosine alone could beat the best so
+/// far, since cosines of values are at most 1 up to rounding. Cooperative; barrier at the end; fixed
+/// summation order, one lane per row. The host's tuned form computes all products of keys and values first,
+/// in the same order of summation (see tile_similarity). It writes them to `products`, which has room for
+/// 2 * rows * columns floats. The generic form does not use `products`.
 template <class Team>
 KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
                                row_block bv, std::uint32_t columns, slot_t const* column_slots,

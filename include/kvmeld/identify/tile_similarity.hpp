@@ -1,4 +1,4 @@
-// Cosines of two tiles of rows, with the row maximum kept as they are made: no similarity matrix is stored.
+// Cosines of two tiles of rows. Only the maximum of each row is kept: no similarity matrix is stored.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -17,8 +17,8 @@ KVMELD_HD constexpr std::size_t row_match_scratch(std::uint32_t rows) {
   return 2 * scratch_size(rows * sizeof(std::uint32_t)) + 2 * scratch_size(rows * sizeof(float));
 }
 
-/// Best column of each row of a tile so far: higher key wins, then the lower column. In scratch, shared by
-/// the team.
+/// Best column of each row of a tile so far: higher key wins, then the lower column. The arrays lie in
+/// scratch that the team shares.
 struct row_match {
   std::uint32_t* best_key;
   std::uint32_t* best_column;
@@ -32,7 +32,7 @@ struct row_match {
         inverse_row(team.template scratch<float>(rows)),
         inverse_column(team.template scratch<float>(rows)) {}
 
-  /// Forgets earlier matches and takes the norms of the rows a[rows][d].
+  /// Forgets earlier matches and computes the inverse norms of the rows a[rows][d].
   template <class Team>
   KVMELD_HD void begin(Team const& team, float const* a, std::uint32_t rows, std::uint32_t d) const {
     if constexpr (has_kernels<Team>::value) {
@@ -50,12 +50,12 @@ struct row_match {
   }
 };
 
-/// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`; at most as many columns
-/// as rows were reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never matches.
-/// Cooperative; barrier at the end. Generic form: fixed summation order, one lane per row. The host's tuned
-/// form sums in the same order and may fuse multiply and add: the same bits for 16-bit rows and on SSE2; else
-/// the cosines of a row differ from the generic ones by at most 2^-23 * (d / 16 + 8), so that the chosen
-/// column's cosine is within twice that of the best one's.
+/// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`. `columns` is at most the
+/// number of rows that `match` reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never
+/// matches. Cooperative; barrier at the end. Generic form: fixed summation order, one lane per row. The
+/// host's tuned form sums in the same order and may fuse multiply and add. It gives the same bits for 16-bit
+/// rows and on SSE2. Otherwise the cosines of a row differ from the generic ones by at most
+/// 2^-23 * (d / 16 + 8), so that the chosen column's cosine is within twice that of the best one's.
 template <class Team>
 KVMELD_HD void tile_similarity(Team const& team, float const* a, std::uint32_t rows, float const* b,
                                std::uint32_t columns, std::uint32_t d, std::uint32_t first_column,

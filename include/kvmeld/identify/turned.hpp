@@ -19,7 +19,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows of keys that are rotated as they are loaded, each for position(ledger, track, slot); `Rows` are
+/// Rows of keys that are rotated as they are loaded, each for position(ledger, track, slot). `Rows` is
 /// joined_rows. Read only.
 template <class Rows, class Position> struct turned_rows {
   using element_type = typename Rows::element_type;
@@ -49,20 +49,21 @@ template <class Rows, class Position> struct turned_rows {
 
 namespace identify {
 
-/// `Identify`, which compares keys rotated for `position(ledger, track, slot)` instead of keys as they lie:
-/// EMS's similarity with positions over keys that lie unrotated, at whatever position its author wants, or
-/// without them over keys that lie rotated (minus the stored position). `Position` is a trivially copyable
-/// function object that answers `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD
-/// for devices. Only comparison changes: what merges are the rows as they lie. Where heads share a plan, the
-/// leader's positions count for all of them. Costs a sine and a cosine per pair of channels whenever a row is
-/// loaded, and without rope.frequencies a power; tuned forms of devices do not take part. rope.positions and
-/// rope.map are not read; rope.rotary_dim beyond a key counts as all of it.
+/// `Identify`, except that it compares keys rotated for `position(ledger, track, slot)` instead of keys as
+/// they lie. This gives EMS's similarity with positions of the caller's choice, for keys that lie unrotated.
+/// For keys that lie rotated it gives the similarity without positions: `position` is then minus the stored
+/// position. `Position` is a trivially copyable function object that answers
+/// `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD for devices. Only the
+/// comparison changes: rows merge as they lie. Where heads share a plan, the positions of the first of these
+/// heads count for all. Every load of a row costs a sine and a cosine per pair of channels, and a power
+/// without rope.frequencies. Tuned forms of devices are not used. rope.positions and rope.map are not read. A
+/// rope.rotary_dim beyond the channels of a key counts as all of them.
 template <class Identify, class Position> struct turned : Identify {
   static_assert(
       gives_similarity<Identify>::value,
       "kvmeld: turned is for identifiers that give similarities: chunked_bipartite, nearest_center");
   rope_params rope;     ///< which channels turn, and how far per position
-  Position position{};  ///< for which position
+  Position position{};  ///< the position that a key is rotated for
 
   std::string name() const {
     return message("turned(", full_name_of(static_cast<Identify const&>(*this)), ")");

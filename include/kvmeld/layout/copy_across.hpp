@@ -1,4 +1,4 @@
-// A row from one track to the same slot of another: what a forked sequence needs.
+// Copies a row from one track to the same slot of another, for forked sequences.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,17 +13,17 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Layouts that do not get their rows from addressed_rows may have
-/// `copy_row_across(team, track to, track from, slot_t) const`: raw bits, scales included.
+/// A layout that does not get its row operations from addressed_rows may have
+/// `copy_row_across(team, track to, track from, slot_t) const`. It copies raw bits, scales included.
 template <class Layout, class = void> struct copies_across : std::false_type {};
 template <class Layout>
 struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().copy_row_across(
                                  std::declval<serial_team const&>(), track{}, track{}, slot_t{}))>>
     : std::true_type {};
 
-/// Row `slot` of track `from` to row `slot` of track `to`. Raw bits where the layout allows it; else decoded
-/// and encoded again through `scratch` [channels], which is exact for storage that keeps what it decodes to.
-/// Cooperative; barrier at the end.
+/// Copies row `slot` of track `from` to row `slot` of track `to`. Copies raw bits where the layout allows it.
+/// Else decodes the row to `scratch` [channels] and encodes it again; that is exact if encoding a decoded row
+/// gives the same row. Cooperative; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to, track from, slot_t slot,
                                [[maybe_unused]] float* scratch) {

@@ -1,4 +1,4 @@
-// std::mdspan, cuda::std::mdspan and their like as layouts.
+// Layouts from std::mdspan, cuda::std::mdspan and similar types.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -9,9 +9,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The tensor that a strided mdspan of rank 3 to 5 is a view of: extents ([[layer], sequence], head, slot,
-/// channel). Layers or sequences that it does not have are one. Keeps the pointer, not the span. Mappings
-/// that are not strided (paged ones) have no strides to take: use `paged`.
+/// A layout of the tensor that a strided mdspan of rank 3 to 5 views. Its extents are ([[layer], sequence],
+/// head, slot, channel). If it has no layer or sequence, there is one of them. The layout keeps the pointer,
+/// not the span. For mappings without strides (paged ones), use `paged`.
 template <class Mdspan> auto from_mdspan(Mdspan const& m) {
   constexpr std::size_t rank = Mdspan::rank();
   static_assert(

@@ -1,5 +1,5 @@
-// Whole rows between where they lie and contiguous memory: how one lane brings any row to kernels that want
-// it side by side.
+// Copies whole rows between a layout and contiguous memory, by one lane, for kernels that need contiguous
+// rows.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -15,15 +15,15 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Layouts with plain rows, and those that have `gather_row(track, slot_t, T*)` and `scatter_row(track,
-/// slot_t, T const*)`.
+/// True for layouts with plain rows, and for layouts that have `gather_row(track, slot_t, T*)` and
+/// `scatter_row(track, slot_t, T const*)`.
 template <class Layout, class = void> struct gathers_rows : has_plain_rows<Layout> {};
 template <class Layout>
 struct gathers_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().gather_row(
                                 track{}, slot_t{}, std::declval<typename Layout::element_type*>()))>>
     : std::true_type {};
 
-/// Whether a team brings kernels for rows of this layout once they lie side by side.
+/// Whether a team has kernels for rows of this layout once their channels are contiguous.
 template <class Team, class Layout, bool = has_kernels<Team>::value&& gathers_rows<Layout>::value>
 struct gathers_for_kernels : std::false_type {};
 template <class Team, class Layout>
@@ -31,7 +31,7 @@ struct gathers_for_kernels<Team, Layout, true>
     : std::bool_constant<std::remove_pointer_t<
           decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
 
-/// out[c] = element (slot, c), raw bits. One lane.
+/// Copies raw bits: out[c] = element (slot, c). One lane.
 template <class Layout, class T> void gather_row(Layout const& layout, track where, slot_t slot, T* out) {
   if constexpr (has_plain_rows<Layout>::value) {
     segment<T> const s = layout.locate(where, slot);
@@ -46,7 +46,7 @@ template <class Layout, class T> void gather_row(Layout const& layout, track whe
   }
 }
 
-/// Element (slot, c) = row[c], raw bits. One lane.
+/// Copies raw bits: element (slot, c) = row[c]. One lane.
 template <class Layout, class T>
 void scatter_row(Layout const& layout, track where, slot_t slot, T const* row) {
   if constexpr (has_plain_rows<Layout>::value) {
@@ -62,7 +62,7 @@ void scatter_row(Layout const& layout, track where, slot_t slot, T const* row) {
   }
 }
 
-/// Hints that a row is read soon, where the team has a way to.
+/// Hints that a row is read soon, if the team can prefetch.
 template <class Team, class Layout>
 KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
   if constexpr (gathers_for_kernels<Team, Layout>::value) {

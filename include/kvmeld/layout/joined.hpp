@@ -1,4 +1,4 @@
-// The rows of several tracks read as one long row: how alike entries are for all heads that share a plan.
+// Reads the rows of several tracks as one long row, to compare entries over all heads that share a plan.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,12 +11,12 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Row s is that of the leader's track followed by those of the `count - 1` tracks after it, in the order
-/// (layer, head); all belong to one sequence. Read only. With a count of 1 it is the layout itself.
+/// Row s is row s of the leader's track, followed by row s of the `count - 1` tracks after it, in the order
+/// (layer, head). All tracks belong to one sequence. Read only. With a count of 1 it reads like `layout`.
 template <class Layout> struct joined_rows {
   using element_type = typename Layout::element_type;
   Layout layout;
-  std::uint32_t kv_heads;  ///< of the cache
+  std::uint32_t kv_heads;  ///< KV heads of the cache
   std::uint32_t sequences;
   std::uint32_t count;
 
@@ -37,7 +37,7 @@ template <class Layout> struct joined_rows {
     }
   }
 
-  /// The n-th track of those that are joined.
+  /// The n-th of the joined tracks.
   KVMELD_HD track follower(track leader, std::uint32_t n) const {
     std::uint32_t const head = leader.kv_head + n;
     std::uint32_t const layer = leader.layer + head / kv_heads;

@@ -1,4 +1,4 @@
-// Values that are channels of the keys (multi-head latent attention): merged and moved once, with the keys.
+// Values that are channels of the keys (multi-head latent attention), and are merged and moved with them.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,22 +14,23 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Layouts that read what the keys hold, and write nothing.
+/// True for layouts that read channels of the keys, and write nothing.
 template <class Layout, class = void> struct reads_keys : std::false_type {};
 template <class Layout> struct reads_keys<Layout, std::enable_if_t<Layout::reads_keys>> : std::true_type {};
 
-/// Channels first .. first + channels - 1 of `Keys`' rows, read only: what would be written has been, with
-/// the keys (512 of 576 in DeepSeek's caches, head count 1). For policies that weigh keys and values alike;
-/// CaM, which merges values only, has nothing to write to.
+/// Channels first .. first + channels - 1 of the rows of `Keys`, read only. Writing does nothing, since these
+/// channels are written with the keys (512 of 576 in DeepSeek's caches, head count 1). For policies that give
+/// keys and values equal weights. A cache refuses merge functions that spread values (CaM) or share entries
+/// (EMS).
 template <class Keys> class latent {
 public:
   using element_type = typename Keys::element_type;
   static constexpr bool always_writable = is_always_writable<Keys>::value;
-  static constexpr bool reads_keys = true;  ///< rows are the keys'
+  static constexpr bool reads_keys = true;  ///< rows are channels of the keys
   static constexpr int channel_run = Keys::channel_run;
   static constexpr int token_run = 1;
 
-  /// Channels `first` to first + channels - 1 of the keys.
+  /// Channels first .. first + channels - 1 of the keys.
   latent(Keys keys, std::uint32_t channels, std::uint32_t first = 0)
       : keys_(keys), channels_(channels), first_(first) {}
 
@@ -53,9 +54,9 @@ public:
     }
     return layout_problem("latent: keys", keys_, keys_.channels(), s);
   }
-  /// Whose channels these are.
+  /// The layout of the keys.
   Keys const& keys() const { return keys_; }
-  /// First channel of the keys.
+  /// The first of the keys' channels that the values use.
   std::uint32_t first() const { return first_; }
 
 private:

@@ -1,4 +1,4 @@
-// What a layout is: the answer to "where is entry (track, slot)?", for K and V independently.
+// What a layout is: it says where entry (track, slot) lies. K and V have a layout each.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,7 +17,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A run of entries with constant strides, in elements. `base` is channel 0 of the located slot.
+/// A run of slots with constant strides.
 template <class T> struct segment {
   T* base;                                    ///< channel 0 of the located slot
   std::int64_t token_stride, channel_stride;  ///< in elements
@@ -29,10 +29,10 @@ template <class Keys, class Values> struct kv {
   Keys keys;      ///< layout of the keys
   Values values;  ///< layout of the values
 };
-/// Kv{keys, values} needs no template arguments.
+/// Lets kv{keys, values} deduce its template arguments.
 template <class Keys, class Values> kv(Keys, Values) -> kv<Keys, Values>;
 
-/// Gives a layout that only knows `locate` the operations on rows and tiles. Derived provides
+/// Base of a layout that only has `locate`: adds the operations on rows and tiles. Derived provides
 /// `segment<T> locate(track, slot_t) const` and `std::uint32_t channels() const`.
 template <class Derived, class T> struct addressed_rows {
   using element_type = T;
@@ -80,7 +80,7 @@ template <class Derived, class T> struct addressed_rows {
     }
   }
 
-  /// Element (slot, c) = value(c), rounded to storage. Cooperative over channels; no barrier.
+  /// Writes element (slot, c) = value(c), rounded to the element type. Cooperative over channels; no barrier.
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     segment<T> const s = self().locate(where, slot);
@@ -89,8 +89,8 @@ template <class Derived, class T> struct addressed_rows {
     });
   }
 
-  /// Raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so that
-  /// consecutive calls need no barrier between them.
+  /// Copies the raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so
+  /// that consecutive calls need no barrier between them.
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<T> const to = self().locate(where, dst);
     segment<T> const from = self().locate(where, src);
@@ -106,7 +106,8 @@ template <class Derived, class T> struct addressed_rows {
   }
 
 private:
-  /// Rows in pieces of 16 bytes, where there are several lanes to share them and all of them lie so.
+  /// Loads rows in pieces of 16 bytes. Loads nothing and returns false unless there are several lanes and all
+  /// pieces are aligned.
   template <class Team>
   KVMELD_HD static bool load_pieces(Team const& team, T const* base, std::int64_t token_stride,
                                     std::uint32_t rows, std::uint32_t channels, float* out,
@@ -136,14 +137,14 @@ private:
   KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
 };
 
-/// True for layouts whose rows are plain elements exactly where `locate` says: those that take their row
-/// operations from addressed_rows. Backends may then read and write rows through pointers.
+/// True for layouts whose rows are plain elements exactly where `locate` says. These are the layouts that
+/// take their row operations from addressed_rows. Backends may read and write their rows through pointers.
 template <class Layout, class = void> struct has_plain_rows : std::false_type {};
 template <class Layout>
 struct has_plain_rows<Layout, std::void_t<typename Layout::element_type>>
     : std::is_base_of<addressed_rows<Layout, typename Layout::element_type>, Layout> {};
 
-/// Whether a team may bring kernels that read and write rows of this layout where they lie.
+/// Whether a team has kernels that read and write rows of this layout in place.
 template <class Team, class Layout, bool = has_kernels<Team>::value&& has_plain_rows<Layout>::value>
 struct has_row_kernels : std::false_type {};
 template <class Team, class Layout>
@@ -151,16 +152,16 @@ struct has_row_kernels<Team, Layout, true>
     : std::bool_constant<std::remove_pointer_t<
           decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
 
-/// True for layouts whose tokens lie side by side while channels do not: loops then run along tokens.
+/// True for layouts in which tokens are contiguous and channels are not. Loops then run along tokens.
 template <class Layout>
 inline constexpr bool runs_along_tokens = Layout::token_run == 0 && Layout::channel_run == 1;
 
-/// Layouts with `always_writable` set promise that every slot is; the check then costs nothing.
+/// A layout with `always_writable` set promises that every slot is writable. The check then costs nothing.
 template <class Layout, class = void> struct is_always_writable : std::false_type {};
 template <class Layout>
 struct is_always_writable<Layout, std::enable_if_t<Layout::always_writable>> : std::true_type {};
 
-/// What the library uses of a layout, which is trivially copyable besides; K and V may have different ones.
+/// What the library uses of a layout, which is also trivially copyable. K and V may have different layouts.
 namespace layout_uses {
 template <class L> using element_type = typename L::element_type;
 template <class L> using channel_run = std::integral_constant<int, L::channel_run>;
@@ -179,7 +180,7 @@ using copy_row = decltype(std::declval<L const&>().copy_row(std::declval<serial_
                                                             slot_t{}, slot_t{}));
 }  // namespace layout_uses
 
-/// The first of its contract that a layout lacks, as require_layout counts; -1: nothing.
+/// Number of the first requirement that a layout lacks, as require_layout counts them; -1: it lacks none.
 template <class L>
 constexpr int missing_in_layout = contract::first_missing<
     std::is_trivially_copyable_v<L>, contract::allows<layout_uses::element_type, L>,
@@ -191,7 +192,8 @@ constexpr int missing_in_layout = contract::first_missing<
 /// Whether a type is a layout.
 template <class Layout> struct is_layout : std::bool_constant<missing_in_layout<Layout> == -1> {};
 
-/// Refuses a type that is no layout by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no layout. The message names what the type lacks; the compiler's note names the
+/// type.
 template <class Layout> constexpr void require_layout() {
   constexpr int missing = missing_in_layout<Layout>;
   static_assert(missing != 0, "kvmeld: the layout is not trivially copyable");

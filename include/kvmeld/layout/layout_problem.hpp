@@ -1,4 +1,4 @@
-// Whether a layout can serve an extent, as far as it shows without looking at memory.
+// Whether a layout can serve an extent, as far as that is known without reading memory.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -22,21 +22,22 @@ struct has_base_pointer<Layout, std::void_t<decltype(std::declval<Layout const&>
                                             decltype(std::declval<Layout const&>().strides())>>
     : std::true_type {};
 
-/// Layouts may say themselves why they cannot serve an extent: `std::string problem(shape const&) const`.
+/// A layout may have `std::string problem(shape const&) const`, which says why it cannot serve an extent.
 template <class Layout, class = void> struct finds_problems : std::false_type {};
 template <class Layout>
 struct finds_problems<Layout, std::void_t<decltype(std::declval<Layout const&>().problem(shape{}))>>
     : std::true_type {};
 
-/// A direction in which `count` things of a tensor lie, `stride` elements apart; what the stride is called.
+/// An axis of a tensor: `count` things that lie `stride` elements apart.
 struct stride_of {
-  char const* name;     ///< of the stride
+  char const* name;     ///< name of the stride, for messages
   std::uint32_t count;  ///< 1: the stride is not used
   std::int64_t stride;  ///< in elements
 };
 
-/// Why elements of `bytes` bytes cannot lie so; empty if they can. A stride of 0 lays several things at one
-/// address, and a tensor that reaches beyond largest::tensor_bytes has addresses that do not exist.
+/// Why elements of `bytes` bytes cannot have these strides; empty if they can. With a stride of 0, several
+/// things would lie at one address. A tensor that reaches beyond largest::tensor_bytes would have addresses
+/// that do not exist.
 template <std::size_t N>
 std::string strides_problem(char const* name, stride_of const (&directions)[N], std::size_t bytes) {
   std::uint64_t reach = bytes;
@@ -55,7 +56,7 @@ std::string strides_problem(char const* name, stride_of const (&directions)[N], 
   return {};
 }
 
-/// Why a layout cannot serve an extent; empty if it can. Pointers are checked where a layout shows one.
+/// Why a layout cannot serve an extent; empty if it can. Checks the base pointer of a layout that has one.
 template <class Layout>
 std::string layout_problem(char const* name, Layout const& layout, std::uint32_t channels, shape const& s) {
   if constexpr (finds_problems<Layout>::value) {

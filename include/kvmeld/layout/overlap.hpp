@@ -1,4 +1,4 @@
-// Whether two entries of a tensor, or a key and a value, lie in the same bytes: found from strides alone.
+// Finds from strides alone whether two entries of a tensor, or a key and a value, lie in the same bytes.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -22,20 +22,20 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The bytes of a tensor as far as numbers on the host tell: an element at base + sum of stride_i * x_i, 0 <=
-/// x_i < count_i, for every choice of x. Of pages it is what one page holds.
+/// The bytes of a tensor, as far as numbers on the host tell. There is an element at base + sum of
+/// stride_i * x_i for every choice of 0 <= x_i < count_i. For pages these are the bytes of one page.
 struct byte_lattice {
   /// A direction in which elements lie: `count` of them, `stride` bytes apart.
   struct direction {
-    std::int64_t stride, count;  ///< bytes between neighbours; how many
+    std::int64_t stride, count;  ///< bytes between neighbours; number of elements
   };
-  bool known = false;        ///< false: the layout does not show it; nothing is checked then
+  bool known = false;        ///< false: the layout does not show its strides; nothing is checked
   std::uintptr_t base = 0;   ///< address of the first element
-  std::int64_t element = 0;  ///< bytes
-  /// `count` of them are in use.
+  std::int64_t element = 0;  ///< size of an element in bytes
+  /// The first `count` are in use.
   std::array<direction, 6> directions{};
   std::size_t count = 0;                ///< directions in use
-  std::array<std::int64_t, 7> pages{};  ///< how pages are found; lattices are comparable where this is equal
+  std::array<std::int64_t, 7> pages{};  ///< how pages are found; only lattices that agree in it are compared
 };
 
 namespace detail {
@@ -57,7 +57,7 @@ struct has_pool<Layout, std::void_t<decltype(std::declval<Layout const&>().pages
                                     decltype(std::declval<Layout const&>().pages().table)>> : std::true_type {
 };
 
-/// All strides positive, the longest first: the same bytes.
+/// The same bytes with all strides positive and the longest stride first.
 inline byte_lattice in_order(byte_lattice x) {
   for (std::size_t i = 0; i < x.count; ++i) {
     byte_lattice::direction& d = x.directions[i];
@@ -70,7 +70,7 @@ inline byte_lattice in_order(byte_lattice x) {
   return x;
 }
 
-/// Whether the address lies within an element of `x`, which is in order.
+/// Whether the address lies within an element of `x`, which comes from in_order.
 inline bool holds(byte_lattice const& x, std::uintptr_t address) {
   if (address < x.base) return false;
   auto left = static_cast<std::int64_t>(address - x.base);
@@ -81,8 +81,8 @@ inline bool holds(byte_lattice const& x, std::uintptr_t address) {
   return left < x.element;
 }
 
-/// Whether the first element of `y`, or the last of its first row, of its first rows ... begins within an
-/// element of `x`.
+/// Whether a corner of `y` begins within an element of `x`. The corners are the first element of `y`, and the
+/// last elements along its innermost direction, its two innermost directions, and so on.
 inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
   std::uintptr_t at = y.base;
   bool found = holds(x, at);
@@ -95,11 +95,12 @@ inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
 
 }  // namespace detail
 
-/// Of strided and transposed tensors (their first `slots` slots), pages by table, and what wraps them: groups
-/// of channels, rings, codes.
+/// The lattice of a strided or transposed tensor (of its first `slots` slots), of pages by table, or of a
+/// layout that wraps these: groups of channels, rings, codes. For other layouts it is not known.
 template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice out;
-  // A stride that no tensor has stays one, and within 64 bits: reaches_too_far sees it.
+  // A stride that is too long for any tensor is clamped to one that fits 64 bits and is still too long.
+  // reaches_too_far finds it.
   auto const in_bytes = [&](std::int64_t stride) {
     constexpr std::int64_t far = 2 * largest::tensor_bytes;
     std::int64_t const most = far / out.element;
@@ -131,7 +132,7 @@ template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s,
     out.known = true;
     out.base = reinterpret_cast<std::uintptr_t>(x.pages().pool);
     out.element = sizeof(typename Layout::element_type);
-    // Layers and heads with rows of the table of their own have pages of their own.
+    // Layers or heads with their own rows of the table have their own pages.
     if (table.layer_stride == 0) add(st.layer, s.layers);
     if (table.head_stride == 0) add(st.head, s.kv_heads);
     add(st.token, std::min(x.page_size(), x.capacity()));
@@ -145,8 +146,8 @@ template <class Layout> byte_lattice lattice_of(Layout const& x, shape const& s,
   return out;
 }
 
-/// Whether elements of a tensor lie further apart than largest::tensor_bytes. Then nothing else is to be
-/// asked.
+/// Whether elements of a tensor lie further apart than largest::tensor_bytes. The checks below then do not
+/// apply.
 inline bool reaches_too_far(byte_lattice const& x) {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; x.known && i < x.count; ++i) {
@@ -157,8 +158,8 @@ inline bool reaches_too_far(byte_lattice const& x) {
   return bytes > static_cast<std::uint64_t>(largest::tensor_bytes);
 }
 
-/// Whether two directions of a tensor meet: some steps along the one lead where other steps along the other
-/// lead. What only three directions together do is not seen.
+/// Whether two directions of a tensor meet: some number of steps along one leads to the same address as some
+/// number of steps along the other. Collisions that take three directions are not found.
 inline bool folds_onto_itself(byte_lattice const& x) {
   if (!x.known || reaches_too_far(x)) return false;
   for (std::size_t i = 0; i < x.count; ++i) {
@@ -174,18 +175,19 @@ inline bool folds_onto_itself(byte_lattice const& x) {
   return false;
 }
 
-/// Whether an element of one shares bytes with an element of the other, looked at from the corners of both.
-/// Overlaps of tensors whose strides are not nested may stay unseen. Interleaved tensors of one allocation do
-/// not overlap.
+/// Whether an element of one tensor shares bytes with an element of the other. Only the corners of both are
+/// tested, so that overlaps of tensors whose strides are not nested may not be found. Interleaved tensors of
+/// one allocation do not overlap.
 inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
   if (!x.known || !y.known || x.pages != y.pages || reaches_too_far(x) || reaches_too_far(y)) return false;
   byte_lattice const a = detail::in_order(x), b = detail::in_order(y);
   return detail::holds_a_corner(a, b) || detail::holds_a_corner(b, a);
 }
 
-/// Why two of the first `slots` slots of all tracks would be one; empty if they would not. Not seen: pages
-/// that two rows of a table use (validate_pages does), pages by pointer, relocatable layouts, those per layer
-/// and an engine's own, scales of quantised rows, and what only three directions together do.
+/// Why two elements of the first `slots` slots of all tracks would lie at one address; empty if none would.
+/// Not found: pages that two rows of a table use (validate_pages finds them), pages by pointer, relocatable
+/// and per_layer layouts, an engine's own layouts, scales of quantised rows, and collisions that take three
+/// directions.
 template <class Layout>
 std::string folding_problem(char const* name, Layout const& x, shape const& s, std::uint32_t slots) {
   byte_lattice const lattice = lattice_of(x, s, slots);
@@ -198,8 +200,9 @@ std::string folding_problem(char const* name, Layout const& x, shape const& s, s
                  "different: strides keep layers, sequences, heads, slots and channels apart");
 }
 
-/// Why keys and values would be written over each other; empty if they would not. What is not seen: as above,
-/// a pool's keys against values of other pages, and tensors of which one is paged, or with another table.
+/// Why keys and values would overwrite each other; empty if they would not. Not found: overlaps in layouts
+/// that folding_problem cannot check, keys of a pool with values of other pages, and tensors of which only
+/// one is paged or which have different tables.
 template <class Keys, class Values>
 std::string overlap_problem(Keys const& keys, Values const& values, shape const& s, std::uint32_t slots) {
   byte_lattice const k = lattice_of(keys, s, slots), v = lattice_of(values, s, slots);
@@ -210,10 +213,10 @@ std::string overlap_problem(Keys const& keys, Values const& values, shape const&
       "such that no value shares bytes with a key (use latent for values that are channels of the keys)");
 }
 
-/// Why K and V cannot hold `slots` slots of every track side by side; empty if they can. Numbers of the host
-/// alone are looked at. A cache asks this itself for what holds whatever the length: tensors may be shorter
-/// than its capacity as long as their sequences are, and engines that let theirs grow have such. Ask with the
-/// slots a tensor has room for.
+/// Why K and V cannot hold `slots` slots of every track without overlap; empty if they can. Reads only
+/// numbers on the host. A cache itself checks only what holds for any length: tensors may have less room than
+/// the cache's capacity while their sequences are short, as in engines whose tensors grow. Call this with the
+/// number of slots that the tensors have room for.
 template <class Keys, class Values>
 std::string validate_tensors(kv<Keys, Values> const& x, shape const& s, std::uint32_t slots) {
   std::string problem = folding_problem("keys", x.keys, s, slots);

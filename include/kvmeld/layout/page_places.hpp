@@ -1,4 +1,5 @@
-// Arrays beside a pool of pages, with an element for every token of every page: addressed as the pages are.
+// Arrays beside a pool of pages, with an element for every token of every page. They are addressed like the
+// pages.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,12 +14,12 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Where the element of an entry lies: page number * page_stride + layer * layer_stride + head * head_stride
-/// + token of the page. `table` is the one that K or V are found by, in memory that phases can read. Whatever
-/// an engine does to a page (copies it, swaps it out, sends it elsewhere) it does to these elements.
+/// + token of the page. `table` is the page table of K or V, in memory that phases can read. An engine that
+/// copies a page, swaps it out or sends it elsewhere has to do the same to these elements.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_places {
   page_table<Entry, Index> table;  ///< which pages a track has
   std::uint32_t page_size = 0;     ///< tokens of a page
-  /// Elements of the array from one to the next.
+  /// In elements of the array, from one index to the next.
   std::int64_t page_stride = 0, layer_stride = 0, head_stride = 0;
 
   /// Index of a token's element.
@@ -28,8 +29,9 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_pl
            std::int64_t{where.layer} * layer_stride + std::int64_t{where.kv_head} * head_stride +
            std::int64_t{slot - page * page_size};
   }
-  /// Slots of a track up to the end of the pages that hold `slots` of its sequence; where the track has pages
-  /// of its own, those that hold its own `length`, or in CSR form no more than it has.
+  /// How many slots a track's pages for `slots` slots have, up to the end of the last page. In CSR form, no
+  /// more pages count than its row has; else, where layers or heads have their own pages, no more than hold
+  /// the track's own `length`.
   KVMELD_HD std::uint32_t covered(track where, std::uint32_t slots, std::uint32_t length) const {
     std::uint32_t pages = ceil_div(slots, page_size);
     if (table.first != nullptr) {
@@ -47,7 +49,7 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_pl
   }
 };
 
-/// Dense [page][layer][head][token].
+/// Places in a dense array [page][layer][head][token].
 template <class Entry, class Index>
 page_places<Entry, Index> dense_places(page_table<Entry, Index> table, std::uint32_t page_size,
                                        shape const& s) {

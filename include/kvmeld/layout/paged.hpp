@@ -1,5 +1,5 @@
-// Rows in pages of a pool, found through block tables: vLLM, FlashInfer, TensorRT-LLM, SGLang; or through a
-// pointer per block: LMDeploy.
+// Rows in pages of a pool. Pages are found through block tables (vLLM, FlashInfer, TensorRT-LLM, SGLang), or
+// through a pointer per block (LMDeploy).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -19,20 +19,20 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Where the pages of a track are listed. A track's row is sequence * sequence_stride + layer * layer_stride
-/// + head * head_stride; its i-th entry is entries[row + i], or with `first` (CSR) entries[first[row] + i].
-/// All of it lies in memory that phases can read. `sequence` is the cache's slot, not a place in a batch.
+/// + head * head_stride. Its i-th page is entries[row + i], or with `first` (CSR) entries[first[row] + i].
+/// The arrays lie in memory that phases can read. `sequence` is the cache's sequence, not a place in a batch.
 template <class Entry, class Index = std::int32_t> struct page_table {
   Entry const* entries = nullptr;                                       ///< page numbers or pointers
-  std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;  ///< in rows
-  /// CSR: where rows begin in `entries`; null: rows lie at their number.
+  std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;  ///< in entries; CSR: in rows
+  /// CSR: where each row begins in `entries`. null: a row begins at its number.
   Index const* first = nullptr;
 
-  /// The row of a track.
+  /// The number of a track's row.
   KVMELD_HD std::int64_t row(track where) const {
     return std::int64_t{where.sequence} * sequence_stride + std::int64_t{where.layer} * layer_stride +
            std::int64_t{where.kv_head} * head_stride;
   }
-  /// The first entry of a row.
+  /// Index in `entries` of the first page of a row.
   KVMELD_HD std::int64_t begin(std::int64_t row) const {
     return first == nullptr ? row : static_cast<std::int64_t>(first[row]);
   }
@@ -48,26 +48,28 @@ inline std::string table_problem(char const* call, void const* entries) {
                             : refusal(call, "page table", "null", "the table of K's and V's pages");
 }
 
-/// A dense table [sequence][max_pages], the same pages for all layers and heads.
+/// A dense table [sequence][max_pages]. All layers and heads of a sequence use the same pages.
 template <class Entry> page_table<Entry> table_rows(Entry const* entries, std::uint32_t max_pages) {
   return {entries, max_pages};
 }
-/// FlashInfer's form: entries first[sequence] .. first[sequence + 1] - 1; or a row per (sequence, head) where
-/// heads are folded into the batch (`rows_per_sequence` = KV heads, ragged lengths).
+/// FlashInfer's form: the pages of a sequence are entries first[sequence] .. first[sequence + 1] - 1. Where
+/// heads are folded into the batch, there is a row per (sequence, head): `rows_per_sequence` is then the
+/// number of KV heads, and heads may differ in length.
 template <class Entry, class Index>
 page_table<Entry, Index> table_csr(Index const* first, Entry const* entries,
                                    std::uint32_t rows_per_sequence = 1) {
   return {entries, rows_per_sequence, 0, rows_per_sequence > 1 ? 1 : 0, first};
 }
 
-/// Element strides within a pool. `page` is not used where every block has a pointer.
+/// Strides within a pool. `page` is not used where every block has a pointer.
 struct page_strides {
   std::int64_t page = 0, layer = 0, head = 0, token = 0, channel = 1;  ///< in elements, from one to the next
 };
 
 /// Dense strides for an order of the letters P(age) L(ayer) H(ead) T(oken of the page) C(hannel), outermost
 /// first, of a pool of `pool_pages` pages: "LPTHC" is NHD and "LPHTC" HND with a tensor per layer, "LPHCT"
-/// has vLLM's values. Any other string gives token stride 0, which the cache refuses.
+/// is the order of vLLM's values. null, or a string that is no permutation of these letters, gives token
+/// stride 0, which the cache refuses.
 inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std::uint32_t page_size,
                                 shape const& s, std::uint32_t channels) {
   page_strides out{0, 0, 0, 0, 0};
@@ -79,17 +81,18 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
   return out;
 }
 
-/// Pages by number: pool + number * strides.page. Entries of `shared` that are not 0 say that a page belongs
-/// to others too: nothing is written there. Null: every page is the track's own. Where it is told how many
-/// pages the pool has, debug builds (without NDEBUG) stop at an entry that is none of them, also on devices.
+/// Pages by number: a page lies at pool + number * strides.page. Where shared[number] is not 0, other
+/// sequences use the page too, and nothing is written to it. If `shared` is null, no page is shared. If
+/// `count` is given, debug builds (without NDEBUG) stop at a table entry that names no page of the pool, also
+/// on devices.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
   using element_type = T;
   T* pool;                         ///< page 0
   page_table<Entry, Index> table;  ///< which pages a track has
-  std::uint8_t const* shared;      ///< [page number]
-  std::uint32_t count;             ///< of pages; 0: not told
+  std::uint8_t const* shared;      ///< [page number], or null
+  std::uint32_t count;             ///< number of pages in the pool; 0: not given
 
-  /// Pages of `pages` in the pool that begins at `first_page`.
+  /// The pages that the table `pages` names, in the pool that begins at `first_page`.
   pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr,
              std::uint32_t number_of_pages = 0)
       : pool(first_page), table(pages), shared(shared_pages), count(number_of_pages) {}
@@ -112,18 +115,18 @@ template <class T, class Entry = std::int32_t, class Index = std::int32_t> struc
     return refusal("paged", message("address of the pool modulo ", alignof(T)), address % alignof(T),
                    "0, the alignment of an element");
   }
-  /// Pages that are found by the page stride, of at least `needed`.
+  /// How many pages the page stride has to reach, at least `needed`.
   std::uint32_t pages_by_stride(std::uint32_t needed) const { return max_of(count, needed); }
   KVMELD_HD bool writable(track where, std::uint32_t i) const {
     return shared == nullptr || shared[number(where, i)] == 0;
   }
 };
 
-/// Pages by pointer, each to a block of bytes; `offset` bytes into it K or V begin.
+/// Pages by pointer. Each pointer is to a block of bytes, in which K or V begins at byte `offset`.
 template <class T, class Index = std::int32_t> struct pointed_pages {
   using element_type = T;
   page_table<void*, Index> table;  ///< which blocks a track has
-  std::size_t offset = 0;          ///< bytes into a block
+  std::size_t offset = 0;          ///< in bytes, from the start of a block
 
   KVMELD_HD T* base(track where, std::uint32_t i, page_strides const&) const {
     void* const block = table.at(where, i);
@@ -135,15 +138,15 @@ template <class T, class Index = std::int32_t> struct pointed_pages {
     if (offset % alignof(T) == 0) return table_problem("paged", table.entries);
     return refusal("paged", "offset", offset, "a multiple of ", alignof(T), ", the alignment of an element");
   }
-  /// No page is found by the page stride.
+  /// 1: the page stride is not used.
   static constexpr std::uint32_t pages_by_stride(std::uint32_t) { return 1; }
   KVMELD_HD bool writable(track, std::uint32_t) const { return true; }
 };
 
-/// Rows of a track page by page, any page size from 1 on. Strides are free: K and V in one allocation are two
-/// of these. The engine owns pool and tables; pages behind the longest head of a sequence are not touched and
-/// may be given back once a compression has run (`pages_of`). Entries must be valid for all pages that hold a
-/// sequence's slots, those being appended included.
+/// Rows of a track in pages. The page size is any number from 1 on. Strides are free: K and V in one
+/// allocation are two such layouts. The engine owns pool and tables. Pages behind the longest head of a
+/// sequence are not touched, and may be given back once a compression has run (`pages_of`). The table must
+/// name a valid page for every slot of a sequence, slots that are being appended included.
 template <class Pages> class paged : public addressed_rows<paged<Pages>, typename Pages::element_type> {
 public:
   using element_type = typename Pages::element_type;
@@ -166,8 +169,8 @@ public:
     return pages_.writable(where, slot / page_size_);
   }
 
-  /// Why these cannot be the rows of such an extent; tables are not looked at, they may be a device's
-  /// (validate_pages).
+  /// Why this layout cannot serve an extent; empty if it can. Tables are not read, since they may lie in a
+  /// device's memory; validate_pages checks them.
   std::string problem(shape const& s) const {
     if (page_size_ == 0) return refusal("paged", "page_size", 0, "at least 1");
     if (capacity_ != s.capacity) {
@@ -179,8 +182,7 @@ public:
                      "another number (a dense order is a permutation of the letters P, L, H, T, C)");
     }
     auto const& table = pages_.table;
-    // Layers and heads with rows of the table of their own have pages of their own, and may have stride 0 in
-    // them.
+    // Layers or heads with their own rows of the table have their own pages, and may have stride 0 in them.
     auto const shared = [](std::int64_t row_stride, std::int64_t stride, std::uint32_t count) {
       return row_stride != 0 && stride == 0 ? 1 : count;
     };
@@ -204,13 +206,13 @@ public:
   std::uint32_t page_size() const { return page_size_; }
   std::uint32_t capacity() const { return capacity_; }
   page_strides const& strides() const { return strides_; }
-  /// Tables and pool.
+  /// The pages: table and pool, or table and offset.
   Pages const& pages() const { return pages_; }
-  /// Pages that so many slots take.
+  /// How many pages `slots` slots take.
   KVMELD_HD std::uint32_t pages_of(std::uint32_t slots) const { return ceil_div(slots, page_size_); }
 
 private:
-  /// Pages that all slots take: one only where nothing needs a second page.
+  /// 1 if a single page holds all slots of the cache; else 2, for two or more.
   std::uint32_t table_pages(shape const& s) const {
     auto const& table = pages_.table;
     bool const one = s.sequences == 1 && capacity_ <= page_size_ &&

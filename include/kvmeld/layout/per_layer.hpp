@@ -1,4 +1,4 @@
-// A tensor per layer, wherever each lies: Hugging Face's caches, vLLM, SGLang, yalm.
+// A tensor per layer, each anywhere in memory: Hugging Face's caches, vLLM, SGLang, yalm.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,11 +12,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has an entry for
-/// every layer of the group and lies in memory that phases can read (of the device, for a CUDA executor); the
-/// engine rewrites it there, in order with launches, when tensors move. Base pointers, strides and tables may
-/// differ from layer to layer, the number of channels and the capacity may not. Costs a load of the layout
-/// per row or run; `Layout` has plain rows. Groups of channels go outside: tiled(per_layer(..), width).
+/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has a layout for
+/// every layer of the group. It lies in memory that phases can read (of the device, for a CUDA executor).
+/// When tensors move, the engine rewrites the array, in order with launches. Base pointers, strides and
+/// tables may differ from layer to layer; the number of channels and the capacity may not. It costs a load of
+/// the layout per row or run. `Layout` has plain rows. For groups of channels: tiled(per_layer(..), width).
 template <class Layout>
 class per_layer : public addressed_rows<per_layer<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,
@@ -28,7 +28,7 @@ public:
   static constexpr int channel_run = Layout::channel_run;
   static constexpr int token_run = Layout::token_run;
 
-  /// Never looks at `layers` on the host: what is wrong with one of them is not found here.
+  /// `layers` is never read on the host, so that a fault in one of the layouts is not found here.
   per_layer(Layout const* layers, std::uint32_t channels) : layers_(layers), channels_(channels) {}
 
   KVMELD_HD segment<element_type> locate(track where, slot_t slot) const {
@@ -38,14 +38,14 @@ public:
   KVMELD_HD bool writable(track where, slot_t slot) const {
     return always_writable || layers_[where.layer].writable(within(where), slot);
   }
-  /// Why there is nothing to read; empty if there is. What lies there is not looked at.
+  /// Why there is no array of layouts; empty if there is one. The layouts themselves are not checked.
   std::string problem(shape const&) const {
     return layers_ != nullptr ? std::string()
                               : refusal("per_layer", "layers", "null", "an array with a layout per layer");
   }
 
 private:
-  /// The same track in a layout of one layer, where its index means nothing.
+  /// The same track in a layout of one layer, which does not use the track's index.
   KVMELD_HD static track within(track where) { return {where.index, 0, where.sequence, where.kv_head}; }
 
   Layout const* layers_;

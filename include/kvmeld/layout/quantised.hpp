@@ -25,7 +25,7 @@ template <class Layout>
 struct shows_strides<Layout, std::void_t<decltype(std::declval<Layout const&>().strides().channel)>>
     : std::true_type {};
 
-/// What layouts have in common that store numbers as codes of `Codes`, a layout with plain rows.
+/// Base of the layouts that store numbers as codes. `Codes`, a layout with plain rows, locates the codes.
 template <class Codes> struct coded_rows {
   using element_type = typename Codes::element_type;
   static_assert(has_plain_rows<Codes>::value,
@@ -44,7 +44,7 @@ template <class Codes> struct coded_rows {
   }
 
 protected:
-  /// A tile of decode(code, slot). Cooperative; no barrier at the end.
+  /// Loads a tile of decode(code, slot). Cooperative; no barrier at the end.
   template <class Team, class Decode>
   KVMELD_HD void load_codes(Team const& team, track where, slot_t first, std::uint32_t tokens,
                             std::uint32_t channel, std::uint32_t channels, float* out, std::uint32_t ld,
@@ -59,7 +59,7 @@ protected:
 
 KVMELD_HD inline float magnitude(float x) { return bits_float(float_bits(x) & 0x7fffffffu); }
 
-/// x rounded to a code of [-127, 127], away from zero at halves; 0 for what is no number.
+/// x rounded to a code of [-127, 127], away from zero at halves; 0 for NaN and infinities.
 KVMELD_HD inline std::int8_t int8_code(float x) {
   if (!is_finite(x)) return 0;
   float const most = x < -127.0f ? -127.0f : x > 127.0f ? 127.0f : x;
@@ -68,18 +68,18 @@ KVMELD_HD inline std::int8_t int8_code(float x) {
 
 }  // namespace detail
 
-/// x = scale * code, one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or v_scale.
-/// Codes saturate (core/fp8.hpp); `saturated`, if given, counts those that did, in memory that phases can
-/// write.
+/// x = scale * code, with one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or
+/// v_scale. Codes saturate (core/fp8.hpp). If `saturated` is given, it counts the codes that did. It lies in
+/// memory that phases can write.
 template <class Codes> class scaled : public detail::coded_rows<Codes> {
 public:
-  /// What all stored codes have in common.
+  /// The base of all layouts of codes.
   using base = detail::coded_rows<Codes>;
   using typename base::element_type;
-  /// Of the codes.
+  /// How codes convert to float and back.
   using traits = element_traits<element_type>;
 
-  /// `scale` above 0.
+  /// `scale` is above 0.
   scaled(Codes codes, float scale, std::uint32_t* saturated = nullptr)
       : base{codes}, scale_(scale), inverse_(1.0f / scale), saturated_(saturated) {}
 
@@ -113,15 +113,15 @@ private:
   std::uint32_t* saturated_;
 };
 
-/// x = scale of the row * code, codes int8 in [-127, 127]. `Scales` has one channel, of any element type;
-/// rows are stored as a whole: the largest magnitude becomes 127.
+/// x = scale of the row * code, with int8 codes in [-127, 127]. `Scales` is a layout with one channel, of any
+/// element type. A row is quantised as a whole: its largest magnitude becomes 127.
 template <class Codes, class Scales> class int8_rows : public detail::coded_rows<Codes> {
 public:
-  /// What all stored codes have in common.
+  /// The base of all layouts of codes.
   using base = detail::coded_rows<Codes>;
   static_assert(std::is_same_v<typename Codes::element_type, std::int8_t>,
                 "kvmeld::int8_rows: codes are std::int8_t");
-  /// Of the scales.
+  /// How scales convert to float and back.
   using scale_traits = element_traits<typename Scales::element_type>;
 
   /// Codes and their scales, both over the same shape.
@@ -137,9 +137,9 @@ public:
   }
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
-    float most = 0.0f;  // every lane looks at the whole row, so that no barrier is needed
+    float most = 0.0f;  // every lane reads the whole row, so that no barrier is needed
     for (std::uint32_t c = 0; c < this->channels(); ++c) most = max_of(most, detail::magnitude(value(c)));
-    // By the scale as it is stored.
+    // The codes use the scale as it is stored.
     auto const rounded = scale_traits::from_float(most / 127.0f);
     float const scale = scale_traits::to_float(rounded), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
     segment<std::int8_t> const s = this->stored.locate(where, slot);
@@ -169,18 +169,18 @@ private:
   Scales scales_;
 };
 
-/// ggml's q8_0: a row is blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates rows of
-/// std::uint8_t, 34 of its channels to a block, side by side. Rows must not share blocks: channels in
-/// multiples of 32.
+/// ggml's q8_0: a row consists of blocks of 34 bytes, a binary16 scale and 32 signed bytes. `Bytes` locates
+/// rows of std::uint8_t with contiguous channels, 34 of them per block. Rows must not share blocks, so that
+/// the number of channels is a multiple of 32.
 template <class Bytes> class q8_0_rows : public detail::coded_rows<Bytes> {
 public:
-  /// What all stored codes have in common.
+  /// The base of all layouts of codes.
   using base = detail::coded_rows<Bytes>;
   static_assert(std::is_same_v<typename Bytes::element_type, std::uint8_t>,
                 "kvmeld::q8_0_rows: Bytes are std::uint8_t");
-  static constexpr std::uint32_t block_channels = 32, block_bytes = 34;  ///< numbers and bytes of a block
+  static constexpr std::uint32_t block_channels = 32, block_bytes = 34;  ///< channels and bytes of a block
 
-  /// The rows of blocks.
+  /// `bytes` locates the rows of blocks.
   explicit q8_0_rows(Bytes bytes) : base{bytes} {}
 
   template <class Team>

@@ -1,5 +1,5 @@
-// A layout that phases read from a stable address: what was captured in a graph follows the tensors when they
-// move.
+// A layout that phases read from a stable address, so that calls captured in a graph follow the tensors when
+// they move.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,10 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). The
-/// engine rewrites it there, in order with launches, when it reallocates tensors or block tables: base
-/// pointers, strides and table pointers may change, the number of channels may not. Costs a load of the
-/// layout per row or run; `Layout` has plain rows.
+/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). When
+/// the engine reallocates tensors or block tables, it rewrites the layout there, in order with launches. Base
+/// pointers, strides and table pointers may change; the number of channels may not. It costs a load of the
+/// layout per row or run. `Layout` has plain rows.
 template <class Layout>
 class relocatable : public addressed_rows<relocatable<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,
@@ -28,7 +28,7 @@ public:
   static constexpr int channel_run = Layout::channel_run;
   static constexpr int token_run = Layout::token_run;
 
-  /// Never looks at `at` on the host.
+  /// The layout at `at` is never read on the host.
   relocatable(Layout const* at, std::uint32_t channels) : at_(at), channels_(channels) {}
 
   KVMELD_HD segment<element_type> locate(track where, slot_t slot) const { return at_->locate(where, slot); }
@@ -36,7 +36,7 @@ public:
   KVMELD_HD bool writable(track where, slot_t slot) const {
     return always_writable || at_->writable(where, slot);
   }
-  /// Why there is nothing to read; empty if there is. What lies there is not looked at.
+  /// Why `at` is no address of a layout; empty if it may be one. The layout itself is not checked.
   std::string problem(shape const&) const {
     return at_ != nullptr ? std::string() : refusal("relocatable", "at", "null", "the address of a layout");
   }

@@ -1,4 +1,4 @@
-// Rows in a ring behind sinks that stay: engines that run past their context length.
+// Rows in a ring behind fixed sinks, for engines that run past their context length.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,10 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Slot s of a track lies at s itself below `sinks`, else at sinks + (s - sinks + start[sequence]) mod
-/// (capacity - sinks) of `Rows`: entries are in the order of their tokens, wherever the ring begins. `start`
-/// lies in memory that phases can read, null: 0 everywhere. When entries move the ring does not turn: a
-/// compression leaves `start` as it is.
+/// Slot s of a track lies in row s of `Rows` if s is below `sinks`, else in row sinks + (s - sinks +
+/// start[sequence]) mod (capacity - sinks). Slots are thus in the order of their tokens, wherever the ring
+/// begins. `start` lies in memory that phases can read; null means 0 for all sequences. A compression moves
+/// entries, but leaves `start` as it is.
 template <class Rows> class ring : public addressed_rows<ring<Rows>, typename Rows::element_type> {
   static_assert(has_plain_rows<Rows>::value, "kvmeld::ring: Rows has no plain rows (addressed_rows)");
 
@@ -26,11 +26,11 @@ public:
   static constexpr int channel_run = Rows::token_run == 0 ? 1 : Rows::channel_run;
   static constexpr int token_run = 1;
 
-  /// `capacity` above `sinks`.
+  /// `capacity` is above `sinks`.
   ring(Rows rows, std::uint32_t capacity, std::uint32_t sinks = 0, std::uint32_t const* start = nullptr)
       : rows_(rows), start_(start), capacity_(capacity), sinks_(sinks) {}
 
-  /// Where a slot of the track is among the rows.
+  /// The row in which a slot of the track lies.
   KVMELD_HD slot_t place(track where, slot_t slot) const {
     if (slot < sinks_ || start_ == nullptr) return slot;
     std::uint32_t const turn = capacity_ - sinks_, behind = turn - start_[where.sequence] % turn;
@@ -39,7 +39,7 @@ public:
   KVMELD_HD segment<element_type> locate(track where, slot_t slot) const {
     slot_t const at = place(where, slot);
     segment<element_type> s = rows_.locate(where, at);
-    std::uint32_t const whole = slot < sinks_ ? sinks_ - slot : capacity_ - at;  // until it turns round
+    std::uint32_t const whole = slot < sinks_ ? sinks_ - slot : capacity_ - at;  // until the ring wraps
     s.remaining = min_of(s.remaining, min_of(whole, capacity_ - slot));
     return s;
   }
@@ -57,9 +57,9 @@ public:
     return layout_problem("ring: rows", rows_, rows_.channels(), s);
   }
   std::uint32_t capacity() const { return capacity_; }
-  /// Slots that stay at the beginning.
+  /// Number of slots before the ring.
   std::uint32_t sinks() const { return sinks_; }
-  /// The rows that are used in turn.
+  /// The rows that the ring uses.
   Rows const& rows() const { return rows_; }
 
 private:

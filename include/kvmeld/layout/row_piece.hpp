@@ -1,4 +1,4 @@
-// Pieces of 16 bytes, what a lane reads or writes with one instruction.
+// Pieces of 16 bytes, which a lane reads or writes with one instruction.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -30,12 +30,12 @@ using bits_of = std::conditional_t<sizeof(T) == 4, std::uint32_t,
 
 }  // namespace detail
 
-/// Whether 16 bytes at once may be read or written here.
+/// Whether 16 bytes may be read or written here at once.
 KVMELD_HD inline bool is_piece_aligned(void const* p) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
 }
 
-/// 16 bytes between two such places.
+/// Copies 16 bytes between two addresses that are aligned to 16 bytes.
 KVMELD_HD inline void copy_piece(void* to, void const* from) {
 #if defined(__CUDA_ARCH__)
   *static_cast<uint4*>(to) = *static_cast<uint4 const*>(from);
@@ -44,8 +44,8 @@ KVMELD_HD inline void copy_piece(void* to, void const* from) {
 #endif
 }
 
-/// A piece in registers from such a place. On a device words are taken apart there: a piece that 16 bytes are
-/// stored to at once would have to lie in memory.
+/// Loads a piece into registers from an aligned address. On a device, words are taken apart in registers. A
+/// piece that receives 16 bytes at once would have to lie in memory.
 template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {
   row_piece<T> p;
 #if defined(__CUDA_ARCH__)
@@ -63,7 +63,7 @@ template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {
   return p;
 }
 
-/// The same the other way.
+/// Stores a piece from registers to an aligned address.
 template <class T> KVMELD_HD void store_piece(void* to, row_piece<T> const& p) {
 #if defined(__CUDA_ARCH__)
   using bits = detail::bits_of<T>;

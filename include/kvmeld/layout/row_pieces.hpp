@@ -14,27 +14,27 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Layouts whose rows are read and written in pieces, wherever they lie.
+/// True for layouts whose rows can be read and written in pieces, at any address.
 template <class Layout, bool = has_plain_rows<Layout>::value> struct has_row_pieces : std::false_type {};
 template <class Layout>
 struct has_row_pieces<Layout, true> : std::bool_constant<fits_pieces<typename Layout::element_type>> {};
 
-/// Whether a team of so many lanes shares out pieces of rows: one lane goes row by row, and layouts along
-/// tokens run along them.
+/// Whether a team of `lanes` lanes works on pieces of rows. A single lane works row by row. In layouts with
+/// contiguous tokens, loops run along tokens.
 template <class Layout> KVMELD_HD constexpr bool shares_pieces(std::uint32_t lanes) {
   return has_row_pieces<Layout>::value && !runs_along_tokens<Layout> && lanes > 1;
 }
 
-/// Pieces that a lane has read and not yet used.
+/// How many pieces a lane reads before it uses them.
 constexpr std::uint32_t pieces_in_flight = 4;
 
-/// How a team shares out rows of `pieces` pieces: a lane has the same piece of every row, or every `width`-th
-/// from it on, so that it divides once. Lanes that are left over have no row.
+/// How a team divides rows of `pieces` pieces among its lanes. A lane has the same piece of every row, or
+/// every `width`-th piece from that one on, so that it divides once. Lanes that are left over have no row.
 struct piece_share {
-  std::uint32_t width, rows;  ///< pieces of a row, and rows, that the team has at a time
-  std::uint32_t piece, row;   ///< of these, the lane's; row is `rows` where it has none
+  std::uint32_t width, rows;  ///< how many pieces of a row, and how many rows, the team has at a time
+  std::uint32_t piece, row;   ///< the lane's piece and row of these; row is `rows` if it has no row
 
-  /// The lane's part.
+  /// The part of the calling lane.
   template <class Team>
   KVMELD_HD piece_share(Team const& team, std::uint32_t pieces)
       : width(min_of(pieces, team.lanes())),
@@ -44,8 +44,8 @@ struct piece_share {
   KVMELD_HD bool has_row() const { return row != rows; }
 };
 
-/// The rows of one track as pieces: any strides, any alignment, any number of channels. Rows that lie at
-/// multiples of 16 bytes, channels side by side, move 16 bytes at a time.
+/// The rows of one track as pieces, with any strides, any alignment and any number of channels. Rows with
+/// contiguous channels that lie at multiples of 16 bytes move 16 bytes at a time.
 template <class Layout> class row_pieces {
 public:
   using T = typename Layout::element_type;
@@ -54,13 +54,13 @@ public:
   KVMELD_HD row_pieces(Layout const& layout, track where)
       : layout_(layout), where_(where), channels_(layout.channels()) {}
 
-  /// Pieces of a row; the last one may have fewer channels.
+  /// Number of pieces of a row; the last piece may have fewer channels.
   KVMELD_HD std::uint32_t count() const { return count_of(channels_); }
   KVMELD_HD static constexpr std::uint32_t count_of(std::uint32_t channels) {
     return ceil_div(channels, piece::size);
   }
 
-  /// Channels of a piece.
+  /// Number of channels of a piece.
   KVMELD_HD std::uint32_t width(std::uint32_t index) const {
     return min_of(piece::size, channels_ - index * piece::size);
   }
@@ -113,7 +113,7 @@ private:
   std::uint32_t channels_;
 };
 
-/// The same of joined rows, read only: pieces run on over the tracks.
+/// Pieces of joined rows, read only. Pieces are counted through all joined tracks.
 template <class Layout> class row_pieces<joined_rows<Layout>> {
 public:
   using T = typename Layout::element_type;
@@ -141,7 +141,7 @@ public:
   }
 
 private:
-  /// Whether pieces run across the ends of tracks.
+  /// Whether a piece may have channels of two tracks.
   KVMELD_HD bool apart() const { return rows_.count > 1 && channels_ % piece::size != 0; }
   KVMELD_HD row_pieces<Layout> of(std::uint32_t index) const {
     return {rows_.layout, rows_.follower(leader_, index * piece::size / channels_)};

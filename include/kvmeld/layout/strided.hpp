@@ -13,27 +13,27 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Element strides of a cache tensor, 64-bit. 0 for an extent of one.
+/// Element strides of a cache tensor, 64-bit. The stride of an extent of one is not used, and may be 0.
 struct cache_strides {
-  /// In elements, from one to the next.
+  /// In elements, from one index to the next.
   std::int64_t layer = 0, sequence = 0, head = 0, slot = 0, channel = 1;
 };
 
-/// Where an element lies: base + layer*l + sequence*s + head*h + slot*t + channel*c.
+/// Address of channel 0 of a slot: base + layer*l + sequence*s + head*h + slot*t.
 template <class T> KVMELD_HD T* strided_address(T* base, cache_strides const& st, track where, slot_t slot) {
   return base + std::int64_t{where.layer} * st.layer + std::int64_t{where.sequence} * st.sequence +
          std::int64_t{where.kv_head} * st.head + std::int64_t{slot} * st.slot;
 }
 
-/// A letter of a dense order: how many there are, and where its stride goes.
+/// A letter of a dense order: the axis that it stands for.
 struct dense_letter {
-  char letter;           ///< of the order
+  char letter;           ///< as in the order
   std::uint32_t count;   ///< extent of the axis
-  std::int64_t* stride;  ///< where its stride goes
+  std::int64_t* stride;  ///< receives the stride of the axis
 };
 
-/// Strides of a dense order, outermost letter first; left alone if it is null or no permutation of the
-/// letters. A stride that 63 bits do not hold is the largest that they hold.
+/// Computes the strides of a dense order, outermost letter first. Leaves them alone if the order is null or
+/// no permutation of the letters. A stride too large for 63 bits becomes the largest number of 63 bits.
 inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
   std::string const given(order == nullptr ? "" : order);
   if (given.size() != 5) return;
@@ -52,8 +52,8 @@ inline void fill_dense(char const* order, dense_letter const (&letters)[5]) {
 }
 
 /// Dense strides for an order of the letters L(ayer) S(equence) H(ead) T(oken slot) C(hannel), outermost
-/// first: "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. Any other string, and null, gives
-/// slot stride 0, which the cache refuses.
+/// first: "LSTHC" is token-major, "LSHTC" head-major, "LSHCT" transposed. null, or a string that is no
+/// permutation of these letters, gives slot stride 0, which the cache refuses.
 inline cache_strides dense_strides(char const* order, shape const& s, std::uint32_t channels) {
   cache_strides out{0, 0, 0, 0, 0};
   fill_dense(order, {{'L', s.layers, &out.layer},
@@ -64,18 +64,18 @@ inline cache_strides dense_strides(char const* order, shape const& s, std::uint3
   return out;
 }
 
-/// A tensor whose rows are read and written row by row; best with channel stride 1.
-/// Element type float, half, bfloat16 or any type with element_traits. The engine owns the memory.
+/// A rectangular tensor that is read and written row by row. It is fastest with channel stride 1.
+/// The element type is float, half, bfloat16 or any type with element_traits. The engine owns the memory.
 template <class T> class strided : public addressed_rows<strided<T>, T> {
 public:
   static constexpr bool always_writable = true;
   static constexpr int channel_run = 0;  ///< the whole row
   static constexpr int token_run = 1;
 
-  /// Rows of `channels` channels from `base` on.
+  /// A tensor of rows of `channels` channels that begins at `base`.
   strided(T* base, cache_strides strides, shape const& s, std::uint32_t channels)
       : base_(base), strides_(strides), channels_(channels), capacity_(s.capacity) {}
-  /// Dense tensor in the given order, see dense_strides.
+  /// A dense tensor in the given order, see dense_strides.
   strided(T* base, char const* order, shape const& s, std::uint32_t channels)
       : strided(base, dense_strides(order, s, channels), s, channels) {}
 

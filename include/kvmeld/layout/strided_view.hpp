@@ -1,4 +1,4 @@
-// Somebody's strided view of a tensor (an mdspan, a Kokkos::View) as a layout.
+// A layout from another library's strided view of a tensor (an mdspan, a Kokkos::View).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,8 +12,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// The tensor at `base` with the last `Rank` of (layer, sequence, head, slot, channel); others are one.
-/// view.extent(i) and view.stride(i), in elements.
+/// The tensor at `base` with the last `Rank` axes of (layer, sequence, head, slot, channel); other axes have
+/// extent one. Uses view.extent(i), and view.stride(i) in elements.
 template <std::size_t Rank, class T, class View> strided<T> strided_view(T* base, View const& view) {
   auto const extent = [&](std::size_t from_the_right) {
     return Rank > from_the_right ? static_cast<std::uint32_t>(view.extent(Rank - 1 - from_the_right)) : 1u;

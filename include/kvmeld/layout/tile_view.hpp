@@ -1,4 +1,4 @@
-// Rows for a kernel: where they lie, if it can read them there.
+// Rows of a tile for a kernel: in place if the kernel can read them there, else copied.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,8 +17,8 @@ template <class T> struct tile_view {
   std::size_t ld;
 };
 
-/// Calls use(tile_view) with slots first .. first + tokens - 1 where they lie, if kernels can read them
-/// there, else as floats in `scratch` [tokens][channels]. One lane.
+/// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if kernels
+/// can read them there, else of floats in `scratch` [tokens][channels]. One lane.
 template <class Team, class Layout, class Use>
 void with_tile(Team const& team, Layout const& layout, track where, slot_t first, std::uint32_t tokens,
                float* scratch, Use use) {

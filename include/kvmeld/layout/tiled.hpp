@@ -1,5 +1,5 @@
-// Rows cut into groups of channels that lie apart: keys as kernels want them that read 16 bytes of many
-// tokens at a time.
+// Rows cut into groups of channels that lie apart, for kernels that read 16 bytes of the keys of many tokens
+// at a time.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -21,8 +21,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Channel c lies in group c / width, at c % width. `Groups` locates groups as others locate channels: its
-/// channels() is their number, its channel stride the distance from one to the next. So
+/// Channel c lies in group c / width, at c % width. `Groups` locates groups as other layouts locate channels:
+/// its channels() is the number of groups, its channel stride is the distance from one group to the next.
+/// Examples:
 /// - `tiled(strided<T>(base, {.., slot: 16, channel: T * 16}, s, d / 16), 16)`: [head][d / 16][token][16]
 /// - `tiled(paged(pages, P, {.., token: x, channel: P * x}, s, d / x), x)`: vLLM's [block][head][d / x][P][x]
 template <class Groups> class tiled {
@@ -31,7 +32,7 @@ template <class Groups> class tiled {
 public:
   using element_type = typename Groups::element_type;
   static constexpr bool always_writable = is_always_writable<Groups>::value;
-  static constexpr int channel_run = 1;  ///< `width`, which only the run knows
+  static constexpr int channel_run = 1;  ///< in fact `width`, which is only known at run time
   static constexpr int token_run = 1;
 
   /// Groups of `width` channels.
@@ -63,7 +64,7 @@ public:
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     segment<element_type> const s = groups_.locate(where, slot);
-    if (team.lanes() == 1) {  // no lane has to divide to find its channel
+    if (team.lanes() == 1) {  // a single lane need not divide to find its channel
       for (std::uint32_t c = 0; c < channels();) {
         element_type* const group = at(s, 0, c);
         for (std::uint32_t i = 0; i < width_; ++i, ++c)
@@ -98,13 +99,13 @@ public:
     }
     return layout_problem("tiled: groups", groups_, groups_.channels(), s);
   }
-  /// A whole row to contiguous memory and back, raw bits. One lane.
+  /// Copies the raw bits of a whole row to contiguous memory. One lane.
   void gather_row(track where, slot_t slot, element_type* out) const {
     segment<element_type> const s = groups_.locate(where, slot);
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
       copy_group(out + std::size_t{g} * width_, group(s, g));
   }
-  /// See gather_row.
+  /// Copies the raw bits of a whole row from contiguous memory. One lane.
   void scatter_row(track where, slot_t slot, element_type const* row) const {
     segment<element_type> const s = groups_.locate(where, slot);
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
@@ -116,12 +117,12 @@ public:
     for (std::uint32_t g = 0; g < groups_.channels(); ++g)
       team.prefetch(group(s, g), width_ * sizeof(element_type));
   }
-  /// Channels of a group.
+  /// Number of channels of a group.
   KVMELD_HD std::uint32_t width() const { return width_; }
-  /// What locates groups.
+  /// The layout that locates groups.
   KVMELD_HD Groups const& groups() const { return groups_; }
 
-  /// Channel c of a row that the groups' segment locates.
+  /// Address of channel c of a row; `s` is the segment that `groups()` located.
   KVMELD_HD element_type* at(segment<element_type> const& s, std::uint32_t row, std::uint32_t c) const {
     return s.base + std::int64_t{row} * s.token_stride + std::int64_t{c / width_} * s.channel_stride +
            c % width_;
@@ -131,7 +132,7 @@ private:
   static element_type* group(segment<element_type> const& s, std::uint32_t g) {
     return s.base + std::int64_t{g} * s.channel_stride;
   }
-  /// The channels of one group: mostly some pieces of 16 bytes, too few for a call.
+  /// Copies the channels of one group. Mostly these are a few pieces of 16 bytes, too few for a memcpy call.
   void copy_group(element_type* to, element_type const* from) const {
     constexpr std::uint32_t piece = 16 / sizeof(element_type);
     if (width_ % piece != 0) {
@@ -140,7 +141,7 @@ private:
     }
     for (std::uint32_t c = 0; c < width_; c += piece) copy_piece(to + c, from + c);
   }
-  /// Some channels of a row as floats, side by side first.
+  /// Decodes some channels of a row to floats. Copies them to contiguous memory first.
   template <class Kernels>
   void decode_row(Kernels const& tuned, segment<element_type> const& s, std::uint32_t row,
                   std::uint32_t channel, std::uint32_t channels, float* out) const {
@@ -162,7 +163,7 @@ private:
   std::uint32_t width_;
 };
 
-/// Pieces of a tiled row: whole ones where groups are multiples of 16 bytes.
+/// Rows of `tiled` can be read in pieces. Pieces move 16 bytes at once if groups are multiples of 16 bytes.
 template <class Groups>
 struct has_row_pieces<tiled<Groups>, false> : std::bool_constant<fits_pieces<typename Groups::element_type>> {
 };
@@ -182,7 +183,7 @@ public:
   KVMELD_HD std::uint32_t width(std::uint32_t index) const {
     return min_of(piece::size, channels_ - index * piece::size);
   }
-  /// A row has no 16 bytes in common with its next ones.
+  /// null: the pieces of a row do not lie one after the other.
   KVMELD_HD T const* row(slot_t) const { return nullptr; }
   KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
     T const* const at = rows_.at(rows_.groups().locate(where_, slot), 0, index * piece::size);

@@ -11,19 +11,19 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Same addresses as `strided` with slot stride 1, but merging and compaction loop along tokens, so that they
-/// stream instead of gathering. The usual form of V in engines without flash attention. The slot stride must
-/// be 1.
+/// A tensor with the same addresses as `strided` with slot stride 1. Merging and compaction loop along
+/// tokens, so that they stream memory instead of gathering it. This is the usual form of V in engines without
+/// flash attention. The slot stride must be 1.
 template <class T> class transposed : public addressed_rows<transposed<T>, T> {
 public:
   static constexpr bool always_writable = true;
   static constexpr int channel_run = 1;
   static constexpr int token_run = 0;  ///< the whole track
 
-  /// Rows of `channels` channels from `base` on.
+  /// A tensor of rows of `channels` channels that begins at `base`.
   transposed(T* base, cache_strides strides, shape const& s, std::uint32_t channels)
       : base_(base), strides_(strides), channels_(channels), capacity_(s.capacity) {}
-  /// Dense tensor in the given order, which ends in T; see dense_strides.
+  /// A dense tensor in the given order, which ends in T; see dense_strides.
   transposed(T* base, char const* order, shape const& s, std::uint32_t channels)
       : transposed(base, dense_strides(order, s, channels), s, channels) {}
 

@@ -1,4 +1,4 @@
-// Whether block tables make sense, looked at on the host.
+// Checks block tables on the host.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -20,14 +20,14 @@ inline namespace KVMELD_ABI {
 
 namespace detail {
 
-/// Why pages that are used lie in each other, in one layer and head; empty if they do not. Page strides may
-/// be less than a page where numbers of pages are multiples of something.
+/// Why pages that are used overlap, in one layer and head; empty if they do not. The page stride may be less
+/// than a page if the page numbers in use are multiples of some number.
 template <class T, class Entry, class Index>
 std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
                                 std::vector<char> const& used) {
   page_strides const& st = rows.strides();
   std::int64_t const tokens = min_of(rows.page_size(), rows.capacity()), channels = rows.channels();
-  // Whether two elements of one page lie so far from each other.
+  // Whether two elements of one page can lie `distance` apart.
   auto const within = [&](std::int64_t distance) {
     for (std::int64_t x = 1 - tokens; x < tokens; ++x) {
       std::int64_t const left = distance - x * st.token;
@@ -56,11 +56,11 @@ std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
 }  // namespace detail
 
 /// Why these pages cannot hold the sequences; empty if they can. `lengths` [sequences] is how many slots of
-/// each sequence its table has to cover (0: none, its entries are not looked at); `table_entries` is how many
-/// the arrays have. Finds page numbers outside the pool, used pages that lie in each other, pages that two
-/// rows of the table use although nobody says they are shared, tables that are too short, CSR rows that go
-/// backwards. Reads the tables: give host copies where they are a device's. One call costs a pass over the
-/// entries and a byte per page.
+/// each sequence its table has to cover (0: none, and its table entries are not checked). `table_entries` is
+/// how many entries the table has. Finds page numbers outside the pool, used pages that overlap, pages that
+/// two rows of the table use although `shared` does not mark them, tables that are too short, and CSR rows
+/// that go backwards. The tables are read on the host: for tables of a device, pass host copies. One call
+/// costs a pass over the table entries and a byte per page.
 template <class T, class Entry, class Index>
 std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape const& s,
                            std::uint32_t number_of_pages, index_list lengths, std::size_t table_entries) {
@@ -72,7 +72,7 @@ std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape
   }
   auto const& pages = rows.pages();
   auto const& table = pages.table;
-  // Rows of the table that are one for several layers or heads are looked at once.
+  // A row of the table that serves several layers or heads is checked once.
   std::uint32_t const layers = table.layer_stride == 0 ? 1 : s.layers;
   std::uint32_t const heads = table.head_stride == 0 ? 1 : s.kv_heads;
   std::vector<char> used(number_of_pages, 0);

@@ -1,4 +1,4 @@
-// What is evicted is added to the values that stay (CaM section 3.3, eq. 9 and 15).
+// The values of evicted entries are added to the values that stay (CaM section 3.3, eq. 9 and 15).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,27 +14,27 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// What becomes of the softmax's denominator, which evictions shrink.
+/// How the merge treats the softmax's denominator, which evictions shrink.
 enum class additive_variant : std::uint8_t {
-  mass_corrected,  ///< targets become means and carry the mass in their degree
-  paper,           ///< as printed: values grow, degrees stay
+  mass_corrected,  ///< values of targets become weighted means; degrees carry the added mass
+  paper,           ///< as the paper prints it: values grow, degrees stay
 };
 
-/// Targets k of a span of m entries take in the values of the evicted i, with masks M_i from the identifier;
-/// all at once, from the values as they were. With r = sum over i of M_i / m:
+/// Each target k of a span of m entries takes in the values of the evicted entries i. The identifier gives
+/// the masks M_i. All values are added at once, as they were before. With r = sum over i of M_i / m:
 ///   mass_corrected  V_k = (V_k + sum M_i V_i / m) / (1 + r),  degree d_k (1 + r)
 ///   paper           V_k =  V_k + sum M_i V_i / m,             degree d_k
 ///
-/// mass_corrected: a target's attention A_k grows by the factor 1 + r, whatever its degree, so that V_i
-/// enters the output with mass M_i mean(A_k). That is A_i, and nothing is lost, where the targets' mean
-/// attention is A_i / M_i: the very ratio that CaM's rate estimates. (Adding d_i / m to each d_k instead
-/// would conserve tokens, but be lossless for A_i / d_i = mean(A_k / d_k), which is not what the rate
-/// compares, and pile the whole past onto a window of constant size, with degrees that grow for ever. Here an
-/// entry's degree ends at (1 + 1/m)^m < e at most where every step evicts one, and at (1 + g/m)^ceil(m/g)
-/// where every g-th evicts g.) `paper` returns O / (1 - A_i) in the lossless case: the theorems do not
-/// renormalise.
+/// mass_corrected: a target's attention A_k grows by the factor 1 + r, whatever its degree. V_i therefore
+/// enters the output with mass M_i mean(A_k). This mass is A_i, and nothing is lost, if the targets' mean
+/// attention is A_i / M_i. CaM's rate estimates exactly this ratio. (The alternative adds d_i / m to each
+/// d_k. It would conserve tokens, but it would be lossless for A_i / d_i = mean(A_k / d_k), which CaM's rate
+/// does not compare. It would also pile the whole past onto a window of constant size, and degrees would grow
+/// for ever. Here an entry's degree ends at (1 + 1/m)^m < e at most if every step evicts one entry, and at
+/// (1 + g/m)^ceil(m/g) if every g-th step evicts g entries.) `paper` returns O / (1 - A_i) in the lossless
+/// case, because the paper's theorems do not renormalise.
 struct additive {
-  additive_variant variant = additive_variant::mass_corrected;  ///< what becomes of the denominator
+  additive_variant variant = additive_variant::mass_corrected;  ///< how the denominator is treated
 
   static constexpr char const* name = "additive";
   static constexpr bool light = true;
@@ -63,7 +63,7 @@ struct additive {
     if (variant == additive_variant::paper) return;
     slot_t const sample = step.target[first];
     float const common =
-        differ == 0 ? grown_mass(step, t.item, sample, sources) : 0.0f;  // on every lane the same
+        differ == 0 ? grown_mass(step, t.item, sample, sources) : 0.0f;  // the same on every lane
     team.for_each(wave.state[t.item].length, [&](slot_t k) {
       if (step.fates[base + k] != fate::keep || (differ == 0 && !step.reaches(t.item, sources.slots[0], k)))
         return;
@@ -75,7 +75,7 @@ struct additive {
   }
 
 private:
-  /// 1 + r for slot k; 1 where nothing reaches it.
+  /// 1 + r for slot k; 1 if no source reaches the slot.
   KVMELD_HD static float grown_mass(plan_ref const& step, std::uint32_t item, slot_t k,
                                     member_list const& sources) {
     float grown = 1.0f;

@@ -1,4 +1,4 @@
-// Every entry of a set counts the same, whatever it stands for.
+// Every entry of a set has the same weight, whatever its degree.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

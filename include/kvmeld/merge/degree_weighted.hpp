@@ -12,8 +12,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum n_i k_i / sum n_i with degrees n_i, values alike; degrees add. Exact under the log-degree bias
-/// when the members coincide.
+/// k* = sum n_i k_i / sum n_i with degrees n_i, and the same for values. Degrees add. The merge is exact
+/// under the log-degree bias if the members are equal.
 struct degree_weighted {
   static constexpr char const* name = "degree_weighted";
   static constexpr bool needs_score = false;

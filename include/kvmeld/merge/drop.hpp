@@ -1,4 +1,4 @@
-// The merge function of eviction: members go, the pivot stays as it is.
+// The merge function of eviction: members are dropped, the pivot stays as it is.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -12,8 +12,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// Everything that would merge or spread is dropped. With `evict_rest` this is plain eviction; with an
-/// identifier that makes sets it keeps one entry per set, unchanged.
+/// Drops every entry that would merge or spread. With the identifier `evict_rest` this is plain eviction.
+/// With an identifier that makes sets, one entry of each set stays, unchanged.
 struct drop {
   static constexpr char const* name = "drop";
   static constexpr bool needs_score = false;

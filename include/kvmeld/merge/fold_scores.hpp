@@ -1,4 +1,4 @@
-// What an entry stands for, it is also as important as: scores of a set add.
+// Scores of a set add: a merged entry is as important as its members together.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,8 +13,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Sums the wave's scores of every set of the step, which link_phase listed, at its pivot: later rounds weigh
-/// by it and the fallback ranks by it. Runs after the weights, which want the scores apart.
+/// Adds up the wave's scores of every set of the step and writes the sum at the pivot. link_phase has listed
+/// the sets. Later rounds weigh by this score, and the fallback ranks by it. The phase runs after weighing,
+/// because merge functions need the members' own scores.
 struct fold_scores_phase {
   static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
   wave_ref wave;

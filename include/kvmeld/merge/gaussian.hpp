@@ -20,21 +20,22 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// The bandwidth of the Gaussian kernel, where the paper's versions disagree (docs/formulas.md).
+/// How sigma, the bandwidth of the Gaussian kernel, is found for a set of #S members. The versions of the
+/// paper disagree (docs/formulas.md).
 enum class bandwidth : std::uint8_t {
   mean_l2,  ///< sum of distances to the remaining members / (#S - 1): scale-free; a pair weighs 0.62 to 0.38
   eq7_000,  ///< sum of squared distances / (sqrt 2 #S): as printed in the first version
-  fixed,    ///< a constant; 5 is the second version's best
+  fixed,    ///< a constant; 5 is the best of the paper's second version
 };
 
-/// g_i = exp(-||k_p - k_i||^2 / (2 sigma^2)), w_i = g_i / sum g; k* = sum w_i k_i, v* = sum w_i v_i. sigma =
-/// 0 (equal keys) gives equal weights, as do distances whose squares are too small or too large for float.
-/// Degrees add unless `degrees` is off.
+/// k* = sum w_i k_i and v* = sum w_i v_i with w_i = g_i / sum g, g_i = exp(-||k_p - k_i||^2 / (2 sigma^2)).
+/// k_p is the pivot's key. Weights are equal if sigma is 0 (equal keys), and if the squares of distances are
+/// too small or too large for float. Degrees add unless `degrees` is off.
 struct gaussian {
   bandwidth sigma = bandwidth::mean_l2;  ///< how sigma is found
   float fixed_sigma = 5.0f;              ///< for bandwidth::fixed
-  bool degrees = true;  ///< results stand for all members; off: as printed, degree stays the pivot's
-  bool scale_values_by_set_size = false;  ///< v* times #S (second version); contradicts `degrees`
+  bool degrees = true;  ///< degrees add; off: the degree stays the pivot's, as the paper prints it
+  bool scale_values_by_set_size = false;  ///< v* times #S (second version); excludes `degrees`
 
   static constexpr char const* name = "gaussian";
   static constexpr bool needs_score = false;
@@ -46,7 +47,7 @@ struct gaussian {
   struct buffers {
     float* pivot;     ///< the pivot's row
     float* rows;      ///< one row per lane
-    float* distance;  ///< of one row per lane, squared
+    float* distance;  ///< squared distance of each row to the pivot
     float* shared;    ///< [0] sum of distances, [1] sum of g
   };
   std::size_t scratch_bytes(shape const& s, int lanes) const {
@@ -93,7 +94,7 @@ struct gaussian {
     team.sync();
     if (team.lane() == 0) {
       float total = 0.0f;
-      float const spread = 2.0f * width * width;  // where it vanishes or overflows: equal weights
+      float const spread = 2.0f * width * width;  // if it is 0 or overflows: equal weights
       bool const usable = spread > 0.0f && is_finite(spread);
       for (std::uint32_t i = 0; i < m.count; ++i) {
         float const g = usable ? std::exp(-weight(i) / spread) : 1.0f;
@@ -113,8 +114,8 @@ struct gaussian {
     team.sync();
   }
 
-  /// The Gaussian's width, from the sum of distances (mean_l2) or squared distances of a set's members to its
-  /// pivot.
+  /// Sigma, from the sum of the distances (mean_l2) or of the squared distances (eq7_000) of a set's members
+  /// to its pivot. bandwidth::fixed ignores the sum.
   KVMELD_HD float bandwidth_of(float sum, std::uint32_t members) const {
     switch (sigma) {
     case bandwidth::mean_l2: return sum / static_cast<float>(members - 1);
@@ -124,8 +125,8 @@ struct gaussian {
     return fixed_sigma;
   }
 
-  /// Sigma of a set whose keys the host can read: what `weigh` takes for it, up to the rounding of a
-  /// distance. `members` are the slots of the set, ascending, the pivot among them; two or more.
+  /// Sigma that `weigh` uses for a set, up to the rounding of a distance. The host must be able to read the
+  /// keys. `members` are the slots of the set in ascending order: two or more, the pivot included.
   template <class Keys>
   float sigma_of(Keys const& keys, track where, slot_t pivot, span<slot_t const> members) const {
     std::uint32_t const d = keys.channels();

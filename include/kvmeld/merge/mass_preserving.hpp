@@ -15,23 +15,24 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum w_i k_i and v* = sum w_i v_i with w_i = p_i / sum p, where p_i is the attention that member i
-/// received (the score), and the degree d* for which the merged entry receives sum p:
+/// The merged entry has k* = sum w_i k_i and v* = sum w_i v_i with w_i = p_i / sum p. p_i is the attention
+/// that member i received (the score). The degree d* is such that the merged entry receives sum p:
 ///
-/// A member of degree d_i has attention p_i = d_i exp(q.k_i) / Z, so q.k_i = log(p_i / d_i) + log Z. Wanted
-/// is d* exp(q.k*) / Z = sum p. With q.k* = sum w_i q.k_i and sum w_i = 1,
+/// A member of degree d_i has attention p_i = d_i exp(q.k_i) / Z, so q.k_i = log(p_i / d_i) + log Z. d* must
+/// satisfy d* exp(q.k*) / Z = sum p. With q.k* = sum w_i q.k_i and sum w_i = 1,
 ///     log d* = log sum p + log Z - sum w_i (log(p_i / d_i) + log Z) = sum w_i log(d_i / w_i).
-/// Z cancels, and so does any factor common to all p_i: sums over queries serve as well as one query's
-/// attention, and stand for the query whose attention is their mean.
+/// Z cancels, and so does any factor that all p_i share. p_i may therefore be a sum over queries: it stands
+/// for a query whose attention is the mean of theirs.
 ///
-/// For that query the merge is exact: mass and output are those of the members. d* is at most the sum of the
-/// d_i, and is the sum where attention goes by degree alone (equal keys); it is as much less as one member
-/// outweighs the others, since their mean key is then closer to its own. KeepKV adds the votes and rescales
-/// the key for the same end; an engine that biases logits by degrees gets it with the key left a mean of
-/// keys.
+/// For that query the merge is exact: mass and output equal those of the members. d* is at most the sum of
+/// the d_i. It equals the sum if attention depends on degrees alone (equal keys). It is smaller the more one
+/// member outweighs the others, because the mean key is then closer to that member's key. KeepKV adds the
+/// votes and rescales the key to the same end. With an engine that biases logits by degrees, the key can stay
+/// a mean of keys.
 ///
-/// Without any attention among the members, weights go by degree and d* is the sum. A score that is NaN,
-/// infinite or negative counts as 0. Wants unpooled attention as its score: score::global.
+/// If the members have no attention, weights are proportional to degrees and d* is the sum of the d_i. A
+/// score that is NaN, infinite or negative counts as 0. The score should be unpooled attention:
+/// score::global.
 struct mass_preserving {
   static constexpr char const* name = "mass_preserving";
   static constexpr bool needs_score = true;
@@ -61,7 +62,7 @@ struct mass_preserving {
       float const w = weight(i);
       if (w > 0.0f) log_degree += w * std::log(degree(i) / w);
     }
-    // The plan sums degrees by weight: every member gives the same share of its own.
+    // The plan adds up weighted degrees: every member contributes the same share of its degree.
     float const share = min_of(1.0f, std::exp(log_degree) / tokens);
     for (std::uint32_t i = 0; i < m.count; ++i) {
       wave.step.degree_weight[wave.step.at(t.item, m.slots[i])] = share;

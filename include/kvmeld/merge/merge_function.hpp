@@ -1,4 +1,4 @@
-// What a merge function is, and the phase that computes coefficients.
+// The contract of merge functions, and the phases that compute the weights of sets and spans.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,33 +17,34 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of a merge function, as those below, false where it says nothing: `sums_degrees`,
-/// where it carries degrees, results have the sum of their members' degrees (guarded merging).
+/// Optional declaration of a merge function, false if it is absent, like those below. `sums_degrees`: if the
+/// merge function carries degrees, a result has the sum of its members' degrees (for guarded merging).
 template <class Merge, class = void> struct sums_degrees : std::false_type {};
 template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_degrees>> : std::true_type {};
-/// `needs_similarity`: weighs by how alike sources are; wants an identifier that gives similarities.
+/// `needs_similarity`: it weighs by the similarity of sources, and needs an identifier that gives
+/// similarities.
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
-/// `shares`: merged entries live on as members with their own norms (fate::share); the cache's ref is a
+/// `shares`: merged entries stay as members with their own norms (fate::share); the cache's ref is a
 /// shared_ref.
 template <class Merge, class = void> struct shares_entries : std::false_type {};
 template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
-/// `spreads`: weighs spans (fate::spread) instead of sets; wants an identifier that makes spans.
+/// `spreads`: it weighs spans (fate::spread) instead of sets, and needs an identifier that makes spans.
 template <class Merge, class = void> struct spreads_entries : std::false_type {};
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 
 /// A merge function writes key, value and degree weights of one set into the step:
-/// - `weigh(wave, tile, pivot, members)`: not `cooperative`: called by one lane per set
-/// - `weigh(team, wave, keys, tile, pivot, members, buffers)`: `cooperative`: called by the whole team, set
-/// by set
-/// - `prepare(team, key_channels)`: `cooperative`: gives those buffers, once per tile
-/// - `weigh_spans(team, wave, tile, sources)`: `spreads`: called once per track by the whole team, with the
-///   spread sources, whose value weights hold the identifier's masks
+/// - `weigh(wave, tile, pivot, members)`, if not `cooperative`: one lane calls it, once per set
+/// - `weigh(team, wave, keys, tile, pivot, members, buffers)`, if `cooperative`: the whole team calls it, set
+///   by set
+/// - `prepare(team, key_channels)`, if `cooperative`: returns those buffers, once per tile
+/// - `weigh_spans(team, wave, tile, sources)`, if `spreads`: the whole team calls it once per track, with the
+///   spread sources; their value weights hold the identifier's masks
 ///
-/// It declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers
-/// `carries_degree()`: whether results stand for more than their pivot does. Where it says no, the library
-/// leaves every pivot's degree as it is, whatever `weigh` wrote.
+/// A merge function declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers
+/// `carries_degree()`: whether a result stands for more tokens than its pivot did. If it does not, the
+/// library leaves every pivot's degree as it is, whatever `weigh` wrote.
 namespace merge_uses {
 template <class M> using needs_score = contract::flag<(M::needs_score ? true : false)>;
 template <class M> using cooperative = contract::flag<(M::cooperative ? true : false)>;
@@ -68,7 +69,7 @@ using weigh_spans = decltype(std::declval<M const&>().weigh_spans(std::declval<s
                                                                   std::declval<member_list const&>()));
 }  // namespace merge_uses
 
-/// The first of its contract that a merge function lacks, as require_merge_function counts; -1: nothing.
+/// Number of the first requirement that a merge function lacks, as require_merge_function counts; -1: none.
 template <class M, bool Together = contract::allows<merge_uses::together, M>,
           bool Spreads = spreads_entries<M>::value>
 constexpr int missing_in_merge_function = contract::first_missing<
@@ -84,7 +85,8 @@ constexpr int missing_in_merge_function = contract::first_missing<
 template <class Merge>
 struct is_merge_function : std::bool_constant<missing_in_merge_function<Merge> == -1> {};
 
-/// Refuses a type that is no merge function by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no merge function. The message says what is missing; the compiler's note names the
+/// type.
 template <class Merge> constexpr void require_merge_function() {
   constexpr int missing = missing_in_merge_function<Merge>;
   static_assert(missing != 0, "kvmeld: the merge function is not trivially copyable");
@@ -101,18 +103,18 @@ template <class Merge> constexpr void require_merge_function() {
                 "kvmeld: the merge function spreads, but has no `weigh_spans(team, wave, tile, sources)`");
 }
 
-/// Whether results stand for more than their pivot; members of shared entries are counted, not weighed.
+/// Whether degrees of results grow. Members of shared entries are counted, whatever carries_degree() says.
 template <class Merge> bool adds_up(Merge const& merge) {
   return merge.carries_degree() || shares_entries<Merge>::value;
 }
-/// The degree of a pivot or target stays what it is: what comes to it brings nothing along.
+/// Undoes degree weights: pivots and targets keep their degree, and other entries add nothing to it.
 KVMELD_HD inline void leave_degree(plan_ref const& step, std::uint32_t item, slot_t s) {
   std::size_t const e = step.at(item, s);
   if (step.fates[e] == fate::drop) return;
   step.degree_weight[e] = step.fates[e] == fate::keep ? 1.0f : 0.0f;
 }
 
-/// Coefficients of the step's sets.
+/// Computes the weights of the step's sets.
 template <class Merge, class Keys> struct weigh_phase {
   static constexpr std::uint32_t block = 256;  ///< pivot slots per tile
   Merge merge;
@@ -151,7 +153,7 @@ template <class Merge, class Keys> struct weigh_phase {
   }
 };
 
-/// Coefficients of the step's spans.
+/// Computes the weights of the step's spans.
 template <class Merge> struct weigh_spans_phase {
   Merge merge;
   wave_ref wave;

@@ -1,4 +1,4 @@
-// Important entries pull harder (EMS section 4.2, eq. 6, without its unit keys).
+// Weights by score (EMS section 4.2, eq. 6, without its unit keys).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -13,8 +13,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// k* = sum s_i k_i / sum s_i with scores s_i >= 0, values alike; equal weights where all scores are 0.
-/// Degrees add.
+/// k* = sum s_i k_i / sum s_i with scores s_i >= 0, and the same for values. Weights are equal if the sum of
+/// scores is 0 or not finite. Degrees add.
 struct score_weighted {
   static constexpr char const* name = "score_weighted";
   static constexpr bool needs_score = true;

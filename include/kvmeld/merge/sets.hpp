@@ -12,7 +12,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Members of one pivot, the pivot among them, ascending. Empty when nothing merges into the slot.
+/// Members of one pivot in ascending order, the pivot included. Empty if nothing merges into the slot.
 struct member_list {
   slot_t const* slots;  ///< ascending
   std::uint32_t count;  ///< members, the pivot among them
@@ -25,8 +25,8 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
 
-/// placed(slot, place) for every member: how many of the set come before it by ranks[slot].key, ties to the
-/// lower slot. Cooperative; barrier at the end.
+/// Calls placed(slot, place) for every member. `place` counts the members that come before it by
+/// ranks[slot].key, ties to the lower slot. Cooperative; barrier at the end.
 template <class Team, class Placed>
 KVMELD_HD void place_by_key(Team const& team, candidate const* ranks, member_list const& m, Placed placed) {
   team.for_each(m.count, [&](std::uint32_t i) {
@@ -41,14 +41,14 @@ KVMELD_HD void place_by_key(Team const& team, candidate const* ranks, member_lis
   team.sync();
 }
 
-/// Spread sources of a track, ascending: they follow the sets.
+/// Spread sources of a track in ascending order. set_member holds them behind the sets.
 KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item) {
   track_state const& s = wave.state[item];
   slot_t const begin = s.length == 0 ? 0 : wave.set_end[wave.at(item, s.length - 1)];
   return {wave.set_member + wave.at(item, begin), s.spreads};
 }
 
-/// Sorts by `less`, a total order: a heap sort of one lane.
+/// Sorts by `less`, which is a total order. Heap sort; for one lane.
 template <class Less> KVMELD_HD void sort_slots(slot_t* list, std::uint32_t n, Less less) {
   auto const sift = [&](std::uint32_t root, std::uint32_t end) {
     for (std::uint32_t child = 2 * root + 1; child < end; child = 2 * root + 1) {
@@ -69,8 +69,8 @@ template <class Less> KVMELD_HD void sort_slots(slot_t* list, std::uint32_t n, L
   }
 }
 
-/// Sorts members ascending. The pivot stands first; the rest is in order already when one lane filled the
-/// list, so that only the pivot has to find its place. Otherwise a heap sort.
+/// Sorts members in ascending order. The pivot stands first. If one lane filled the list, the rest is in
+/// order, and only the pivot has to move to its place. Otherwise a heap sort follows.
 KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
   for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
     slot_t const pivot = list[i - 1];
@@ -83,12 +83,12 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
   sort_slots(list, n, [](slot_t a, slot_t b) { return a < b; });
 }
 
-/// Lists the sets of `map` (the step or the plan) into set_end and set_member, and finds out whether it
-/// changes anything.
+/// Lists the sets of `map` (the step or the plan) in set_end and set_member, and notes whether `map` changes
+/// anything.
 struct link_phase {
   wave_ref wave;
   plan_ref map;
-  bool thinned = false;  ///< sets were struck out after they were weighed: what was kept has weights yet
+  bool thinned = false;  ///< sets were thinned after weighing: entries that stay may have weights
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -98,7 +98,7 @@ struct link_phase {
     track_state const& was = wave.state[t.item];
     std::uint32_t const n = was.length;
     if (was.unchanged != 0 && was.over_budget == 0 && map.fates == wave.step.fates)
-      return;  // listed so before
+      return;  // the lists are up to date
     slot_t* const end = wave.set_end + wave.at(t.item, 0);
     slot_t* const member = wave.set_member + wave.at(t.item, 0);
     std::size_t const base = map.at(t.item, 0);
@@ -123,7 +123,7 @@ struct link_phase {
       if (joins(i)) team.fetch_add(&end[map.target[base + i]], 1);
     });
     team.sync();
-    // A pivot belongs to its own set and opens it; counts become cursors, which filling turns into ends.
+    // A pivot belongs to its own set and comes first. Counts become cursors; filling turns cursors into ends.
     lane_range const mine = contiguous_range(team, n);
     std::uint32_t total = 0;
     for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] == 0 ? 0 : end[i] + 1;
@@ -140,7 +140,7 @@ struct link_phase {
       if (joins(i)) member[team.fetch_add(&end[map.target[base + i]], 1)] = i;
     });
     team.sync();
-    // Arrival order of atomics does not show: every list is sorted.
+    // Every list is sorted, so that the order of atomics does not change results.
     team.for_each(n, [&](std::uint32_t i) {
       std::uint32_t const first = i == 0 ? 0 : end[i - 1];
       if (end[i] > first + 1) sort_members(member + first, end[i] - first);

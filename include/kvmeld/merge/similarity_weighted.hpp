@@ -13,10 +13,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// w_i = exp(u_i) / sum exp(u) with u_i the similarity of member i and the pivot, and u = 1 for the pivot
-/// itself; keys and values alike (D2O section 3.3). Degrees add unless `degrees` is off (as printed).
+/// Keys and values get the weights w_i = exp(u_i) / sum exp(u). u_i is the similarity of member i and the
+/// pivot; u = 1 for the pivot itself (D2O section 3.3). Degrees add; `degrees` off is as the paper prints it.
 struct similarity_weighted {
-  bool degrees = true;  ///< results stand for all members; off: the degree stays the pivot's
+  bool degrees = true;  ///< degrees add; off: the degree stays the pivot's
 
   static constexpr char const* name = "similarity_weighted";
   static constexpr bool needs_score = false;

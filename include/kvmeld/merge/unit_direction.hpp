@@ -1,4 +1,4 @@
-// Directions blend by attention, norms stay apart (EMS section 4.2, Eq. 7).
+// Directions of keys merge by attention, their norms stay apart (EMS section 4.2, Eq. 7).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -16,14 +16,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace merge {
 
-/// khat* = sum w_i khat_i / sum w_i over unit keys khat_i = k_i / ||k_i||, v* = sum w_i v_i / sum w_i, with
-/// w_i what an entry weighed before, else its window attention (carried_weight); equal weights where all are
-/// 0. khat* is not normalised again, as printed.
-/// - shared: the row becomes khat*; every token keeps its norm, position and scores as a member, and
-/// attention
-///   expands them (shared_ref): q . khat* ||k_i|| per token
-/// - collapsed: one ordinary entry: khat* times the weighted mean of the norms, degrees add; any kernel can
-/// read it
+/// khat* = sum w_i khat_i / sum w_i over unit keys khat_i = k_i / ||k_i||, and v* = sum w_i v_i / sum w_i.
+/// w_i is the weight that an entry carries from earlier merges, else its attention (carried_weight). Weights
+/// are equal if their sum is 0 or not finite. khat* is not normalised again, as printed.
+/// - shared: the row becomes khat*. Every token keeps its norm, position and scores as a member. Attention
+///   expands the members (shared_ref): q . khat* ||k_i|| per token
+/// - collapsed: the result is one ordinary entry, khat* times the weighted mean of the norms. Degrees add.
+///   Any kernel can read it
 template <bool Shared> struct unit_direction {
   static constexpr char const* name = Shared ? "shared" : "collapsed";
   static constexpr bool needs_score = true;
@@ -50,7 +49,7 @@ template <bool Shared> struct unit_direction {
                        member_list const& m, buffers const& b) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const d = keys.channels();
-    auto const norm = [&](std::uint32_t i) -> float& {  // until the weights are known
+    auto const norm = [&](std::uint32_t i) -> float& {  // the norm, until the weights are known
       return wave.step.key_weight[wave.step.at(t.item, m.slots[i])];
     };
     auto const weight = [&](std::uint32_t i) -> float& {
@@ -86,7 +85,7 @@ template <bool Shared> struct unit_direction {
       slot_t const s = m.slots[i];
       float const w = weight(i) / b.total[0];
       float const own = l.is_direction(t.where, s) ? 1.0f : norm(i);
-      // A zero row has no direction, nor one so short beside the others that no float says by how much.
+      // A zero row has no direction. So has a row that is too short for length / own to be a float.
       float const stretch = own > 0.0f ? length / own : 0.0f;
       norm(i) = is_finite(stretch) ? w * stretch : 0.0f;
       weight(i) = w;
@@ -98,7 +97,7 @@ template <bool Shared> struct unit_direction {
 
 /// EMS as printed: members keep their norms.
 using shared = unit_direction<true>;
-/// Our reading for any kernel: one ordinary entry.
+/// Our variant that any kernel can read: one ordinary entry.
 using collapsed = unit_direction<false>;
 
 }  // namespace merge

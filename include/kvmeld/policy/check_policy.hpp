@@ -1,4 +1,5 @@
-// Compile-time and configuration checks of a whole policy: refusals that name the part and what it lacks.
+// Checks of a whole policy, at compile time and of its configuration. A refusal names the part and what the
+// part lacks.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -25,7 +26,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Whether an identifier's admission, if it has one, is one.
+/// Whether the admission of an identifier fulfils its contract, or there is none.
 template <class Identify> constexpr bool admission_is_whole() {
   if constexpr (has_admission<Identify>::value) {
     return missing_in_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>> == -1;
@@ -33,7 +34,7 @@ template <class Identify> constexpr bool admission_is_whole() {
     return true;
   }
 }
-/// Whether an identifier's guard, if it has one, is one.
+/// Whether the guard of an identifier is a guard, or there is none.
 template <class Identify> constexpr bool guard_is_known() {
   if constexpr (is_guarded<Identify>::value) {
     return guard::is_guard<typename Identify::guard_type>::value;
@@ -42,7 +43,7 @@ template <class Identify> constexpr bool guard_is_known() {
   }
 }
 
-/// Whether a type is a kvmeld::policy of four parts that are what they should be.
+/// Whether a type is a kvmeld::policy whose four parts fulfil their contracts.
 template <class Policy> struct is_policy : std::false_type {};
 template <class Score, class Select, class Identify, class Merge>
 struct is_policy<policy<Score, Select, Identify, Merge>>
@@ -50,7 +51,7 @@ struct is_policy<policy<Score, Select, Identify, Merge>>
                          is_identifier<Identify>::value && is_merge_function<Merge>::value &&
                          admission_is_whole<Identify>() && guard_is_known<Identify>()> {};
 
-/// Whether a policy's guard, if it has one, can tell what storing does to a row of these layouts.
+/// Whether the guard of a policy can tell what storing does to a row of these layouts, or there is none.
 template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows() {
   if constexpr (is_policy<Policy>::value && is_layout<Keys>::value && is_layout<Values>::value) {
     return !is_guarded<typename Policy::identify_type>::value ||
@@ -60,17 +61,17 @@ template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows
   }
 }
 
-/// The policy, or a sound one in place of a policy that is refused, so that the refusal is the only error of
-/// a compiler.
+/// The policy, or a sound policy in place of one that is refused, so that the refusal is the only error that
+/// a compiler reports.
 template <class Policy, class Keys, class Values>
 using policy_or_stand_in =
     std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,
                        policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>>;
-/// The same of a layout.
+/// The layout, or a sound layout in place of one that is refused.
 template <class Layout>
 using layout_or_stand_in = std::conditional_t<is_layout<Layout>::value, Layout, strided<float>>;
 
-/// `given`, or what stands for it.
+/// The policy `given`, or the policy that stands in for it.
 template <class Used, class Given> Used used_policy([[maybe_unused]] Given const& given) {
   if constexpr (std::is_same_v<Used, Given>) {
     return given;
@@ -78,7 +79,7 @@ template <class Used, class Given> Used used_policy([[maybe_unused]] Given const
     return Used{};
   }
 }
-/// The same of a layout.
+/// The layout `given`, or the layout that stands in for it.
 template <class Used, class Given> Used used_layout([[maybe_unused]] Given const& given) {
   if constexpr (std::is_same_v<Used, Given>) {
     return given;
@@ -87,7 +88,8 @@ template <class Used, class Given> Used used_layout([[maybe_unused]] Given const
   }
 }
 
-/// Instantiated with a policy's parts, so that the compiler's note names the offending type.
+/// Refuses parts that make no policy. It is instantiated with the parts, so that the compiler's note names
+/// the offending type.
 template <class Score, class Select, class Identify, class Merge> constexpr void require_policy() {
   require_score<Score>();
   require_selector<Select>();
@@ -106,7 +108,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     constexpr identify_traits i = static_identify_traits<Identify>();
     constexpr merge_traits m = static_merge_traits<Merge>();
     static_assert(
-        composes::something_to_weigh(i, m) || is_guarded<Identify>::value,  // see below
+        composes::something_to_weigh(i, m) || is_guarded<Identify>::value,  // see the guard below
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
     static_assert(
         composes::spans_have_spreading(i, m),
@@ -153,7 +155,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   }
 }
 
-/// Refuses a guard over rows that it cannot see to.
+/// Refuses a guard whose layouts do not tell what storing does to a row.
 template <class Policy, class Keys, class Values> constexpr void require_guarded_rows() {
   static_assert(
       guard_sees_rows<Policy, Keys, Values>(),
@@ -161,12 +163,12 @@ template <class Policy, class Keys, class Values> constexpr void require_guarded
       "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
 }
 
-/// As require_policy, of a whole one.
+/// Does what require_policy does, for a whole policy.
 template <class Score, class Select, class Identify, class Merge>
 constexpr void require_whole(policy<Score, Select, Identify, Merge> const*) {
   require_policy<Score, Select, Identify, Merge>();
 }
-/// The same of what is none.
+/// Refuses a type that is no policy.
 template <class Policy> constexpr void require_whole(Policy const*) {
   static_assert(
       is_policy<Policy>::value,

@@ -1,4 +1,4 @@
-// What parts of a policy need from each other, and which compositions mean something.
+// What the parts of a policy need from each other, and which compositions mean something.
 #pragma once
 
 #include <kvmeld/core/channel.hpp>
@@ -33,20 +33,21 @@ struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       drops_unmerged;
-  bool reads_rows;  ///< of keys, or of keys and values
+  bool reads_rows;  ///< reads rows of keys, or of keys and values
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
 };
 
-/// Whether a part is chosen at run time, and its traits() tells what holds.
+/// Whether a part is chosen at run time. Its traits() then tells what holds.
 template <class Part, class = void> struct has_run_time_traits : std::false_type {};
 template <class Part>
 struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>().traits())>>
     : std::true_type {};
 
-/// Traits of a part by its type. A part chosen at run time promises little here, and its `traits()` tells.
+/// Traits of a part by its type. For a part that is chosen at run time they promise little; its `traits()`
+/// tells more.
 template <class Score> constexpr score_traits static_score_traits() {
   return {Score::needs_attention, scores_members<Score>::value};
 }
@@ -105,8 +106,8 @@ template <class Merge> merge_traits traits_of_merge(Merge const& part) {
   }
 }
 
-/// The rules; each is a static_assert for parts fixed at compile time and a refusal for parts chosen at run
-/// time.
+/// The rules of composition. A rule is a static_assert for parts fixed at compile time, and a refusal for
+/// parts chosen at run time.
 namespace composes {
 constexpr bool something_to_weigh(identify_traits i, merge_traits m) {
   return i.makes_sets || i.makes_spans || m.drops || m.spreads;
@@ -172,15 +173,14 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
   return {};
 }
 
-/// Whether tracks can share their budgets under this policy: nothing but the score that its selector ranks by
-/// decides what stays.
+/// Whether tracks can share their budgets under this policy. They can if only the score decides what stays.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
   return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).drops_unmerged;
 }
 
-/// What a guard needs of the parts beside it: sets alone change entries, and a set's degree is that of its
-/// members.
+/// What a guard needs of the other parts: only sets change entries, and the degree of a set is the sum of its
+/// members' degrees.
 namespace composes {
 template <class Score, class Identify, class Merge> constexpr bool sets_to_guard() {
   return Identify::makes_sets && !needs_centers<Identify>::value && !drops_unmerged<Identify>::value &&
@@ -188,7 +188,7 @@ template <class Score, class Identify, class Merge> constexpr bool sets_to_guard
 }
 }  // namespace composes
 
-/// Why a guard cannot see to these parts as they are configured; empty if it can, or there is none.
+/// Why these parts cannot be guarded as they are configured; empty if they can, or if there is no guard.
 template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     if (!p.merge.carries_degree()) {
@@ -211,8 +211,9 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
                              traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
 }
 
-/// Rounds after which `compress` is done with a track of `length` entries, as far as the identifier knows:
-/// one, or as many as entries have to go, or what its own max_rounds(length, limit) says.
+/// Whether an identifier has max_rounds(length, limit). max_rounds says after how many rounds `compress` is
+/// done with a track of `length` entries: one, or as many rounds as entries have to go, or what the
+/// identifier's own max_rounds says.
 template <class Identify, class = void> struct knows_rounds : std::false_type {};
 template <class Identify>
 struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().max_rounds(0u, 0u))>>
@@ -226,8 +227,9 @@ std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::ui
   return length - limit;
 }
 
-/// Rounds that it hardly ever takes more of, `outside` entries being pinned or frozen: what the identifier's
-/// own likely_rounds(length, limit, outside) says, if it does.
+/// Whether an identifier has likely_rounds(length, limit, outside). likely_rounds is a number of rounds that
+/// `compress` hardly ever exceeds if `outside` entries are pinned or frozen. Without a likely_rounds of its
+/// own it is max_rounds.
 template <class Identify, class = void> struct knows_likely_rounds : std::false_type {};
 template <class Identify>
 struct knows_likely_rounds<Identify,

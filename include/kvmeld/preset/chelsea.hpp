@@ -22,9 +22,9 @@ namespace chelsea {
 using type = policy<score::none, select::sinks_and_recents, identify::chunked_bipartite<admit::top_share>,
                     merge::degree_weighted>;
 
-/// 16 sinks and 64 recents kept; chunks of 256; each round merges the most similar share r_i of the middle,
-/// rounds until the budget is met (section 4). Where a budget is too small for them, give
-/// quantity::at_most(64, 1.0 / 3) or the like.
+/// Keeps 16 sinks and 64 recents, and cuts the middle into chunks of 256 entries. Each round merges the most
+/// similar share r_i of the middle, until the budget is met (section 4). For a budget too small for these
+/// counts, pass quantity::at_most(64, 1.0 / 3) or the like.
 inline type with_schedule(round_schedule schedule, quantity sinks = quantity::entries(16),
                           quantity recents = quantity::entries(64)) {
   return {{}, {sinks, recents}, {256, {schedule}}, {}};
@@ -33,7 +33,8 @@ inline type with_schedule(round_schedule schedule, quantity sinks = quantity::en
 inline type llama2() { return with_schedule({0.45, 0.05, 3, 0.05}); }
 /// r_i = 0.35 - 0.1 min(2, i).
 inline type llama3() { return with_schedule({0.35, 0.1, 2, 0.05}); }
-/// r_i = 0.2 - 0.1 min(2, i), which reaches 0: kept at 0.05, a figure of ours (the paper gives none).
+/// r_i = 0.2 - 0.1 min(2, i), but at least 0.05. The formula reaches 0; the floor is ours (the paper gives
+/// none).
 inline type qwen() { return with_schedule({0.2, 0.1, 2, 0.05}); }
 /// Clusters only what passes the guard (guard::probed). If too little passes, tracks stay above their
 /// budgets.
@@ -43,7 +44,7 @@ policy<score::none, select::sinks_and_recents,
 guarded(Guard guard, type const& as = with_schedule({0.45, 0.05, 3, 0.05})) {
   return {{}, as.select, {as.identify, guard}, as.merge};
 }
-/// Constant r = 0.25 (needle in a haystack).
+/// r_i = 0.25 in every round (needle in a haystack).
 inline type needle() { return with_schedule({0.25, 0.0, 0, 0.05}); }
 
 }  // namespace chelsea

@@ -21,9 +21,9 @@ using type = policy<score::global, select::tiers,
                     identify::nearest_center<admit::ema_threshold, identify::resemblance::keys>,
                     merge::similarity_weighted>;
 
-/// Evicts as H2O (half the budget recent, half by accumulated attention), and merges an evicted entry into
-/// the heavy hitter whose key it resembles most, where they are as alike as a threshold that follows the
-/// track. The layer budgets of the paper are the caller's, through budget::per_track.
+/// Evicts as H2O does: half of the budget is recent entries, half is chosen by accumulated attention. An
+/// evicted entry merges into the heavy hitter whose key it resembles most, if the two are as alike as a
+/// threshold that follows the track. For the layer budgets of the paper, pass budget::per_track.
 inline type defaults(float beta = 0.7f) {
   return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::entries(0), 1e6}, {{beta}}, {}};
 }

@@ -20,9 +20,9 @@ namespace ems {
 /// EMS's parts, with members or without.
 template <class Merge>
 using form = policy<score::global_local, select::tiers, identify::nearest_center<admit::threshold>, Merge>;
-/// As printed.
+/// EMS as printed: members keep their norms.
 using shared_type = form<merge::shared>;
-/// For any kernel.
+/// Each set is one ordinary entry, for any kernel.
 using collapsed_type = form<merge::collapsed>;
 
 namespace detail {
@@ -33,24 +33,26 @@ form<Merge> with(quantity local, std::uint32_t window, float tau, double magnifi
 }
 }  // namespace detail
 
-/// As printed (section 4.2): the last 32 entries kept, the rest of the budget centres, three times the budget
-/// more as members of the centre that their key and value resemble (tau 0.6), everything else dropped. Needs
-/// a shared_ref for attention, and options.members of members_for(budget). While generating, compress again
-/// whenever the trigger is due: what left the window competes for a centre's place, the least important
-/// centres move into others with their members, and the least important members go.
+/// As printed (section 4.2): the last 32 entries stay, and the rest of the budget is centres. Three times the
+/// budget more lives on as members of the centre that their key and value resemble (tau 0.6). Everything else
+/// is dropped. Needs a shared_ref for attention, and options.members of members_for(budget). During
+/// generation, compress again whenever the trigger is due. Entries that left the window then compete for the
+/// places of centres, the least important centres move into others with their members, and the least
+/// important members are dropped.
 inline shared_type shared(quantity local = quantity::entries(32), std::uint32_t window = 32, float tau = 0.6f,
                           double magnification = 4.0) {
   return detail::with<merge::shared>(local, window, tau, magnification);
 }
-/// The same sets, each as one ordinary entry with a degree: any kernel can read it.
+/// The same sets as `shared` makes. Each set becomes one ordinary entry with a degree, which any kernel can
+/// read.
 inline collapsed_type collapsed(quantity local = quantity::entries(32), std::uint32_t window = 32,
                                 float tau = 0.6f, double magnification = 4.0) {
   return detail::with<merge::collapsed>(local, window, tau, magnification);
 }
-/// Needle in a haystack (section 5.3): a window of 16 and tau 0.55.
+/// For needle in a haystack (section 5.3): a window of 16 and tau 0.55.
 inline shared_type needle() { return shared(quantity::entries(16), 16, 0.55f); }
 
-/// Members per track that a cache of this budget needs.
+/// Members per track (options.members) that a cache with this budget needs.
 inline std::uint32_t members_for(std::uint32_t budget, double magnification = 4.0) {
   return floor_share(magnification - 1.0, budget);
 }

@@ -19,45 +19,48 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
-/// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): the first
-/// `sinks` entries and the most recent ones.
+/// StreamingLLM (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023): keeps the
+/// first `sinks` entries and the most recent ones.
 namespace streaming_llm {
 /// StreamingLLM's parts.
 using type = policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>;
-/// `sinks` first entries, and the most recent ones for the rest of the budget.
+/// Keeps the first `sinks` entries, and fills the rest of the budget with the most recent ones.
 inline type with_sinks(std::uint32_t sinks = 4) {
   return {{}, {quantity::entries(sinks), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace streaming_llm
 
-/// H2O (Zhang et al., "Heavy-Hitter Oracle", 2023): half the budget recent, half by accumulated attention.
+/// H2O (Zhang et al., "Heavy-Hitter Oracle", 2023): half of the budget is recent entries, half is chosen by
+/// accumulated attention.
 namespace h2o {
 /// H2O's parts.
 using type = policy<score::global, select::top, identify::evict_rest, merge::drop>;
-/// Half of the budget each.
+/// H2O with half of the budget for each.
 inline type defaults() {
   return {{}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace h2o
 
-/// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): the last `window`
-/// entries and those the window's queries look at, pooled with a kernel of 7. Compresses a prompt once.
+/// SnapKV (Li et al., "LLM Knows What You Are Looking for Before Generation", 2024): keeps the last `window`
+/// entries, and those that the window's queries look at; scores are pooled with a kernel of 7. Compresses a
+/// prompt once.
 namespace snapkv {
 /// SnapKV's parts.
 using type = policy<score::local, select::top, identify::evict_rest, merge::drop>;
-/// `window` last entries, and the best of the rest by what the window's queries look at.
+/// Keeps the last `window` entries, and fills the rest of the budget with what the window's queries look at
+/// most.
 inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
   return {
       {window, pool}, {quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace snapkv
 
-/// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, by how
-/// often among the last `window` queries an entry received more than the mean attention.
+/// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, but the
+/// score counts how often, among the last `window` queries, an entry received more than the mean attention.
 namespace scissorhands {
 /// Scissorhands' parts.
 using type = policy<score::above_mean, select::top, identify::evict_rest, merge::drop>;
-/// Half of the budget each.
+/// Half of the budget is recent entries, half is chosen by score; `window` queries count.
 inline type defaults(std::uint32_t window = 400) {
   return {{window}, {quantity::entries(0), quantity::of_budget(0.5), quantity::rest_of_budget()}, {}, {}};
 }

@@ -16,15 +16,15 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace keepkv {
 
-/// The parts.
+/// The parts of this policy.
 using type = policy<score::global, select::top, identify::chunked_bipartite<admit::exact_budget>,
                     merge::mass_preserving>;
 
-/// A composition of ours around the paper's idea that a merged entry keeps its members' attention: a third of
-/// the budget recent, a quarter heavy, the most similar of the rest merged until the budget is met, weights
-/// by accumulated attention (the paper predicts attention by a moving average and merges each evicted entry
-/// into its most similar kept one). Where the paper rescales the merged key, the degree does its work here:
-/// see merge::mass_preserving.
+/// Our composition around the paper's idea that a merged entry keeps the attention of its members. A third of
+/// the budget is recent entries, a quarter is heavy entries, and the most similar of the rest merge until the
+/// budget is met. Weights go by accumulated attention; the paper predicts attention by a moving average, and
+/// merges each evicted entry into its most similar kept one. The paper rescales the merged key; here the
+/// degree has that effect: see merge::mass_preserving.
 inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
                        quantity heavy = quantity::of_budget(0.25)) {
   return {{}, {quantity::entries(0), recents, heavy}, {256, {}}, {}};

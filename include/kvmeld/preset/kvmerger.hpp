@@ -18,33 +18,34 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace kvmerger {
 
-/// To a budget.
+/// KVMerger that meets a budget.
 using type =
     policy<score::global, select::top, identify::consecutive_threshold<admit::exact_budget>, merge::gaussian>;
-/// By a given threshold, as printed.
+/// KVMerger with a given threshold, as printed.
 using paper_type =
     policy<score::global, select::top, identify::consecutive_threshold<admit::threshold>, merge::gaussian>;
 
-/// The resolution: a third of the budget recent and a quarter heavy, as the paper's 50% setting comes to
-/// (0.17 and 0.12 of the context); a threshold per head that meets the budget; Gaussian weights with the mean
-/// distance as bandwidth; degrees and scores add.
+/// Our reading of KVMerger for a budget. A third of the budget is recent entries and a quarter heavy entries,
+/// which is what the paper's 50% setting comes to (0.17 and 0.12 of the context). Each head has a threshold
+/// that meets the budget. Weights are Gaussian, with the mean distance as bandwidth; degrees and scores add.
 inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
                        quantity heavy = quantity::of_budget(0.25)) {
   return {{}, {quantity::entries(0), recents, heavy}, {}, {}};
 }
 
-/// With a threshold per layer, found for a ratio by calibrate::thresholds_for with the same quantities;
-/// `theta` [layers] in memory that phases read, as long as the policy is used. The length reached depends on
-/// the data, the less the more alike texts are (section 3.2: the sparsity persists); the budget only says
-/// whether to compress. Else as for_budget.
+/// As for_budget, but with a threshold per layer that calibrate::thresholds_for found for a ratio with the
+/// same quantities. `theta` is [layers] in memory that phases read, and must live as long as the policy is
+/// used. The length reached depends on the data, but less so the more alike texts are (section 3.2: the
+/// sparsity persists). The budget only says whether to compress.
 inline paper_type with_thresholds(float const* theta, quantity recents, quantity heavy) {
   paper_type p{};
   p.select = {quantity::entries(0), recents, heavy};
   p.identify.admission.per_layer = theta;
   return p;
 }
-/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the guard's queries (guard::probed). Several
-/// rounds make sets, which are thinned to what passes. If too little passes, tracks stay above their budgets.
+/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the queries of the guard (guard::probed). Several
+/// rounds make sets, and the guard takes out of them what does not pass. If too little passes, tracks stay
+/// above their budgets.
 template <class Guard>
 policy<score::global, select::top,
        identify::guarded<identify::consecutive_threshold<admit::exact_budget>, Guard>, merge::gaussian>
@@ -52,8 +53,8 @@ guarded(Guard guard, type const& as = for_budget()) {
   return {as.score, as.select, {as.identify, guard}, as.merge};
 }
 
-/// As printed, for a 50% cache: theta 0.75, recent 0.17 and protected 0.12 of the context, sigma 5, no
-/// degrees. The length reached depends on the data; the budget only says whether to compress.
+/// As printed, for a 50% cache: theta 0.75, recent entries 0.17 and protected ones 0.12 of the context, sigma
+/// 5, no degrees. The length reached depends on the data; the budget only says whether to compress.
 inline paper_type paper_50() {
   paper_type p{};
   p.select = {quantity::entries(0), quantity::of_length(0.17), quantity::of_length(0.12)};
@@ -61,7 +62,7 @@ inline paper_type paper_50() {
   p.merge.degrees = false;
   return p;
 }
-/// As printed, for a 35% cache: recent 0.08, protected 0.02.
+/// As printed, for a 35% cache: recent entries 0.08 and protected ones 0.02 of the context.
 inline paper_type paper_35() {
   paper_type p = paper_50();
   p.select = {quantity::entries(0), quantity::of_length(0.08), quantity::of_length(0.02)};

@@ -1,5 +1,5 @@
-// What to begin with where nothing speaks for another method: ours, of published parts. Measured in
-// docs/calibration.md.
+// The preset to begin with if nothing speaks for another method. The composition is ours, its parts are
+// published. docs/calibration.md has measurements.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -16,14 +16,14 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace recommended {
 
-/// The parts.
+/// The parts of this policy.
 using type =
     policy<score::local, select::top, identify::chunked_bipartite<admit::top_share>, merge::degree_weighted>;
 
-/// SnapKV's score chooses what stays whole, Chelsea's clusters take in everything else: 4 sinks, the newest
-/// 15% of the budget and the 25% that the last 32 queries look at most are pinned, the rest of the text
-/// shares the other 60% as centroids with degrees. Needs the prompt's last 32 queries (observe) or their
-/// attention, and a log-degree bias; reaches its budget exactly.
+/// SnapKV's score chooses what stays whole, and Chelsea's clusters take in everything else. Pinned are 4
+/// sinks, the newest 15% of the budget, and the 25% that the last 32 queries look at most. The other entries
+/// share the remaining 60% as centroids with degrees. Needs the prompt's last 32 queries (observe) or their
+/// attention, and a log-degree bias. Reaches its budget exactly.
 inline type for_budget(quantity recents = quantity::of_budget(0.15),
                        quantity heavy = quantity::of_budget(0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {

@@ -1,4 +1,4 @@
-// Log degrees as logits take them.
+// Loads the log degrees that attention adds to logits.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

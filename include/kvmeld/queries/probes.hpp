@@ -1,4 +1,4 @@
-// Which queries of a call are looked at: all, the last ones, or every n-th.
+// The query sample: which queries of a call feed a score. All, the last ones, or every n-th.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,27 +11,27 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A subset of the queries of each sequence of a call: of the last `last` ones every `stride`-th, counted
-/// back from the last query, which is always one of them. Probes keep their places: they are the queries that
-/// they were, at their positions, and see what they saw. A score gets their rows alone, one after the other,
-/// as if the others had never come: sums are over the probes, unscaled, since scores only rank entries;
-/// windows and counters (`window_rows`, `observed_rows`) count probes, so that a window of 32 over every
-/// tenth query reaches back 320 tokens.
+/// A subset of the queries of each sequence of a call. Of the last `last` queries it takes every `stride`-th,
+/// counted back from the last query, which is always in the sample. Sampled queries keep their positions, and
+/// see the entries that they saw. A score gets the rows of the sampled queries only, one after the other.
+/// Its sums are over the sampled queries and are not scaled up, since scores only rank entries. Windows and
+/// counters (`window_rows`, `observed_rows`) count sampled queries: a window of 32 over every tenth query
+/// reaches back 320 tokens. Names in code call a sampled query a probe.
 struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
 
-  static constexpr std::uint32_t none = 0xffffffffu;  ///< what index_of says of a query that is no probe
+  static constexpr std::uint32_t none = 0xffffffffu;  ///< index_of a query that is not sampled
 
-  /// Probes among `queries` queries.
+  /// Number of sampled queries among `queries` queries.
   KVMELD_HD std::uint32_t count(std::uint32_t queries) const {
     return ceil_div(last == 0 ? queries : min_of(last, queries), stride);
   }
-  /// Which query probe `p` is.
+  /// The query that is the p-th sampled one.
   KVMELD_HD std::uint32_t query_of(std::uint32_t queries, std::uint32_t p) const {
     return queries - 1 - (count(queries) - 1 - p) * stride;
   }
-  /// Which probe query `q` is; none where it is not one.
+  /// The index of query `q` among the sampled ones; `none` if it is not sampled.
   KVMELD_HD std::uint32_t index_of(std::uint32_t queries, std::uint32_t q) const {
     std::uint32_t const behind = queries - 1 - q, probes = count(queries);
     if (stride != 1 && behind % stride != 0) return none;
@@ -44,7 +44,7 @@ KVMELD_HD constexpr query_sample last_queries(std::uint32_t n) { return {n, 1}; 
 /// Every n-th query of each sequence: 10 for 10%.
 KVMELD_HD constexpr query_sample every_nth(std::uint32_t n) { return {0, n}; }
 
-/// Why these are no probes; empty if they are.
+/// Why a query sample is invalid; empty if it is valid.
 inline std::string probes_problem(char const* call, query_sample const& p) {
   if (p.stride != 0) return {};
   return refusal(call, "probes.stride", 0, "at least 1");

@@ -1,4 +1,4 @@
-// How an attention call is described: which queries of which sequences, and the logit's form.
+// What describes an attention call: the queries of each sequence, and how a logit is computed.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,20 +19,20 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows per (sequence of a call, query head, query), channels contiguous; strides in elements. Also used for
+/// One row per (sequence of a call, query head, query). The channels of a row are contiguous. Also used for
 /// log-sum-exps, which have one element per row.
 template <class T> struct head_rows {
   T* data = nullptr;                                                  ///< first element
   std::int64_t sequence_stride = 0, head_stride = 0, row_stride = 0;  ///< in elements
 
-  /// First element of a row; `sequence` counts the listed sequences of a call.
+  /// First element of a row. `sequence` is the index in the call's list of sequences.
   KVMELD_HD T* row(std::uint32_t sequence, std::uint32_t head, std::uint32_t query) const {
     return data + std::int64_t{sequence} * sequence_stride + std::int64_t{head} * head_stride +
            std::int64_t{query} * row_stride;
   }
 };
 
-/// Dense rows in the order [sequence][query][head][channels], as most engines project them.
+/// Dense rows in the order [sequence][query][head][channels], which most engines use.
 template <class T>
 head_rows<T> rows_by_token(T* data, std::uint32_t queries, std::uint32_t heads, std::uint32_t channels) {
   std::int64_t const row = std::int64_t{heads} * channels;
@@ -49,31 +49,31 @@ head_rows<T> rows_by_head(T* data, std::uint32_t queries, std::uint32_t heads, s
 /// Which queries a call is about: a number of queries of each listed sequence, in one layer of the group.
 class query_batch {
 public:
-  /// `queries` of one sequence; holds the numbers themselves.
+  /// `queries` queries of one sequence. The batch holds the numbers themselves.
   KVMELD_HD query_batch(std::uint32_t layer, std::uint32_t sequence, std::uint32_t queries)
       : layer_(layer), sequence_(sequence), count_(queries), max_(queries) {}
-  /// `queries[i]` of sequence `sequences[i]`. Refers to the caller's arrays in host memory, which outlive the
-  /// call that the batch is given to.
+  /// `queries[i]` queries of sequence `sequences[i]`. The batch refers to the caller's arrays in host memory.
+  /// They must outlive the call that the batch is given to.
   query_batch(std::uint32_t layer, index_list sequences, index_list queries)
       : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {
     for (std::uint32_t n : queries) max_ = max_of(max_, n);
   }
 
-  /// Layer of the group.
+  /// The layer, counted in its group of layers.
   KVMELD_HD std::uint32_t layer() const { return layer_; }
-  /// Listed sequences.
+  /// Number of listed sequences.
   KVMELD_HD std::uint32_t size() const { return listed_ ? static_cast<std::uint32_t>(sequences_.size()) : 1; }
-  /// Slot of the i-th listed sequence.
+  /// The i-th listed sequence.
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
-  /// Queries of the i-th listed sequence.
+  /// Number of queries of the i-th listed sequence.
   KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
-  /// The most queries of a sequence.
+  /// The largest number of queries of any listed sequence.
   KVMELD_HD std::uint32_t max_queries() const { return max_; }
-  /// Query counts given; anything but size() is a mistake of the caller.
+  /// How many query counts the caller gave. It has to equal size().
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 
-  /// The same with its lists where phases of `executor` can read them, until the executor's next calls reuse
-  /// the room.
+  /// The same batch with its lists where phases of `executor` can read them. The lists stay valid until the
+  /// executor's next calls reuse their memory.
   template <class Executor> query_batch staged(Executor& executor) const {
     query_batch b = *this;
     b.max_ = executor.limit("queries of a sequence", max_, max_);
@@ -95,27 +95,28 @@ private:
 /// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
 struct batch_source {
   shape extent;       ///< extents of the cache
-  query_batch batch;  ///< whose queries
+  query_batch batch;  ///< the queries of the call
 
-  /// Tracks of the batch.
+  /// Number of tracks of the batch.
   std::uint32_t items() const { return batch.size() * extent.kv_heads; }
-  /// Listed sequence of an item.
+  /// Index of an item's sequence in the list.
   KVMELD_HD std::uint32_t row_of(std::uint32_t item) const { return item / extent.kv_heads; }
   /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const {
     return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
-  /// Whether the item fills up a recorded list.
+  /// Whether the item only fills up a recorded list, and has no work.
   KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) == idle_sequence; }
 };
 
-/// The query rows that one tile works on. Row r is query first + stride * (r / group) of query head
+/// The query rows that one tile works on. Row r is the query first + stride * (r / group) of the query head
 /// kv_head * group + r % group.
 struct block_of_rows {
-  /// Listed sequence, its queries, the first query, query heads per KV head, the KV head.
+  /// `member`: index in the list of sequences. `queries`: how many that sequence has. `first`: the first
+  /// query of the block. `group`: query heads per KV head.
   std::uint32_t member, queries, first, group, kv_head;
   std::uint32_t rows;        ///< 0: the tile has nothing to do
-  std::uint32_t stride = 1;  ///< queries from one row of a head to its next
+  std::uint32_t stride = 1;  ///< distance in queries from one row of a head to its next row
 
   /// Query of row `r`.
   KVMELD_HD std::uint32_t query_of(std::uint32_t r) const { return first + stride * (r / group); }
@@ -155,36 +156,37 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
   return {};
 }
 
-/// The logit of a query q and an entry (k, N): cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x /
-/// softcap) and k rotated first where `rope` says so. All options combine. Queries are those of the last
-/// tokens: the last one of a sequence is at position seen + pending - 1, the one before it one position
-/// earlier, and so on.
+/// Parameters of attention. The logit of a query q and an entry with key k and degree N is
+/// cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap). k is rotated first where `rope` says
+/// so. All options combine. Queries are those of the last tokens: the last query of a sequence is at position
+/// seen + pending - 1, the query before it is one position earlier, and so on.
 struct attention_params {
   float scale = 0.0f;    ///< 0: 1 / sqrt(key_dim)
-  float softcap = 0.0f;  ///< 0: none; applied before the bias
-  /// The last query sees every entry, the one before it one entry less, and so on: of several queries, those
-  /// before the last are of tokens that came since the last compression, each with an entry of its own.
+  float softcap = 0.0f;  ///< 0: none; applied before the log degree is added
+  /// true: the last query sees every entry, the query before it sees one entry less, and so on. The tokens of
+  /// several queries must all have come since the last compression, so that each has an entry of its own.
+  /// false: every query sees every entry.
   bool causal = true;
   bool use_degree = true;  ///< false: merged entries count as one token (`ignore_degree`)
   std::uint32_t window =
       0;  ///< W: a query at position P sees entries stored at positions above P - W; 0: all
-  position_t window_sinks = 0;  ///< entries stored at positions below are seen from anywhere, window or not
-  /// [query heads] or null: a logit per query head that takes part in the softmax and has no value (gpt-oss).
-  /// Finite; taken as it is, neither scaled nor capped. The log-sum-exp contains it.
+  position_t window_sinks = 0;  ///< the window hides no entry stored at a position below this
+  /// [query heads] or null: one logit per query head that takes part in the softmax and has no value
+  /// (gpt-oss). It is finite, and is neither scaled nor capped. The log-sum-exp contains it.
   float const* sink = nullptr;
   rope_params rope;  ///< for keys that lie in the cache unrotated
 
-  /// The scale, or 1 / sqrt(key_dim).
+  /// `scale`, or 1 / sqrt(key_dim) if it is 0.
   KVMELD_HD float scale_for(std::uint32_t key_dim) const {
     return scale != 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(key_dim));
   }
   /// The logit of a scaled product q.k and a log degree.
   KVMELD_HD float logit(float scaled_product, float log_degree) const {
     float const capped = softcap > 0.0f ? softcap * std::tanh(scaled_product / softcap) : scaled_product;
-    // What is empty stays hidden whatever degrees count for.
+    // An empty slot stays hidden even if degrees are ignored.
     return use_degree || log_degree == element_traits<float>::lowest ? capped + log_degree : capped;
   }
-  /// Entries that query `q` of `queries` sees in a track of `length`, the window aside.
+  /// How many entries query `q` of `queries` sees in a track of `length`, if there is no window.
   KVMELD_HD std::uint32_t visible(std::uint32_t length, std::uint32_t queries, std::uint32_t q) const {
     if (!causal) return length;
     std::uint32_t const behind = queries - 1 - q;
@@ -200,8 +202,8 @@ struct attention_params {
   }
 };
 
-/// Why keys of `key_dim` channels cannot be attended to so; empty if they can. `readable`: the host can read
-/// the arrays that the parameters point to, and looks at them.
+/// Why these parameters do not fit keys of `key_dim` channels; empty if they do. `readable`: the host can
+/// read the arrays that the parameters point to, and checks them.
 inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim,
                                   bool readable) {
   if (!is_finite(p.scale) || p.scale < 0.0f) {

@@ -16,17 +16,18 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Which channels turn together: of d rotated channels, pair i is (i, i + d/2), or (2i, 2i + 1).
+/// Which channels rotate together. Of d rotated channels, pair i is (i, i + d/2) for half_split, and
+/// (2i, 2i + 1) for interleaved.
 enum class rope_pairing : std::uint8_t { none, half_split, interleaved };
 
-/// What a key is rotated for: the position stored with its entry, or its slot (positions relative to the
-/// cache, as StreamingLLM section 3.2 has them: with ragged heads every head counts for itself).
+/// What a key is rotated for: the position stored with its entry, or its slot. Slots are positions within the
+/// cache, as in StreamingLLM, section 3.2. Where heads differ in length, every head counts its own slots.
 enum class rope_positions : std::uint8_t { stored, slot };
 
-/// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p turns by
-/// p * frequencies[i], or without a table by p / factor * base^(-2i / d). Queries arrive rotated by the
-/// engine. `map` makes p any function of the position stored with a token, or of its slot (EMS section 4.2
-/// leaves it open).
+/// How keys of an unrotated cache are rotated when they are read. Pair i of a key at position p is rotated by
+/// p * frequencies[i], or without a table by p / factor * base^(-2i / d). The engine rotates queries itself.
+/// `map` makes p any function of the position stored with a token, or of its slot (EMS, section 4.2, does not
+/// fix that function).
 struct rope_params {
   rope_pairing pairing = rope_pairing::none;          ///< none: keys are used as they lie
   rope_positions positions = rope_positions::stored;  ///< what a key is rotated for
@@ -35,13 +36,14 @@ struct rope_params {
   double factor = 1.0;                                ///< linear scaling: positions are divided by it
   float const* frequencies =
       nullptr;  ///< [rotary_dim / 2] radians per position instead of base and factor, or null
-  /// [mapped] or null: a key of position p (`positions` says which) is rotated for map[p]; behind the table's
-  /// end positions go on one by one, so that a table of one number is an offset. In memory that phases can
-  /// read. Entries and members of shared entries alike; windows and causality go by stored positions as ever.
+  /// [mapped] or null: a key at position p (a stored position or a slot, see `positions`) is rotated for
+  /// map[p]. Beyond the end of the table, positions increase one by one, so that a table of one number is an
+  /// offset. A negative p is not mapped. The table lies in memory that phases can read. It applies to entries
+  /// and to members of shared entries. It changes neither windows, which use stored positions, nor causality.
   position_t const* map = nullptr;
   std::uint32_t mapped = 0;  ///< positions in the table
 
-  /// The position that the key of a token in `slot` is rotated for, `stored` being the one stored with it.
+  /// The position that the key of a token in `slot` is rotated for. `stored` is the position stored with it.
   KVMELD_HD position_t turned_for(slot_t slot, position_t stored) const {
     position_t const p = positions == rope_positions::slot ? static_cast<position_t>(slot) : stored;
     if (map == nullptr || p < 0) return p;
@@ -50,14 +52,14 @@ struct rope_params {
   }
   /// Whether keys are rotated when they are read.
   KVMELD_HD bool active() const { return pairing != rope_pairing::none; }
-  /// Pairs that are rotated in a key of `key_dim` channels.
+  /// Number of pairs that are rotated in a key of `key_dim` channels.
   KVMELD_HD std::uint32_t pairs(std::uint32_t key_dim) const {
     return active() ? (rotary_dim == 0 ? key_dim : rotary_dim) / 2 : 0;
   }
 };
 
-/// Why keys of `key_dim` channels cannot be rotated so; empty if they can. `readable`: the host can read
-/// `frequencies`, and looks at them.
+/// Why keys of `key_dim` channels cannot be rotated with these parameters; empty if they can. `readable`: the
+/// host can read `frequencies`, and checks them.
 inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim,
                                 bool readable) {
   if (!r.active()) return {};
@@ -69,7 +71,7 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
     return refusal(call, "rope.rotary_dim", 0, "an even number below ", key_dim,
                    ", the key_dim, because that is odd");
   }
-  constexpr double most = 1e30;  // also what tells an infinity under -ffast-math
+  constexpr double most = 1e30;  // also detects an infinity under -ffast-math
   if ((r.map == nullptr) != (r.mapped == 0) || r.mapped > 0x7fffffffu) {
     return refusal(call, "rope.mapped", r.mapped,
                    r.map == nullptr ? "0, because rope.map is null"
@@ -88,7 +90,7 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
   return {};
 }
 
-/// Turns (of 2 pi) per position of pair i, in double: what a tile keeps in scratch.
+/// Rotation of pair i per position, in turns (of 2 pi), in double. A tile keeps these numbers in scratch.
 KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::uint32_t key_dim) {
   constexpr double per_turn = 0.15915494309189533577;  // 1 / (2 pi)
   if (r.frequencies != nullptr) return static_cast<double>(r.frequencies[i]) * per_turn;
@@ -96,9 +98,9 @@ KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::u
   return std::pow(r.base, -exponent) / r.factor * per_turn;
 }
 
-/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines taken in float: each
-/// factor lies within 3e-7 of the exact one for positions up to 2^20 in magnitude, and is the same wherever
-/// libm is.
+/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines and cosines are computed
+/// in float. Each factor lies within 3e-7 of the exact one for positions up to 2^20 in magnitude. The same
+/// libm gives the same bits.
 KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_t i, std::uint32_t pairs,
                                   double turns, position_t position) {
   double const whole = static_cast<double>(position) * turns;
@@ -112,7 +114,8 @@ KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_
   b = x * s + b * c;
 }
 
-/// Rotates one row of `dim` channels in place; the same bits as rotate_tile. For single rows: queries, tests.
+/// Rotates one row of `dim` channels in place. Gives the same bits as rotate_tile. For single rows, such as
+/// queries and rows in tests.
 KVMELD_HD inline void rotate_row(rope_params const& r, position_t position, float* row, std::uint32_t dim) {
   std::uint32_t const pairs = r.pairs(dim);
   for (std::uint32_t i = 0; i < pairs; ++i) rotate_pair(r, row, i, pairs, rope_turns(r, i, dim), position);
@@ -132,8 +135,8 @@ KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::
   return turns;
 }
 
-/// Rotates rows[tokens][key_dim], which hold the keys of slots `first` on, stored at positions[0 .. tokens -
-/// 1]. Nothing without rope. Cooperative; begins and ends with a barrier.
+/// Rotates rows[tokens][key_dim], which hold the keys of the slots from `first` on. positions[i] is the
+/// position stored with row i. Cooperative; begins and ends with a barrier. Does nothing without rope.
 template <class Team>
 KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const* turns, float* rows,
                            std::uint32_t tokens, std::uint32_t key_dim, slot_t first,

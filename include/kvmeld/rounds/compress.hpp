@@ -44,18 +44,17 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
-/// One path sizes (arena without memory) and carves. `max_split`: tracks of the largest split of budgets that
-/// calls ask for, of which `wave_tracks` is a multiple (core/budget_scope.hpp).
 struct workspace_ref {
   wave_ref wave;              ///< `wave.tracks` tells how many tracks fit
   plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
   stat_counts* stats;         ///< [tracks of the cache] null: nothing is counted
-  bool zero_emptied = true;   ///< rows of V behind a shorter track become zeros
+  bool zero_emptied = true;   ///< rows of V behind a shortened track become zeros
 };
 
-/// Sizes the workspace where the arena has no memory, else carves it. `members` per track, for policies that
-/// share entries.
+/// Carves the workspace, or only sizes it if the arena has no memory. `members`: members per track, for
+/// policies that share entries. `max_split`: tracks of the largest budget scope that calls ask for;
+/// `wave_tracks` is a multiple of it (core/budget_scope.hpp).
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
                                      std::uint32_t max_split = 1) {
@@ -67,7 +66,7 @@ inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_
   return w;
 }
 
-/// Bytes of workspace for waves of `wave_tracks` tracks, without a plan that outlives them.
+/// Bytes of workspace for waves of `wave_tracks` tracks. The plan has room for one wave.
 inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks, std::uint32_t members = 0,
                                    std::uint32_t max_split = 1) {
   arena a;
@@ -94,7 +93,8 @@ inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
           p.member_stride};
 }
 
-/// Calls body(wave) for the waves that cover the work list, in whole splits.
+/// Calls body(wave) for the waves that cover the work list. A wave holds whole budget scopes of `split`
+/// tracks.
 template <class Body>
 void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, std::uint32_t split,
                    Body body) {
@@ -123,7 +123,7 @@ template <class Executor> struct launcher {
   }
 };
 
-/// merge::drop turns the sources of sets and spans into evictions.
+/// Whether the merge function turns sources of sets and spans into evictions, as merge::drop does.
 template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
 
 template <class Executor, class Policy, class Keys, class Values>
@@ -147,7 +147,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
     identify_traits const made = traits_of_identifier(p.identify);
     bool const spreads = made.makes_spans && !dissolves_sets(p);
     if (!made.makes_sets && !made.reads_rows && !spreads)
-      return;  // no row is read, so none has to be a number
+      return;  // no row is read, so none is checked for NaN or infinity
     rows = spreads ? looked_at::any_role : looked_at::mergeable;
   }
   launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, rows});
@@ -155,21 +155,21 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if (shared) launch(unite_flags_phase{{wave}});
 }
 
-/// Whether rows take in others; else the policy only evicts.
+/// Whether the policy merges rows; otherwise it only evicts.
 template <class Policy> bool merges_rows(Policy const& p) {
   identify_traits const i = traits_of_identifier(p.identify);
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
-/// Whether the step of the only round may be the plan itself: there is nothing to compose then, and what it
-/// listed for its keys still holds for values.
+/// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
+/// that were listed for keys also hold for values.
 template <class Policy>
 bool may_plan_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
   return rounds == 1 && fallback == shortfall::keep && wave.scope == 1 && wave.split == 1 &&
          !is_guarded<typename Policy::identify_type>::value;
 }
 
-/// One round of planning: the step, and the plan with the step composed into it where they are two.
+/// Plans one round: makes the step, and composes it into the plan unless the step is the plan itself.
 template <class Executor, class Policy, class Keys, class Values>
 void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
   using identify_type = unguarded_t<typename Policy::identify_type>;
@@ -202,25 +202,25 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if (!wave.plans_directly()) launch(compose_phase{wave});
 }
 
-/// Keys and the ledger take in the sets of `map`, which link_phase has listed.
+/// Merges the sets of `map` in the keys and in the ledger. link_phase has listed the sets.
 template <class Executor, class Keys>
 void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  // A workspace without room for members is that of a policy that makes none.
+  // A policy that makes no members has a workspace without room for members.
   bool const members = wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
   if (members) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{wave, map});
 }
 
-/// The same of a guarded policy: values merge with the keys, so that the next round goes by what is stored.
+/// Like merge_keys, for guarded policies: values merge with keys, so the next round measures stored rows.
 template <class Executor, class Keys, class Values>
 void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
   launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
   merge_keys(launch, x.keys, map);
 }
 
-/// What the plan keeps moves together.
+/// Moves the entries that the plan keeps to the front of their tracks.
 template <class Executor, class Keys, class Values>
 void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
   wave_ref const& wave = launch.wave;
@@ -230,8 +230,8 @@ void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, 
   launch(compact_ledger_phase{wave});
 }
 
-/// Values take in the whole plan at once, if it `merges` any, then everything moves together once. `listed`:
-/// its sets are listed as they are.
+/// Merges values by the whole plan at once if `merges` is set, then compacts once. `listed`: the sets of the
+/// plan are listed already.
 template <class Executor, class Keys, class Values>
 void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied, bool merges,
             bool listed = false) {
@@ -243,7 +243,7 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool ze
   move_together(launch, x, zero_emptied);
 }
 
-/// Takes empty slots out, so that policies never see any. Only rows behind the first one move.
+/// Removes empty slots, so that policies never see any. Only rows behind the first empty slot move.
 template <class Executor, class Keys, class Values>
 void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
   wave_ref const& wave = launch.wave;
@@ -254,7 +254,7 @@ void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
   move_together(launch, x, true);
 }
 
-/// Whether another round may find something to do: what the host cannot see, it has to believe.
+/// Whether another round may find something to do. If launches are not immediate, the host cannot know: true.
 template <class Executor> bool any_active(wave_ref const& wave) {
   if constexpr (is_immediate<Executor>::value) {
     for (std::uint32_t item = 0; item < wave.tracks; ++item) {
@@ -268,8 +268,8 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 
 }  // namespace detail
 
-/// Plans one round for the tracks of `work`: writes the plan (whole: `ws.plan_tracks` covers the work list)
-/// and the ledger's warnings; K, V, lengths, degrees and scores are not touched. Deterministic.
+/// Plans one round for the tracks of `work`. Writes the plan and the ledger's warnings. The plan is whole if
+/// `ws.plan_tracks` covers the work list. K, V, lengths, degrees and scores are not touched. Deterministic.
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
@@ -315,23 +315,27 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
                track_source{ledger.extent, work});
 }
 
-/// Shrinks the tracks of `work` to their budgets, in place: keys merge every round, values once through the
-/// composed plan, compaction once. Equals plan + apply for policies of one round; for several rounds it
-/// equals repeating them in keys, degrees, positions and lengths where the selector pins fixed numbers of
-/// first and last entries (Chelsea), and rounds values once instead of once per round; other selectors choose
-/// roles anew in every plan. Enqueued on `executor`; K/V-sized scratch is never used. Tracks within their
-/// budget are not touched. No more than `max_rounds` rounds: where launches are not immediate as many are
-/// enqueued, and those with nothing left to do do nothing; behind the `likely_rounds` first ones executors
-/// spend little on looking whether there is. Tracks that share their budgets (budget::over) lie in one wave:
-/// `ws` is carved for such splits, and the work list ordered by sequence where they span layers. Empty slots
-/// of a padded ledger are taken out first; filling tracks up again is left to the caller.
+/// Shrinks the tracks of `work` to their budgets, in place. Keys merge in every round, values once through
+/// the composed plan; with a guard, values merge in every round too. Compaction runs once. Everything is
+/// enqueued on `executor`. K/V-sized scratch is never used. Tracks within their budget are not touched.
+///
+/// For policies of one round, compress equals plan + apply. For several rounds it equals repeated plan +
+/// apply in keys, degrees, positions and lengths if the selector pins fixed numbers of first and last entries
+/// (Chelsea); values are rounded once instead of once per round. Other selectors choose roles anew in every
+/// plan.
+///
+/// At most `max_rounds` rounds run. Where launches are not immediate, as many are enqueued, and rounds
+/// without work do nothing. Behind the first `likely_rounds` rounds, executors spend little on finding out
+/// whether there is work. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for
+/// such budget scopes, and the work list is ordered by sequence if the scopes span layers. Empty slots of a
+/// padded ledger are removed first; the caller fills tracks up again.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t max_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   bool const merges = detail::merges_rows(p);
-  bool const rehearses = executor.rehearses();  // one likely round and one that is not are all that there are
+  bool const rehearses = executor.rehearses();  // a rehearsal takes one likely round and one other
   if (rehearses) max_rounds = min_of(max_rounds, 2u);
   std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);

@@ -1,4 +1,4 @@
-// The phases behind live figures: they count what a compression does, and write figures down when asked.
+// The phases behind the stats: they count what a compression does, and write stats when asked.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -18,8 +18,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Attention that an entry or member has gathered, as its policy keeps it; 0 where it keeps none. `data` is
-/// the channels' arrays and `i` the place in them.
+/// Attention that an entry or member has gathered, as its policy keeps it; 0 if the policy keeps none.
+/// `data`: the channels' arrays; `i`: the index into them.
 KVMELD_HD inline float gathered_attention(channel_list const& channels, float* const* data, std::size_t i) {
   auto const value = [&](std::uint32_t tag) {
     std::uint32_t const c = channels.find(tag);
@@ -32,7 +32,7 @@ KVMELD_HD inline float gathered_attention(channel_list const& channels, float* c
   return value(channel_tag::hits_past) + value(channel_tag::hits_current);
 }
 
-/// Attention gathered by entries for which keeps(slot), and by members for which keeps_member(member).
+/// Sum of the attention of all entries with keeps(slot) and all members with keeps_member(member).
 /// Collective.
 template <class Team, class Keeps, class KeepsMember>
 KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track where, std::uint32_t length,
@@ -55,7 +55,7 @@ KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track wher
                    partial);
 }
 
-/// Before anything merges.
+/// Notes the attention mass of each track, before anything merges.
 struct weigh_mass_phase {
   wave_ref wave;
   stat_counts* counts;
@@ -71,8 +71,8 @@ struct weigh_mass_phase {
   }
 };
 
-/// After everything has merged, before kept entries move: what the plan did to entries, and the mass of those
-/// that are left.
+/// Counts what the plan did to entries, and sums the attention mass of those that are left. Runs after
+/// everything has merged and before kept entries move.
 struct count_fates_phase {
   wave_ref wave;
   stat_counts* counts;
@@ -92,13 +92,13 @@ struct count_fates_phase {
     });
     dropped = team.reduce(dropped, op_sum{});
     merged = team.reduce(merged, op_sum{});
-    // Scores of merged and shared entries are their pivots' or members' now; those of spread ones went
-    // nowhere.
+    // Pivots hold the scores of merged entries now, and members those of shared entries. Spread entries still
+    // hold their own.
     float const mass = attention_mass(
         team, l, t.where, n,
         [&](std::uint32_t s) { return what[s] == fate::keep || what[s] == fate::spread; },
         [&](std::uint32_t m) {
-          return what[l.members.owner[l.member_at(t.where, m)]] != fate::drop;  // those given up are gone
+          return what[l.members.owner[l.member_at(t.where, m)]] != fate::drop;  // given-up members are gone
         });
     if (team.lane() != 0) return;
     stat_counts& c = counts[t.where.index];
@@ -111,7 +111,7 @@ struct count_fates_phase {
   }
 };
 
-/// A sequence begins: nothing was compressed yet.
+/// Resets the stats of a sequence that begins: nothing was compressed yet.
 struct open_stats_phase : sequence_phase {
   stat_counts* stats;
 
@@ -120,7 +120,7 @@ struct open_stats_phase : sequence_phase {
   }
 };
 
-/// Writes down the figures of every track.
+/// Writes the stats of every track.
 struct show_stats_phase : sequence_phase {
   stat_counts const* stats;
   cache_stats* shown;
@@ -131,7 +131,7 @@ struct show_stats_phase : sequence_phase {
     std::uint32_t* const bins = team.template scratch<std::uint32_t>(cache_stats::bins);
     team.for_each(cache_stats::bins, [&](std::uint32_t b) { bins[b] = 0; });
     team.sync();
-    std::uint32_t largest = 0;  // bits of positive floats are in their order
+    std::uint32_t largest = 0;  // bits of positive floats order like the floats
     team.for_each(ledger.length[t.where.index], [&](std::uint32_t s) {
       float const degree = ledger.degree[ledger.at(t.where, s)];
       if (!(degree > 0.0f)) return;

@@ -1,4 +1,4 @@
-// Finiteness of rows, checked once per entry before it may merge and kept as a flag.
+// Checks rows for NaN and infinity, once per entry before it may merge, and keeps the result as a flag.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -16,12 +16,13 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Which rows need to be looked at. A compression moves or forgets others unread: where no part reads keys,
-/// what is evicted costs no pass over its rows. Whoever gets a plan may write into it, so that it needs all.
+/// Which rows are inspected. A compression moves or drops the others unread: if no part reads keys, evicted
+/// entries cost no pass over their rows. Whoever gets a plan may edit it, so a plan needs everything.
 enum class looked_at : std::uint8_t { mergeable, any_role, everything };
 
-/// Looks at rows of K or V that none looked at before and flags those with NaN or infinity: centres and
-/// mergeable ones of tracks above their budget, pinned ones too (spans spread over them), or all there are.
+/// Inspects rows of K or V that were not inspected before, and flags those with NaN or infinity. On tracks
+/// above their budget: rows of centers and mergeable entries, or of any role (spans spread over pinned ones).
+/// Or everything: all rows of all tracks.
 template <class Layout> struct inspect_phase {
   static constexpr std::uint32_t block = 16;
   static constexpr std::uint32_t rows_per_tile = 1024;
@@ -58,7 +59,7 @@ template <class Layout> struct inspect_phase {
       if (shares_pieces<Layout>(team.lanes())) return look_by_pieces(team, t, first, last, fresh, note);
     }
     float* const rows = team.template scratch<float>(std::size_t{block} * layout.channels());
-    // Every lane finds the same runs: flags change only behind the slots that are still to be looked at.
+    // Every lane finds the same runs, because flags change only for slots that were passed already.
     for (slot_t s = first; s < last;) {
       if (!fresh(s)) {
         ++s;
@@ -72,7 +73,7 @@ template <class Layout> struct inspect_phase {
   }
 
 private:
-  /// A piece of a row to every lane.
+  /// Inspects rows in pieces, one piece per lane at a time.
   template <class Team, class Fresh, class Note>
   KVMELD_HD void look_by_pieces(Team const& team, tile const& t, slot_t first, slot_t last,
                                 Fresh const& fresh, Note const& note) const {
@@ -107,7 +108,7 @@ private:
     if constexpr (has_kernels<Team>::value) {
       if (auto const* const tuned = team.kernels()) {
         with_tile(team, layout, t.where, s, count, rows, [&](auto const& x) {
-          // Nearly always all of them are.
+          // Nearly always all rows are finite.
           bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
           for (std::uint32_t i = 0; i < count; ++i)
             note(s + i, all || tuned->all_finite(x.rows + i * x.ld, d));

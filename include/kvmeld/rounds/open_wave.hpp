@@ -1,4 +1,4 @@
-// The phases around planning: a track enters a wave, falls back, leaves with its warnings.
+// The phases around planning: a track enters a wave, evicts as a fallback, and leaves with its warnings.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,7 +19,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Resolves the budget and opens an identity plan. Tracks within their budget take no further part.
+/// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part.
 struct begin_phase {
   wave_ref wave;
   budget allowed;
@@ -49,7 +49,7 @@ struct begin_phase {
   }
 };
 
-/// Extends the shielded beginning over every slot a layout refuses to write (shared pages).
+/// Extends the shielded beginning over every slot that a layout refuses to write (shared pages).
 template <class Layout> struct shield_phase {
   Layout layout;
   wave_ref wave;
@@ -69,7 +69,7 @@ template <class Layout> struct shield_phase {
   }
 };
 
-/// Evicts the lowest scores (ties to the lower slot) of a track that no merge brought to its budget.
+/// Evicts the lowest scores (ties to the lower slot) of a track that merging did not bring to its budget.
 struct fallback_phase {
   wave_ref wave;
   bool last;  ///< no further rounds follow
@@ -109,7 +109,7 @@ struct fallback_phase {
   }
 };
 
-/// Notes what a track ends with.
+/// Writes a track's warnings and how many rounds it took.
 struct end_phase {
   wave_ref wave;
   bool last;  ///< no further rounds follow
@@ -132,7 +132,7 @@ struct end_phase {
   }
 };
 
-/// Takes up a plan made earlier: the lengths it was made for.
+/// Takes up a plan that was made earlier: tracks get the lengths that the plan was made for.
 struct resume_phase {
   wave_ref wave;
 
@@ -148,9 +148,9 @@ struct resume_phase {
   }
 };
 
-/// Takes over the words of a plan that was applied: adaptive thresholds, and for a sequence the most rounds
-/// any of its tracks took and, if any of them changed, how many tokens had been seen. One tile per sequence
-/// does the latter.
+/// Stores what an applied plan left in the words of its tracks. Every track stores its adaptive threshold.
+/// One tile per sequence adds the most rounds that any of its tracks took and, if any of them changed, notes
+/// the tokens seen.
 struct settle_phase {
   ledger_ref ledger;
 

@@ -1,4 +1,4 @@
-// Tracks of a sequence that end together: empty slots behind the shorter ones, and how they are taken out
+// Tracks of a sequence that get one common length: empty slots fill the shorter ones up, and are removed
 // again.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Before empty slots are taken out: the tracks that have some. shield_phase may follow.
+/// Finds the tracks that have empty slots, before these are removed. shield_phase may follow.
 struct find_padding_phase {
   wave_ref wave;
 
@@ -35,8 +35,8 @@ struct find_padding_phase {
   }
 };
 
-/// A plan that drops the empty slots, but for those before rows that may not be written: they stay as they
-/// are. Compaction follows.
+/// Plans to drop the empty slots. Those before rows that may not be written stay as they are. Compaction
+/// follows.
 struct drop_padding_phase {
   wave_ref wave;
 
@@ -80,8 +80,8 @@ template <class Layout> struct clear_padding_phase : sequence_phase {
   }
 };
 
-/// Fills every track up to `count` slots with empty ones. A longer one (of which the host knew less than it
-/// should) stays.
+/// Fills every track up to `count` slots with empty slots. A longer track stays as it is, with
+/// warning::overfull (the host knew too small a length).
 struct pad_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = ledger;
@@ -104,8 +104,8 @@ struct pad_phase : sequence_phase {
   }
 };
 
-/// Follows pad_phase: the last slots of a padded track are not those of the last tokens, so that a sequence
-/// cannot be truncated to before it.
+/// Follows pad_phase. The last slots of a padded track do not hold the last tokens, so that a padded sequence
+/// cannot be truncated to a point before the padding.
 struct pad_settle_phase : sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;

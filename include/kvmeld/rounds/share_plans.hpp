@@ -1,4 +1,4 @@
-// Tracks that share one plan: they are flagged and scored together, one leads, the others follow.
+// Tracks that share one plan: they share flags and scores, one track leads, the others follow.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,8 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Base of the phases below. The tracks of a scope are neighbours in the wave and equally long; the first one
-/// leads.
+/// Base of the phases below. The tracks of a plan scope are neighbours in the wave and equally long; the
+/// first one leads.
 struct scope_phase {
   wave_ref wave;
 
@@ -25,7 +25,7 @@ struct scope_phase {
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }
 };
 
-/// A row that is bad in one track is bad in all of them: none of them may merge it.
+/// Flags a row in all tracks if it holds NaN or infinity in one of them: none of them may merge it.
 struct unite_flags_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
@@ -45,7 +45,7 @@ struct unite_flags_phase : scope_phase {
   }
 };
 
-/// Every track takes the mean of the scores, summed in the order of tracks, and the longest shielded
+/// Gives every track the mean of the scores, summed in the order of tracks, and the longest shielded
 /// beginning.
 struct unite_scores_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -76,15 +76,15 @@ private:
   }
 };
 
-/// Before the leaders propose: their followers sit this round's planning out.
+/// Runs before the leaders propose: their followers take no part in this round's planning.
 struct mute_followers_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t) && team.lane() == 0) wave.state[t.item].over_budget = 0;
   }
 };
 
-/// After the leaders have decided: every follower takes over the step and how far it got. Weights come later,
-/// from each track's own rows.
+/// Runs after the leaders have admitted: every follower copies the step and state of its leader. Sets are
+/// weighed later, from each track's own rows.
 struct broadcast_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (leads(t)) return;
@@ -104,14 +104,15 @@ struct broadcast_phase : scope_phase {
   }
 };
 
-/// The wave as identifiers see it that propose from joined rows: with room for these.
+/// The wave for identifiers that propose from joined rows: its key_dim and value_dim are those of joined
+/// rows.
 inline wave_ref joined_wave(wave_ref wave) {
   wave.ledger.extent.key_dim *= wave.scope;
   wave.ledger.extent.value_dim *= wave.scope;
   return wave;
 }
 
-/// Rows of a layout joined over the scope of a wave.
+/// Rows of a layout, joined over the tracks that share a plan.
 template <class Layout> joined_rows<Layout> join(Layout const& layout, wave_ref const& wave) {
   return {layout, wave.ledger.extent.kv_heads, wave.ledger.extent.sequences, wave.scope};
 }

@@ -1,5 +1,5 @@
-// Budgets that tracks share: the entries of all tracks of a split compete by score for the sum of their
-// budgets.
+// Budgets that tracks share: the entries of all tracks of a budget scope (`split` in the code) compete by
+// score for the sum of the tracks' budgets.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -21,7 +21,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Base of the phases of splits: a tile per track, of which the first track's does what concerns all of them.
+/// Base of the phases of budget scopes. Each track has a tile; the first track's tile does what concerns all.
 struct split_phase {
   wave_ref wave;
 
@@ -29,7 +29,7 @@ struct split_phase {
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.split == 0; }
-  /// Sum of f(item) over the tracks of the split that `first` leads. Collective.
+  /// Sum of f(item) over the tracks of the budget scope that `first` leads. Collective.
   template <class Team, class F>
   KVMELD_HD std::uint32_t sum(Team const& team, std::uint32_t first, F f) const {
     std::uint32_t all = 0;
@@ -38,8 +38,8 @@ struct split_phase {
   }
 };
 
-/// After begin_phase: adds budgets and entries up. All tracks of a split take part, or none where it is
-/// within its budget.
+/// Runs after begin_phase: adds up budgets and entries. All tracks of a budget scope take part, or none if
+/// the scope is within its budget.
 struct open_split_phase : split_phase {
   double floor;
 
@@ -62,10 +62,10 @@ struct open_split_phase : split_phase {
   }
 };
 
-/// By score (after Ada-KV: Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation
-/// for Efficient LLM Inference", 2024; there the outcome is blended with the even one, here every track's
-/// floor comes first and the rest competes, so that the sum is exact). The pinned ends are those of a track's
-/// own budget; what lies between competes.
+/// Prepares the division of a budget by score (after Ada-KV: Feng et al., "Ada-KV: Optimizing KV Cache
+/// Eviction by Adaptive Budget Allocation for Efficient LLM Inference", 2024). Ada-KV blends the outcome with
+/// the even division. Here every track's floor comes first and the rest competes, so that the sum is exact. A
+/// track's own budget decides what is pinned at its ends; the entries between the ends compete.
 template <class Select> struct rank_phase : split_phase {
   Select select;
   bool makes_centers, makes_sets;
@@ -81,7 +81,8 @@ template <class Select> struct rank_phase : split_phase {
     s.sinks = p.sinks;
     s.recents = p.recents;
     std::uint32_t const ends = p.sinks + p.recents;
-    // Sets need a centre besides what is kept whole. Pages that may not be written fill a budget: hands off.
+    // Sets need a center besides what is pinned. A track keeps all if pins (of unwritable pages) exceed its
+    // budget.
     std::uint32_t const least = makes_centers ? p.total() + (makes_sets ? 1u : 0u) : ends;
     h.floor = p.total() <= h.own ? min_of(s.length, max_of(h.reserve, least)) : s.length;
     h.due = max_of(h.own, h.floor);
@@ -91,7 +92,7 @@ template <class Select> struct rank_phase : split_phase {
   }
 };
 
-/// How many entries stay in all tracks, and how many of them have to compete.
+/// Computes how many entries stay in all tracks, and how many of them have to compete.
 struct stay_phase : split_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
@@ -106,7 +107,7 @@ struct stay_phase : split_phase {
   }
 };
 
-/// counts[digit] of the keys that begin with the digits found so far. Pass 0 has the highest digit.
+/// Counts order keys that begin with the digits found so far, by their next digit. Pass 0: the highest digit.
 struct count_scores_phase : split_phase {
   static constexpr bool near_scratch = true;
   std::uint32_t pass;
@@ -132,10 +133,10 @@ struct count_scores_phase : split_phase {
   }
 };
 
-/// Finds the next digit of the lowest key that is taken: as high as it can be with `wanted` taken of all
-/// tracks, each giving from `least` to `most`. After the last pass every track has its quota: all keys above,
-/// and of equal ones as many as are left, earlier tracks first. Within a track quotas go to the best keys,
-/// equal ones to the lower index.
+/// Finds the next digit of the lowest order key that stays. The digit is as high as possible while all tracks
+/// together keep at least `wanted` entries, each from `least` to `most`. After the last pass every track has
+/// its quota: all higher keys, and of equal ones as many as are left, earlier tracks first. Within a track
+/// the quota goes to the highest keys, of equal ones to the lower index.
 struct narrow_scores_phase : split_phase {
   bool first_pass, last_pass;
 
@@ -190,7 +191,7 @@ private:
   }
 };
 
-/// Every track takes its quota of scores as its limit.
+/// Sets every track's limit: the entries that do not compete, and its quota.
 struct limit_phase : split_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
@@ -200,7 +201,8 @@ struct limit_phase : split_phase {
   }
 };
 
-/// Before end_phase: a split that is done keeps its budget as a whole, or all its tracks are found not to.
+/// Runs before end_phase. If a budget scope is done but above its budget, all its tracks get
+/// warning::budget_unreached.
 struct close_split_phase : split_phase {
   bool last;  ///< no further rounds follow
 
@@ -219,8 +221,8 @@ struct close_split_phase : split_phase {
 
 namespace detail {
 
-/// Before selection: the limits of tracks that share their budgets. Radix selection over order keys, a digit
-/// per pass.
+/// Sets the limits of tracks that share their budgets; runs before selection. A radix selection over order
+/// keys, one digit per pass.
 template <class Launch, class Policy> void limit_by_score(Launch const& launch, Policy const& p) {
   wave_ref const& wave = launch.wave;
   launch(rank_phase<typename Policy::select_type>{{wave},

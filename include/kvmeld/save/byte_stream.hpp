@@ -1,4 +1,5 @@
-// Numbers to bytes and back, in the order of this machine; without memory a writer only counts.
+// Writes numbers to bytes and reads them back, in this machine's byte order. Without memory, a writer only
+// counts bytes.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -33,7 +34,7 @@ class byte_reader {
 public:
   explicit byte_reader(span<std::byte const> from) : from_(from) {}
 
-  /// False, with nothing read, where fewer bytes are left.
+  /// Returns false and reads nothing if fewer bytes are left.
   template <class T> bool get(T* x, std::size_t n) {
     static_assert(std::is_trivially_copyable_v<T>);
     if (n > (from_.size() - at_) / sizeof(T)) return false;

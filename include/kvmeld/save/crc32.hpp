@@ -1,5 +1,5 @@
-// CRC-32 (ISO 3309, reflected 0x04C11DB7): finds every change of a single byte and every burst of up to 32
-// bits.
+// CRC-32 (ISO 3309, reflected 0x04C11DB7). It detects every change of a single byte and every burst of up to
+// 32 bits.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -24,7 +24,7 @@ struct crc32_table {
 inline constexpr crc32_table crc32_of_byte{};
 }  // namespace detail
 
-/// The checksum of `n` bytes behind those that gave `before`; 0 to begin with.
+/// Continues the checksum `before` over the next `n` bytes; `before` is 0 for the first bytes.
 constexpr std::uint32_t crc32(std::byte const* data, std::size_t n, std::uint32_t before = 0) {
   std::uint32_t x = ~before;
   for (std::size_t i = 0; i < n; ++i) {

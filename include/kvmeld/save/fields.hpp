@@ -1,4 +1,4 @@
-// The one list of the ledger's arrays: what fork copies and what save writes down.
+// The one list of the ledger's arrays, which fork copies and save writes.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,7 +11,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What an array of the ledger has elements for.
+/// What the elements of a ledger's array belong to.
 enum class field_of : std::uint8_t {
   sequence,  ///< every sequence
   track,     ///< every track
@@ -19,14 +19,14 @@ enum class field_of : std::uint8_t {
   member,    ///< every member of every track, valid below their count
 };
 
-/// One array, as bytes.
+/// One array of the ledger, as bytes.
 struct field {
   std::byte* data;
   std::uint32_t bytes;  ///< per sequence, track, entry or member
   field_of what;
 };
 
-/// A place in the list: `fields_of` fills it in a fixed order, in which counts come before what they count.
+/// The list of arrays. `fields_of` fills it in a fixed order: counts come before what they count.
 struct field_list {
   static constexpr std::uint32_t most = 20 + 2 * max_channels;
   field at[most];
@@ -40,8 +40,8 @@ struct field_list {
   }
 };
 
-/// Every array that says something about a sequence. `is_open` is not among them: it says whether the others
-/// mean anything.
+/// Lists every array of the ledger that describes a sequence, except `is_open`, which says whether the others
+/// are in use.
 KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
   field_list out;
   out.add(field_of::sequence, l.seen);
@@ -67,7 +67,7 @@ KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
   return out;
 }
 
-/// Where the part of an array begins that belongs to one track, or to its sequence.
+/// The beginning of the part of an array that belongs to a track, or to the track's sequence.
 KVMELD_HD inline std::byte* part_of_field(ledger_ref const& l, field const& f, track t) {
   switch (f.what) {
   case field_of::sequence: return f.data + std::size_t{t.sequence} * f.bytes;
@@ -78,7 +78,7 @@ KVMELD_HD inline std::byte* part_of_field(ledger_ref const& l, field const& f, t
   return f.data + l.member_at(t, 0) * f.bytes;
 }
 
-/// Its bytes, by the counts that the ledger holds.
+/// The number of bytes of this part, from the counts in the ledger.
 KVMELD_HD inline std::size_t bytes_of_part(ledger_ref const& l, field const& f, track t) {
   if (f.what == field_of::entry) return std::size_t{l.length[t.index]} * f.bytes;
   if (f.what == field_of::member) return std::size_t{l.members.count[t.index]} * f.bytes;

@@ -1,4 +1,4 @@
-// One sequence's ledger as bytes and back. K and V are the engine's: it saves and restores them itself.
+// Saves the ledger of one sequence as bytes and reads it back. The engine saves and restores K and V itself.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -22,11 +22,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace saved {
 
-/// Begins every saved ledger. The checksum covers all bytes but its own.
+/// The first bytes of every saved ledger. The checksum covers all bytes except its own.
 struct header {
   char magic[8];
   std::uint32_t byte_order, version;
-  std::uint64_t bytes;  ///< of everything, header included
+  std::uint64_t bytes;  ///< number of all bytes, header included
   std::uint32_t checksum, reserved;
 };
 constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 1, 0, 0, 0};
@@ -36,8 +36,8 @@ inline std::uint32_t checksum_of(span<std::byte const> all) {
   return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
 }
 
-/// Calls each(field, track) for every array's part of sequence `sequence`: first those of the sequence, then
-/// track by track. A false answer ends the walk, and is the walk's.
+/// Calls each(field, track) for every part of an array that belongs to sequence `sequence`: first the parts
+/// of the sequence, then those of each track. If `each` returns false, stops and returns false.
 template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequence, F each) {
   field_list const fields = fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
@@ -55,7 +55,7 @@ template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequenc
   return true;
 }
 
-/// Everything behind the header.
+/// Writes everything behind the header.
 inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t sequence,
                        std::string const& policy) {
   for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
@@ -85,7 +85,7 @@ inline void write(ledger_ref const& l, std::uint32_t sequence, std::string const
   std::memcpy(out, &h, sizeof h);
 }
 
-/// Fills the first bytes of `out`; says why if there are too few.
+/// Fills the first bytes of `out`. Returns why it cannot if `out` is too small; empty if it can.
 inline std::string save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy,
                         span<std::byte> out) {
   std::size_t const bytes = bytes_of(l, sequence, policy);
@@ -96,14 +96,14 @@ inline std::string save(ledger_ref const& l, std::uint32_t sequence, std::string
   return {};
 }
 
-/// The same in memory of its own.
+/// Returns the saved bytes in a vector.
 inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
   std::vector<std::byte> out(bytes_of(l, sequence, policy));
   write(l, sequence, policy, out.data());
   return out;
 }
 
-/// Why the first bytes cannot begin a saved ledger of this version; empty if they can.
+/// Why these bytes have no valid header and checksum of this version; empty if they have.
 inline std::string header_problem(span<std::byte const> from) {
   header h{};
   if (from.size() < sizeof h) {
@@ -127,8 +127,9 @@ inline std::string header_problem(span<std::byte const> from) {
   return {};
 }
 
-/// Reads what write_body wrote into sequence `sequence` of `l`; why that cannot be, or nothing. Lengths and
-/// counts are checked before what they count is read; everything else is taken as it is.
+/// Reads what write_body wrote into sequence `sequence` of `l`. Returns why it cannot; empty if it can.
+/// Lengths and counts are checked before the elements that they count are read. The other numbers of the
+/// ledger are not checked.
 inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t sequence,
                              std::string const& policy) {
   byte_reader r(from);
@@ -163,8 +164,8 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
   return problem;
 }
 
-/// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. The ledger is not
-/// touched: the bytes are read into a ledger of their own first.
+/// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. Reads the bytes into a
+/// temporary ledger; `l` does not change.
 inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                            std::string const& policy) {
   if (sequence >= l.extent.sequences) {
@@ -192,7 +193,7 @@ inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std
   return text.empty() ? contents_problem(trial) : text;
 }
 
-/// Takes up a sequence that `problem` found nothing wrong with.
+/// Resumes a sequence from bytes in which `problem` found no problem.
 inline void resume(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                    std::string const& policy) {
   read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, sequence, policy);

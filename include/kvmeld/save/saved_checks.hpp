@@ -1,4 +1,4 @@
-// What a saved ledger has to agree with: the cache it goes back to, and itself.
+// Checks that a saved ledger agrees with the cache that resumes it, and with itself.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -18,8 +18,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace saved {
 
-/// Calls f(name, number) for everything in which the cache a ledger was saved from and the one it goes back
-/// to must agree. Sequences, capacity and room for members may differ.
+/// Calls f(name, number) for every number in which the cache that saved a ledger and the cache that resumes
+/// it have to agree. Number of sequences, capacity and room for members may differ.
 template <class F> void for_each_identity(ledger_ref const& l, F f) {
   shape const& s = l.extent;
   f("shape.layers", s.layers);
@@ -44,7 +44,7 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
   f("digest of the arrays", digest);
 }
 
-/// Why a number just read, which may be a length or a count of members, is too large; empty if it is not.
+/// Why the part just read, if it is a length or a number of members, is too large; empty if it is not.
 inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
   if (f.data == reinterpret_cast<std::byte*>(l.length) && l.length[t.index] > l.extent.capacity) {
     return refusal("resume", "number of entries of a track of the saved ledger", l.length[t.index],
@@ -58,7 +58,7 @@ inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
   return {};
 }
 
-/// Why a track's numbers contradict themselves or its sequence's; null if they do not.
+/// How a track's numbers contradict each other or those of its sequence; null if they do not.
 inline char const* track_contradiction(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence], seen = l.seen[t.sequence];
   std::uint32_t const merged = l.sequence_state(t.sequence, sequence_word::compressed_at);
@@ -73,7 +73,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (empty != 0 && l.frozen[t.sequence] >= from) return "an empty slot in its frozen beginning";
   if (l.padded && n != l.length[0]) return "another length than a track that it is padded with";
   std::uint32_t found = 0;
-  std::int64_t next = 0;  // the least position that may follow
+  std::int64_t next = 0;  // the least position that the next entry may have
   if (n - pending < seen - merged) return "fewer entries than tokens seen since its last compression";
   if (l.word(t, track_word::changed) > 1) return "a flag that is neither 0 nor 1";
   for (slot_t s = 0; s < n; ++s) {
@@ -109,11 +109,11 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   return nullptr;
 }
 
-/// Why the only sequence of `l` makes no sense; empty if it does.
+/// Why the numbers of the only sequence of `l` contradict each other; empty if they do not.
 inline std::string contents_problem(ledger_ref const& l) {
   for (std::uint32_t i = 0; i < l.extent.tracks(); ++i) {
     track const t =
-        make_track(l.extent, i / l.extent.kv_heads, 0, i % l.extent.kv_heads);  // of one sequence only
+        make_track(l.extent, i / l.extent.kv_heads, 0, i % l.extent.kv_heads);  // `l` has one sequence
     if (char const* const what = track_contradiction(l, t); what != nullptr) {
       return refusal("resume", message("saved track (layer ", t.layer, ", head ", t.kv_head, ")"),
                      message("one with ", what), "free of contradictions");

@@ -1,5 +1,5 @@
-// How often an entry mattered: recent queries that gave it more than the mean attention (Scissorhands,
-// section 3.2).
+// How often an entry mattered: the number of recent queries that gave it more than the mean attention
+// (Scissorhands, section 3.2).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,8 +16,8 @@ namespace score {
 
 /// Number of rows among the last `window` in which the entry's attention, averaged over the query heads of a
 /// KV head, is above the mean over the entries that the row sees: p > 1 / visible. An entry counts once
-/// whatever its degree: the mean is over entries, not over tokens. Shorter blocks (decode) make the window
-/// window to 2 window - 1 rows long, as in score::local. When entries merge their counts add.
+/// whatever its degree: the mean is over entries, not over tokens. With blocks shorter than `window`
+/// (decode), `window` to 2 `window` - 1 rows count, as in score::local. When entries merge, their counts add.
 struct above_mean {
   std::uint32_t window = 400;  ///< queries that count
 
@@ -31,7 +31,7 @@ struct above_mean {
     return c;
   }
 
-  /// Queries of a call that count.
+  /// Number of queries of a call that count.
   std::uint32_t observed_rows() const { return window; }
   KVMELD_HD static float contribution(std::uint32_t, float p, std::uint32_t visible) {
     return p * static_cast<float>(visible) > 1.0f ? 1.0f : 0.0f;

@@ -1,4 +1,4 @@
-// Accumulated attention: how much every query so far looked at an entry (H2O; KVMerger section 4.1).
+// Accumulated attention: how much all queries so far looked at an entry (H2O; KVMerger section 4.1).
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -11,7 +11,7 @@ inline namespace KVMELD_ABI {
 namespace score {
 
 /// Column sums of the attention probabilities over all observed queries, averaged over the query heads of a
-/// KV head. One channel; when entries merge their sums add, since the entry stands for all of them.
+/// KV head. It has one channel. When entries merge, their sums add, since the result stands for all of them.
 struct global {
   static constexpr char const* name = "global";
   static constexpr bool light = true;

@@ -17,13 +17,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// EMS section 3.2: s = max(s_Glo * mean(s_Loc) / mean(s_Glo), s_Loc) with s_Glo the attention of all queries
-/// and s_Loc that of the last `window` (kept in two halves as in score::local). The means run over all
-/// entries of the track; the pooling over those before the window. After whole prompts mean(s_Loc) /
-/// mean(s_Glo) is window / queries exactly, since every row of attention sums to 1.
+/// EMS section 3.2: s = max(s_Glo * mean(s_Loc) / mean(s_Glo), s_Loc). s_Glo is the attention of all queries,
+/// and s_Loc that of the last `window` queries (kept in two halves as in score::local). The means run over
+/// all entries of the track. The pooling runs over the entries before the window. After whole prompts,
+/// mean(s_Loc) / mean(s_Glo) is window / queries exactly, since every row of attention sums to 1.
 struct global_local {
   std::uint32_t window = 32;  ///< queries of the window
-  kvmeld::pooling pooling{};  ///< of the scores, along the slots
+  kvmeld::pooling pooling{};  ///< pooling of the scores, along the slots
 
   static constexpr char const* name = "global_local";
   static constexpr bool light = true;
@@ -83,8 +83,8 @@ private:
     float const local = data[past][i] + data[current][i];
     return global > local ? global : local;
   }
-  /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed. Entries whose attention is NaN or infinite stay
-  /// out of it.
+  /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed. Entries whose attention is NaN or infinite
+  /// count as 0.
   template <class Team>
   KVMELD_HD static float alignment(Team const& team, ledger_ref const& ledger, track where,
                                    std::uint32_t length) {

@@ -15,13 +15,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// Attention of the last `window` queries, summed, averaged over the query heads of a KV head, pooled over
-/// the entries before the window. A block of at least `window` rows replaces the window exactly; shorter
-/// blocks (decode) fill a second half that becomes the past when it is full, so that the effective window is
-/// window to 2 window - 1.
+/// Attention of the last `window` queries: summed, averaged over the query heads of a KV head, and pooled
+/// over the entries before the window. A block of at least `window` rows replaces the window exactly. Shorter
+/// blocks (decode) fill a second half, which becomes the past when it is full. So the effective window is
+/// `window` to 2 `window` - 1 rows.
 struct local {
   std::uint32_t window = 32;  ///< queries that count
-  kvmeld::pooling pooling{};  ///< of the scores, along the slots
+  kvmeld::pooling pooling{};  ///< pooling of the scores, along the slots
 
   static constexpr char const* name = "local";
   static constexpr bool light = true;
@@ -36,7 +36,7 @@ struct local {
     return c;
   }
 
-  /// Queries of a call that count.
+  /// Number of queries of a call that count.
   std::uint32_t observed_rows() const { return window; }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
     if (rows >= window) {  // the block alone is the window

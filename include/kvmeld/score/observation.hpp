@@ -15,18 +15,19 @@ enum class observation : std::uint8_t {
   none,            ///< nothing: calls of observe do nothing
   prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many
                    ///< (score::local)
-  every_step,      ///< the queries of prompts and those of every token generated
+  every_step,      ///< the queries of prompts and of every generated token
 };
 
-/// A score's answer. `rows`: so many of the last queries count; 0: all do. Of prompts fewer need not be
-/// shown, so that `last_queries(rows)` is enough.
+/// What a score asks for. The last `rows` queries count; 0: all queries count. Of a prompt, earlier queries
+/// need not be shown, so that `last_queries(rows)` is enough.
 struct observation_need {
   observation when = observation::none;  ///< when to show it
-  std::uint32_t rows = 0;                ///< of the last queries; 0: all
+  std::uint32_t rows = 0;                ///< how many of the last queries count; 0: all
 };
 
-/// A score says otherwise by `static constexpr observation observes`, and how many rows by `observed_rows()`;
-/// a score chosen at run time by `need()`. Without: every step where it needs attention, all rows.
+/// Whether a score says when it observes, by `static constexpr observation observes`. It says how many rows
+/// count by `observed_rows()`. A score chosen at run time says both by `need()`. A score that needs attention
+/// and says none of this observes every step, all rows.
 template <class Score, class = void> struct says_what_it_observes : std::false_type {};
 template <class Score>
 struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
@@ -35,14 +36,14 @@ template <class Score, class = void> struct says_observed_rows : std::false_type
 template <class Score>
 struct says_observed_rows<Score, std::void_t<decltype(std::declval<Score const&>().observed_rows())>>
     : std::true_type {};
-/// `need()`: a score that is chosen at run time says both.
+/// `need()`: a score that is chosen at run time says when it observes and how many rows count.
 template <class Score, class = void> struct needs_at_run_time : std::false_type {};
 template <class Score>
 struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
 };
 
-/// When a score, or the policy that it is part of, observes: by its type. Of parts chosen at run time at most
-/// so often.
+/// When a score, or the policy that it is part of, observes, by its type. Parts chosen at run time observe at
+/// most this often.
 template <class Score> constexpr observation observation_of_score() {
   if constexpr (says_what_it_observes<Score>::value) {
     return Score::observes;

@@ -1,4 +1,4 @@
-// Attention becomes scores: from rows an engine has, or recomputed from queries and their log-sum-exps.
+// Turns attention into scores: from rows that an engine has, or recomputed from queries and log-sum-exps.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -22,9 +22,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Recomputes p = exp(logit - lse) tile by tile: no matrix of queries x entries, exact with the engine's
-/// log-sum-exp. A sink logit is in the log-sum-exp and nowhere else, so that a row's p sum to 1 less the
-/// sink's share.
+/// Recomputes p = exp(logit - lse) tile by tile, without a matrix of queries x entries. The result is exact
+/// with the engine's log-sum-exp. A sink logit enters the log-sum-exp only, so that the p of a row sum to 1
+/// minus the sink's share.
 template <class Score, class Keys, class Q> struct observe_queries_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
@@ -121,9 +121,9 @@ private:
   }
 };
 
-/// Sums probabilities that the engine has: rows[sequence][query head][query][token]. A token is a slot; if
+/// Sums probabilities that the engine has: rows[sequence][query head][query][token]. A token is a slot. If
 /// the policy shares entries (`Members`), the members follow the slots in ledger order, as shared_ref numbers
-/// them. What `params` hides (causal, window) is not read.
+/// them. Probabilities that `params` hides (causal, window) are not read.
 template <class Score, class T, bool Members = false> struct observe_rows_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;

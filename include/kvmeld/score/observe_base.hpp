@@ -27,12 +27,12 @@ struct observed_tile {
   position_t const* position = nullptr;  ///< [tokens]
 };
 
-/// Phases of 64 slots per tile. `probes` says which rows of the batch are observed.
+/// Base of phases with 64 slots per tile. `probes` is the query sample: which rows of the batch are observed.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
-  static constexpr std::uint32_t row_block = 16;  ///< rows that the generic forms sum before they add them up
+  static constexpr std::uint32_t row_block = 16;  ///< rows of a block: generic forms sum one block at a time
   static constexpr std::uint32_t channels =
-      channel_bound<Score>();  ///< room; in use are ledger.channels.count
+      channel_bound<Score>();  ///< room for channels; ledger.channels.count of them are in use
   Score score;
   ledger_ref ledger;
   batch_source source;
@@ -63,7 +63,7 @@ template <class Score> struct observe_base {
   struct updates {
     channel_update at[channels];
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
-    std::uint32_t used;       ///< channels
+    std::uint32_t used;       ///< channels in use
 
     KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
         : first_row(rows), used(count) {
@@ -79,8 +79,8 @@ template <class Score> struct observe_base {
     return updates(score, channels, window, rows);
   }
 
-  /// sums[token][channels] take in rows [first, first + rows) of which head h gives a token share(row, h,
-  /// token). Cooperative; no barrier at the end.
+  /// Adds rows [first, first + rows) to sums[token][channels]. Head h of row first + r gives a token
+  /// share(r, h, token). Cooperative; no barrier at the end.
   template <class Team, class Share>
   KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
                           updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,
@@ -103,7 +103,7 @@ template <class Score> struct observe_base {
       for (std::uint32_t c = 0; c < u.used; ++c) sums[j * channels + c] += part[c];
     });
   }
-  /// The same of one row whose shares are summed over the heads already. One lane.
+  /// Adds one row whose shares are already summed over the heads. One lane.
   void add_row(observed_tile const& s, attention_params const& params, updates const& u, std::uint32_t row,
                float const* share, float* sums) const {
     std::uint32_t const query = probes.query_of(s.queries, row);
@@ -133,7 +133,7 @@ template <class Score> struct observe_base {
   }
 };
 
-/// Follows an observation: how many rows a track has seen, and how full its window is.
+/// Runs after an observation: updates how many rows a track has observed, and how full its window is.
 template <class Score> struct observed_phase {
   Score score;
   ledger_ref ledger;

@@ -1,4 +1,4 @@
-// Logits that attention has left become scores: no second look at the keys.
+// Turns logits that attention has left into scores, without reading the keys again.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -15,9 +15,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// p = exp(logit - lse) of logits[sequence][query head][probe][slot]: scaled, capped and with the log degree
-/// added. What `params` hides (causal, window) is not used. Sums have the order of observe_queries_phase, so
-/// that from the same logits scores are the same bits.
+/// Computes p = exp(logit - lse) from logits[sequence][query head][observed query][slot]. The logits are
+/// scaled and capped, with the log degree added. Logits that `params` hides (causal, window) are not used.
+/// Sums have the order of observe_queries_phase, so that the same logits give scores of the same bits.
 template <class Score> struct observe_logits_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;

@@ -1,4 +1,4 @@
-// Attention over shared entries becomes scores of every token: of the slots' own tokens and of members.
+// Turns attention over shared entries into scores of every token: of the slots' own tokens and of members.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -19,9 +19,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries: a tile is 64
-/// slots with the members that live in them. Products of a direction serve all of its tokens, unless each has
-/// to be rotated.
+/// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries. A tile is 64
+/// slots with the members that live in them. All tokens of a slot share the product with its row, unless each
+/// token has to be rotated.
 template <class Score, class Keys, class Q> struct observe_shared_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
@@ -102,7 +102,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
         norm[r] = lse.read(member, block_rows.head_of(r), block_rows.query_of(r));
       });
       team.sync();
-      // Without rotation one block of products, of the slots; else a block for every 64 tokens.
+      // Without rotation, one block of products covers the slots. With it, every 64 tokens have a block.
       std::uint32_t const step = params.rope.active() ? token_block : tokens;
       for (std::uint32_t from = 0; from < tokens; from += step) {
         std::uint32_t const count = min_of(step, tokens - from);

@@ -11,9 +11,9 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What neighbours do to a score.
+/// How a window of neighbouring scores becomes one score.
 enum class pooling_mode : std::uint8_t {
-  mean,         ///< over the neighbours that exist: divides by the valid count
+  mean,         ///< mean over the neighbours that exist: divides by the valid count
   max,          ///< the strongest neighbour
   zero_padded,  ///< mean with zeros beyond the ends: divides by the kernel (parity with SnapKV's code)
 };
@@ -21,7 +21,7 @@ enum class pooling_mode : std::uint8_t {
 /// Centred window of `kernel` slots; kernel 1 leaves scores as they are.
 struct pooling {
   std::uint32_t kernel = 7;                ///< slots of the window, centred; 1: no pooling
-  pooling_mode mode = pooling_mode::mean;  ///< what is taken of the window
+  pooling_mode mode = pooling_mode::mean;  ///< how the window becomes one score
 
   /// Pooled value at `s` of value(0 .. n - 1). NaN counts as lowest under max.
   template <class Value> KVMELD_HD float at(std::uint32_t s, std::uint32_t n, Value value) const {

@@ -18,25 +18,25 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What one observation does to a channel: new = (base < 0 ? 0 : old value of channel `base`) + what rows
-/// from `first_row` on give the entry: their attention, unless the score says otherwise.
+/// What one observation does to a channel. The new value is the old value of channel `base` (0 if `base` is
+/// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`.
 struct channel_update {
-  std::int32_t base;        ///< channel that is added to; below 0: none
+  std::int32_t base;        ///< channel whose old value the sum starts from; below 0: none
   std::uint32_t first_row;  ///< first row of the block that counts
 };
 
-/// A score declares channels and answers, for a block of `rows` query rows observed together:
+/// A score declares `channels()`. For a block of `rows` query rows observed together, it answers:
 /// - `channel_update update(channel, window_rows, rows)`: what the block does to each channel
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
-/// - `contribution(channel, p, visible)`: optional: what an entry's probability p in a row that sees
-///   `visible` entries adds to a channel, instead of p itself
+/// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
+///   `visible` entries, adds to a channel instead of p itself
 /// - `evaluate(team, ledger, track, length, out)`: out[slot] = importance, from the channels; cooperative
 ///
-/// It declares `needs_attention`, which means three things at once: selectors, identifiers and merge
-/// functions may go by it; calls of observe feed it, and do nothing where it is false; a track over its
-/// budget that never observed is refused. So a score that is computed from keys declares true too, and is
-/// shown attention that it takes no notice of (any one row). It may say when it wants to be shown attention
-/// (score/observation.hpp). What the library uses of a score.
+/// It declares `needs_attention`. True means three things at once: selectors, identifiers and merge functions
+/// may use the score; calls of observe feed it (they do nothing where it is false); a track over its budget
+/// that never observed attention is refused. So a score that is computed from keys declares true too. It is
+/// then shown attention that it ignores (any one row). A score may say when it wants to be shown attention
+/// (score/observation.hpp). This namespace lists what the library uses of a score.
 namespace score_uses {
 template <class S> using needs_attention = contract::flag<(S::needs_attention ? true : false)>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
@@ -52,7 +52,7 @@ using evaluate = decltype(std::declval<S const&>().evaluate(std::declval<serial_
                                                             std::declval<float*>()));
 }  // namespace score_uses
 
-/// The first of its contract that a score lacks, as require_score counts; -1: nothing.
+/// Number of the first requirement that a score fails, as require_score counts; -1: none.
 template <class S>
 constexpr int missing_in_score = contract::first_missing<
     std::is_trivially_copyable_v<S>, contract::allows<score_uses::needs_attention, S>,
@@ -64,7 +64,7 @@ constexpr int missing_in_score = contract::first_missing<
 /// Whether a type is a score.
 template <class Score> struct is_score : std::bool_constant<missing_in_score<Score> == -1> {};
 
-/// Refuses a type that is no score by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no score and says what it lacks. The compiler's note names the type.
 template <class Score> constexpr void require_score() {
   constexpr int missing = missing_in_score<Score>;
   static_assert(missing != 0, "kvmeld: the score is not trivially copyable");
@@ -82,8 +82,8 @@ template <class Score, class = void> struct has_max_channels : std::false_type {
 template <class Score>
 struct has_max_channels<Score, std::void_t<decltype(Score::max_channels)>> : std::true_type {};
 
-/// Channels that a score can have: what its type says, or, where they are known at run time only,
-/// `max_channels`.
+/// Most channels that a score can have: the number that its type says, or `max_channels` if they are known
+/// at run time only.
 template <class Score> constexpr std::uint32_t channel_bound() {
   if constexpr (has_max_channels<Score>::value) {
     return Score::max_channels;
@@ -92,13 +92,13 @@ template <class Score> constexpr std::uint32_t channel_bound() {
   }
 }
 
-/// Whether a score counts something else than attention.
+/// Whether a score has a `contribution`: it adds up something other than attention.
 template <class Score, class = void> struct has_contribution : std::false_type {};
 template <class Score>
 struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>
     : std::true_type {};
 
-/// What a row adds to a channel of an entry that received probability `p` of it.
+/// What a row adds to a channel of an entry that the row gave probability `p`.
 template <class Score>
 KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel,
                                 float p, [[maybe_unused]] std::uint32_t visible) {
@@ -112,8 +112,8 @@ KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unu
 /// Scratch that `evaluate` and `evaluate_members` may take from their team.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
 
-/// A score of a policy that shares entries also answers for members: `evaluate_members(team, ledger, track,
-/// length, out)`, out[member] = importance, from the members' channels.
+/// Whether a score also answers for members, as a policy that shares entries needs. `evaluate_members(team,
+/// ledger, track, length, out)` writes out[member] = importance, from the members' channels.
 template <class Score, class = void> struct scores_members : std::false_type {};
 template <class Score>
 struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(

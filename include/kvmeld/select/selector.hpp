@@ -19,17 +19,17 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// How many entries a selector pins: the first, the last, and the best in between. `centers` more stay as
-/// targets.
+/// How many entries a selector pins: the first, the last, and the best in between. `centers` more entries
+/// stay as targets of merges.
 struct pins {
   std::uint32_t sinks, recents, heavy;  ///< first, last and best entries
   std::uint32_t centers = 0;            ///< targets that stay beside them
-  /// Pinned entries.
+  /// Number of pinned entries.
   KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
 };
 
-/// Resolves quantities in the order sinks, recents, heavy. A frozen beginning is pinned whole, whatever the
-/// sinks.
+/// Resolves quantities in the order sinks, recents, heavy. The whole frozen beginning is pinned, even where
+/// it is longer than the sinks.
 KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
                                    std::uint32_t limit, std::uint32_t frozen) {
   pins p{};
@@ -52,7 +52,7 @@ using assign = decltype(std::declval<S const&>().assign(
     std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, std::declval<pins const&>()));
 }  // namespace select_uses
 
-/// The first of its contract that a selector lacks, as require_selector counts; -1: nothing.
+/// Number of the first requirement that a selector fails, as require_selector counts; -1: none.
 template <class S>
 constexpr int missing_in_selector = contract::first_missing<
     std::is_trivially_copyable_v<S>, contract::allows<select_uses::needs_score, S>,
@@ -61,7 +61,7 @@ constexpr int missing_in_selector = contract::first_missing<
 /// Whether a type is a selector.
 template <class Select> struct is_selector : std::bool_constant<missing_in_selector<Select> == -1> {};
 
-/// Refuses a type that is no selector by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no selector and says what it lacks. The compiler's note names the type.
 template <class Select> constexpr void require_selector() {
   constexpr int missing = missing_in_selector<Select>;
   static_assert(missing != 0, "kvmeld: the selector is not trivially copyable");
@@ -70,20 +70,20 @@ template <class Select> constexpr void require_selector() {
   static_assert(missing != 3, "kvmeld: the selector has no `assign(team, wave, item, pins)`");
 }
 
-/// Optional declaration, false where a selector says nothing: `pins_exactly` promises that pinned().total()
-/// entries are pinned, pinned().centers more are centres and all others go or may merge, so that a host can
-/// count with it.
+/// This declaration is optional, and false where a selector says nothing. `pins_exactly` promises that
+/// pinned().total() entries are pinned, that pinned().centers more are centres, and that all others drop or
+/// may merge. The host can then count entries before a phase has run.
 template <class Select, class = void> struct pins_exactly : std::false_type {};
 template <class Select>
 struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
 
-/// Optional declaration of a selector, false where it says nothing: `makes_centers`, some entries get
+/// This declaration is optional, and false where a selector says nothing. `makes_centers`: some entries get
 /// role::center.
 template <class Select, class = void> struct makes_centers : std::false_type {};
 template <class Select>
 struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
 
-/// Pins the ends. Cooperative; no barrier.
+/// Pins the first p.sinks and the last p.recents entries. Cooperative; no barrier.
 template <class Team>
 KVMELD_HD void mark_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
   std::uint32_t const n = wave.state[item].length;
@@ -92,7 +92,7 @@ KVMELD_HD void mark_ends(Team const& team, wave_ref const& wave, std::uint32_t i
   team.for_each(p.recents, [&](std::uint32_t i) { roles[n - p.recents + i] = role::pinned; });
 }
 
-/// Pins the ends, marks everything between as mergeable. Cooperative; barrier at the end.
+/// Pins the ends and marks all entries between them as mergeable. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
   mark_ends(team, wave, item, p);
@@ -105,8 +105,8 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
 /// Scratch that `assign` may take from its team.
 KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
 
-/// Pins of a track. If tracks share their budgets, a track's own budget decides the pinned ends, and its part
-/// of the shared budget decides how many entries are chosen by score.
+/// How many entries of a track a selector pins. If tracks share a budget, a track's own budget decides the
+/// pinned ends, and its part of the shared budget decides how many entries are chosen by score.
 template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item, bool makes_centers) {
   track_state const& s = wave.state[item];
@@ -123,7 +123,7 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
-  bool makes_centers = false;  ///< of the selector; asked where budgets are shared
+  bool makes_centers = false;  ///< whether the selector makes centres; read where tracks share a budget
 
   static constexpr bool light = is_light<Select>::value;
   static constexpr bool near_scratch = true;
@@ -135,10 +135,10 @@ template <class Select> struct select_phase {
     if (s.over_budget == 0) return;
     pins const p = pins_of(select, wave, t.item, makes_centers);
     role* const roles = wave.roles + wave.at(t.item, 0);
-    bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: hands off
+    bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: all stay
     if (fits) select.assign(team, wave, t.item, p);
     team.sync();
-    // Whatever a selector says, the shielded beginning stays.
+    // The shielded beginning stays, whatever a selector says.
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
     team.sync();
     if (team.lane() != 0) return;

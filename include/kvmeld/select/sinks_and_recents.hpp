@@ -13,7 +13,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace select {
 
-/// Pins `sinks` first and `recents` last entries; the middle is mergeable. Needs no score.
+/// Pins the `sinks` first and `recents` last entries; all others are mergeable. Needs no score.
 struct sinks_and_recents {
   quantity sinks = quantity::entries(16);    ///< first entries
   quantity recents = quantity::entries(64);  ///< last entries

@@ -1,4 +1,4 @@
-// Four tiers by importance: kept whole, centres, to be merged, irrelevant.
+// Four tiers by importance: pinned, centres, mergeable, irrelevant.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -16,16 +16,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace select {
 
-/// EMS section 4.2. Pins `sinks` first and `window` last entries and the `protect` best of the rest; the next
-/// best become centres, as many as the budget has room for; of what is left, the best (magnification - 1) *
-/// budget are mergeable, and the others irrelevant. Where the cache shares entries, members compete for those
-/// places with the entries: a token goes by its own score, whether it still has a slot or not. Ties go to
-/// entries, then to the lower slot or member.
+/// EMS section 4.2. Pins the `sinks` first and `window` last entries and the `protect` best of the rest. The
+/// next best become centres, as many as the budget has room for. Of the remaining entries, the best
+/// (magnification - 1) * budget are mergeable, and the others irrelevant. Where the cache shares entries,
+/// members compete with entries for these places: a token is ranked by its own score, whether it still has a
+/// slot or not. Ties go to entries, then to the lower slot or member.
 struct tiers {
   quantity sinks = quantity::entries(0);    ///< first entries that are pinned
   quantity window = quantity::entries(32);  ///< last entries that are pinned
   quantity protect = quantity::entries(0);  ///< best entries by score that are pinned, not centres
-  double magnification = 4.0;               ///< gamma = (N_budget + N_tbm) / N_budget
+  double magnification = 4.0;               ///< gamma = (N_budget + N_tbm) / N_budget; tbm: to be merged
 
   static constexpr char const* name = "tiers";
   static constexpr bool needs_score = true;
@@ -37,7 +37,7 @@ struct tiers {
     p.centers = min_of(length - p.total(), limit > p.total() ? limit - p.total() : 0);
     return p;
   }
-  /// Tokens besides pinned entries and centres that live on, with this budget.
+  /// Number of tokens, besides pinned entries and centres, that are not irrelevant under this budget.
   KVMELD_HD std::uint32_t others(std::uint32_t limit) const {
     double const all = (magnification - 1.0) * static_cast<double>(limit);
     return all < 1e9 ? floor_share(magnification - 1.0, limit) : 1000000000u;  // more than a track can hold

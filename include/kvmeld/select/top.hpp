@@ -1,4 +1,4 @@
-// Roles by position and score: the ends are pinned, and of the rest the best (H2O, SnapKV, KVMerger).
+// Roles by position and score: pins the ends, and the best of the rest (H2O, SnapKV, KVMerger).
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -15,8 +15,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace select {
 
-/// Pins `sinks` first, `recents` last and, of the rest, the `heavy` entries with the highest score (ties to
-/// the lower slot); everything else is mergeable.
+/// Pins the `sinks` first and `recents` last entries and, of the rest, the `heavy` entries with the highest
+/// score (ties to the lower slot). All other entries are mergeable.
 struct top {
   quantity sinks = quantity::entries(0);        ///< first entries
   quantity recents = quantity::of_budget(0.5);  ///< last entries

@@ -1,5 +1,5 @@
-// Degrees and positions that travel with pages: written beside them, and taken up by whatever sequence gets
-// the pages.
+// Degrees and positions that travel with pages: they are written beside the pages, and read by the sequence
+// that gets the pages.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -20,10 +20,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What is known of every token of every page: the degree of the entry there (0: none) and its position. The
-/// engine owns the arrays, in memory that phases can read and write.
+/// For every token of every page: the degree of the entry there (0: no entry) and its position. The engine
+/// owns the arrays, in memory that phases can read and write.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_metadata {
-  page_places<Entry, Index> places;  ///< where the notes of a page and token lie
+  page_places<Entry, Index> places;  ///< where the numbers of a page and token lie
   float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
   position_t* position =
       nullptr;  ///< token position of the entry there; they ascend in a track, below the tokens seen
@@ -37,26 +37,26 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_me
   }
 };
 
-/// Where the numbers of entry_metadata lie: one row of entries per layer and head, or one for all of them.
+/// Where the numbers of entry_metadata lie: one row per layer and head, or one row that they share.
 struct entry_places {
-  std::int64_t layer_stride = 0, head_stride = 0;  ///< in entries; 0: layers or heads have them in common
+  std::int64_t layer_stride = 0, head_stride = 0;  ///< in elements; 0: layers or heads share a row
 
-  /// Index of an entry's number.
+  /// Index of an entry's element.
   KVMELD_HD std::int64_t at(track where, slot_t slot) const {
     return std::int64_t{where.layer} * layer_stride + std::int64_t{where.kv_head} * head_stride +
            std::int64_t{slot};
   }
-  /// As page_places: all that was asked for is there.
+  /// Number of slots that the arrays cover: all `slots`. page_places has the same function.
   KVMELD_HD std::uint32_t covered(track, std::uint32_t slots, std::uint32_t) const { return slots; }
 };
 
-/// Degrees and positions of the entries that a sequence begins with, without pages: for `adopt`. The engine
-/// owns the arrays, in memory that phases can read.
+/// Degrees and positions of the entries that a sequence begins with, in plain arrays instead of pages: for
+/// `adopt`. The engine owns the arrays, in memory that phases can read.
 struct entry_metadata {
   float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
   position_t const* position =
       nullptr;            ///< token position of each entry; they ascend in a track, below the tokens seen
-  entry_places places{};  ///< where those of a track begin
+  entry_places places{};  ///< where the row of a track begins
 
   std::string problem(char const* call) const {
     if (degree == nullptr) return refusal(call, "degree", "null", "an array, one number per entry");
@@ -67,7 +67,7 @@ struct entry_metadata {
 
 namespace sequences {
 
-/// Members have no place in a page.
+/// Why policies that share entries are refused: members have no place in a page. Empty for other policies.
 inline std::string no_members(char const* call, ledger_ref const& l) {
   if (l.members.capacity == 0) return {};
   return refusal(call, "policy", "one that shares entries",
@@ -88,7 +88,8 @@ std::string export_problem(ledger_ref const& l, index_list sequences, Notes cons
   return {};
 }
 
-/// Writes the entries of every track, and degree 0 behind them up to the end of the pages of `count` slots.
+/// Writes degree and position of the entries of every track, and 0 behind them up to the end of the pages
+/// that hold `count` slots.
 template <class Notes> struct export_phase : sequence_phase {
   Notes notes;
 
@@ -102,11 +103,12 @@ template <class Notes> struct export_phase : sequence_phase {
   }
 };
 
-/// Follows open with `n` slots: what the notes of their pages say. A track ends before its first slot without
-/// an entry; padded tracks keep such slots, empty. Lengths are data: the host's mirror keeps `n` as a bound.
+/// Gives the `n` slots of a sequence that was just opened the degrees and positions of the notes. A track
+/// ends before its first slot without an entry; a padded track keeps such slots as empty slots. The lengths
+/// depend on data, so the host's mirror keeps `n` as a bound.
 template <class Notes> struct adopt : operation {
   Notes notes;
-  std::uint32_t tokens;  ///< seen: the next position
+  std::uint32_t tokens;  ///< tokens seen: the next position
 
   static constexpr char const* name = "adopt";
   static constexpr effect leaves = effect::begun;
@@ -150,7 +152,7 @@ template <class Notes> struct adopt : operation {
     l.word(t, track_word::empty) = l.padded ? n - held : 0;
     l.word(t, track_word::padded_from) = l.padded && held < n ? 1 + first : 0;
   }
-  /// Nobody knows what merged: `truncate` cannot go back behind these tokens.
+  /// Any of these tokens may have merged, so `truncate` cannot go below their number.
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
     l.seen[sequence] = l.sequence_state(sequence, sequence_word::compressed_at) = tokens;
   }

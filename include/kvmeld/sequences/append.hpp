@@ -1,4 +1,4 @@
-// Entries come to a sequence, pending at first.
+// The operation that adds pending entries to a sequence.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,10 +18,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// `n` entries behind the last one, pending. Positions go on from the tokens seen and pending.
+/// Adds `n` pending entries behind the last slot. Their positions continue from the tokens seen and pending.
 struct append : operation {
   static constexpr char const* name = "append";
-  static constexpr bool outdates_plan = false;  // `apply` sees that the track has grown
+  static constexpr bool outdates_plan = false;  // `apply` finds out that the track has grown
 
   std::string problem(ledger_ref const& l, index_list sequences, index_list counts) const {
     if (std::string text = check_calls::one_count_each(name, sequences, counts); !text.empty()) return text;
@@ -50,7 +50,8 @@ struct append : operation {
     team.for_each(min_of(n, room_in(l, t)),
                   [&](std::uint32_t i) { new_entry(l, t, length + i, static_cast<position_t>(next + i)); });
   }
-  /// A host that cannot look at lengths may be wrong, memory may not.
+  /// If the host cannot read lengths, `n` may exceed the room. Entries beyond the capacity are dropped, and
+  /// warning::overfull says so.
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     std::uint32_t const room = room_in(l, t);
     l.length[t.index] += min_of(n, room);

@@ -1,4 +1,4 @@
-// Conditions that several calls on sequences state. Each function returns why a call is refused, or nothing.
+// Checks that several calls on sequences share. Each returns why a call is refused; empty if it is not.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,7 +16,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-/// The first text that problem(track) gives for the tracks of a sequence.
+/// The first text that problem(track) returns for a track of a sequence; empty if there is none.
 template <class F> std::string first_track_problem(ledger_ref const& l, std::uint32_t sequence, F problem) {
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
@@ -36,7 +36,7 @@ inline std::string in_range(char const* call, ledger_ref const& l, std::uint32_t
   return refusal(call, "sequence", sequence, "0 to ", l.extent.sequences - 1);
 }
 
-/// Every sequence slot_at(0 .. count - 1) is in range, open, and listed once.
+/// Checks that every sequence sequence_at(0 .. count - 1) is in range, open, and listed once.
 template <class SlotAt>
 std::string each_is_open(char const* call, ledger_ref const& l, std::size_t count, SlotAt sequence_at) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -54,7 +54,7 @@ inline std::string is_open(char const* call, ledger_ref const& l, index_list seq
   return each_is_open(call, l, sequences.size(), [&](std::size_t i) { return sequences[i]; });
 }
 
-/// A sequence begins where none is open.
+/// Checks that `sequence` is in range and not open.
 inline std::string is_closed(char const* call, ledger_ref const& l, std::uint32_t sequence) {
   if (std::string text = in_range(call, l, sequence); !text.empty()) return text;
   return l.is_open[sequence] == 0 ? std::string()
@@ -72,7 +72,7 @@ inline std::string nothing_pending(char const* call, ledger_ref const& l, std::u
                  "0 (call commit first)");
 }
 
-/// Positions of `more` tokens that come to a sequence stay below 2^31.
+/// Checks that `more` tokens can be added to `tokens`: a sequence has at most largest::tokens.
 inline std::string tokens_fit(char const* call, std::string const& argument, std::uint32_t more,
                               std::uint64_t tokens) {
   std::uint64_t const room = largest::tokens - min_of<std::uint64_t>(tokens, largest::tokens);
@@ -81,7 +81,7 @@ inline std::string tokens_fit(char const* call, std::string const& argument, std
                  largest::tokens);
 }
 
-/// Committed entries, and empty slots, of a sequence's shortest track.
+/// Number of committed entries and empty slots of a sequence's shortest track.
 inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t sequence) {
   std::uint32_t least = l.extent.capacity;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
@@ -92,7 +92,7 @@ inline std::uint32_t shortest(ledger_ref const& l, std::uint32_t sequence) {
   return least - l.pending[sequence];
 }
 
-/// The first `frozen` entries of every track are committed entries that lie before any empty slot.
+/// Checks that the first `frozen` slots of every track are committed entries, before any empty slot.
 inline std::string frozen_fits(char const* call, ledger_ref const& l, std::uint32_t sequence,
                                std::uint32_t frozen) {
   std::uint32_t const committed = shortest(l, sequence);

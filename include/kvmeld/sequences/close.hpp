@@ -1,4 +1,4 @@
-// A sequence ends.
+// The operation that ends a sequence.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,7 +16,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The sequence can be opened again.
+/// Ends a sequence; its number can be opened again.
 struct close : operation {
   static constexpr char const* name = "close";
   static constexpr bool over_tracks = false;

@@ -1,4 +1,4 @@
-// Pending entries are accepted, or dropped as rejected drafts.
+// The operation that commits pending entries and drops rejected drafts.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,13 +18,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// Entries of a track from slot `kept` on are gone. Cooperative; no barrier at the end.
+/// Empties the slots of a track from `kept` on. Cooperative; no barrier at the end.
 template <class Team>
 KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t kept) {
   team.for_each(l.length[t.index] - kept, [&](std::uint32_t i) { l.degree[l.at(t, kept + i)] = 0.0f; });
 }
 
-/// Keeps the first `n` pending entries and forgets the rest.
+/// Commits the first `n` pending entries and drops the rest.
 struct commit : operation {
   static constexpr char const* name = "commit";
   static constexpr bool outdates_plan = false;
@@ -53,7 +53,7 @@ struct commit : operation {
   }
 
 private:
-  /// Entries of the track that stay.
+  /// Number of entries of the track that stay.
   KVMELD_HD static std::uint32_t kept(ledger_ref const& l, track t, std::uint32_t n) {
     std::uint32_t const length = l.length[t.index];
     return min_of(length, length - min_of(length, l.pending[t.sequence]) + n);

@@ -1,5 +1,5 @@
-// One sequence becomes two: the ledger is copied, and rows where the engine does not share or copy them
-// itself.
+// The operation that copies a sequence: its part of the ledger, and its rows if the engine does not share or
+// copy them itself.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -21,7 +21,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Who sees to the rows of a forked sequence behind its frozen beginning.
+/// Who provides the rows of a forked sequence behind its frozen entries.
 enum class fork_rows : std::uint8_t {
   copy,    ///< kvmeld copies them through the layouts
   shared,  ///< the engine: it shares pages or copies them itself
@@ -29,11 +29,11 @@ enum class fork_rows : std::uint8_t {
 
 namespace sequences {
 
-/// Copies what the ledger knows about sequence `from` to the sequence that begins.
+/// Copies what the ledger knows about sequence `from` to the new sequence.
 struct fork : operation {
   std::uint32_t from;
-  std::uint32_t frozen;  ///< entries at the beginning that both share, and that are frozen in both
-  std::uint32_t id;      ///< keys the copy's random draws
+  std::uint32_t frozen;  ///< number of first entries that both sequences share, frozen in both
+  std::uint32_t id;      ///< key of the copy's random draws
 
   static constexpr char const* name = "fork";
   static constexpr effect leaves = effect::begun;
@@ -44,7 +44,7 @@ struct fork : operation {
   fork(std::uint32_t source, std::uint32_t frozen_entries, std::uint32_t sequence_id)
       : from(source), frozen(frozen_entries), id(sequence_id) {}
 
-  /// `tensors` tell which rows may be written.
+  /// Why the fork is refused; empty if it is not. `tensors` tell which rows may be written.
   template <class Keys, class Values>
   std::string problem(ledger_ref const& l, std::uint32_t into, fork_rows how,
                       kv<Keys, Values> const& tensors) const {
@@ -110,8 +110,8 @@ private:
   }
 };
 
-/// Before fork: copies rows `first` .. length - 1 of K or V to a track from the same track of sequence
-/// `from`, where they may be written.
+/// Runs before fork. Copies rows `first` .. length - 1 of K or V to each track from the same track of
+/// sequence `from`. Skips rows that may not be written.
 template <class Layout> struct copy_rows_phase {
   static constexpr std::uint32_t block = 256;  ///< rows per tile
   Layout layout;

@@ -1,4 +1,4 @@
-// A beginning becomes shared, or is so no longer.
+// The operation that freezes the first entries of a sequence.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,7 +16,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The first `n` entries of every track are frozen from now on.
+/// Freezes exactly the first `n` entries of every track.
 struct freeze : operation {
   static constexpr char const* name = "freeze";
   static constexpr bool over_tracks = false;

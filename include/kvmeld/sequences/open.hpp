@@ -1,4 +1,4 @@
-// A sequence begins.
+// The operation that begins a sequence.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -17,11 +17,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The first `n` tokens lie in K and V already, at positions 0 .. n - 1 and with degree 1. The track starts
-/// afresh.
+/// Begins a sequence whose first `n` tokens lie in K and V already. They get positions 0 .. n - 1 and degree
+/// 1. All other numbers of the sequence and its tracks are reset.
 struct open : operation {
-  std::uint32_t frozen;  ///< entries at the beginning that are never written or moved
-  std::uint32_t id;      ///< keys random draws
+  std::uint32_t frozen;  ///< number of first entries that are never written or moved
+  std::uint32_t id;      ///< key of random draws
 
   static constexpr char const* name = "open";
   static constexpr effect leaves = effect::begun;

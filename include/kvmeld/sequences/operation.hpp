@@ -1,5 +1,5 @@
-// What all operations on sequences have in common. An operation states its effect once: a launch carries it
-// out on the ledger, and the host's mirror repeats it where the host cannot look at the ledger.
+// The base of all operations on sequences. An operation states its effect once: a launch carries it out on
+// the ledger, and the host's mirror repeats it if the host cannot read the ledger.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,7 +14,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A new, unmerged entry: degree 1, every channel at its initial value, not yet looked at.
+/// Writes a new, unmerged entry: degree 1, every channel at its initial value, no flags.
 KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, position_t position) {
   std::size_t const i = l.at(where, s);
   l.degree[i] = 1.0f;
@@ -28,7 +28,7 @@ KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, posi
 struct sequence_phase {
   ledger_ref ledger;
   work_list work;
-  std::uint32_t const* counts;  ///< [work.sequence_count] null: the call has no numbers
+  std::uint32_t const* counts;  ///< [work.sequence_count]; null: the call has no numbers
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -36,11 +36,11 @@ struct sequence_phase {
   KVMELD_HD std::uint32_t count_of(tile const& t) const {
     return counts == nullptr ? 0 : counts[t.item / ledger.extent.kv_heads % work.sequence_count];
   }
-  /// True for the one tile that speaks for its sequence.
+  /// True for the one tile that handles the numbers of its sequence.
   KVMELD_HD bool leads(tile const& t) const { return t.where.layer == 0 && t.where.kv_head == 0; }
 };
 
-/// The highest of a track_word over all tracks of a sequence, on every lane. Cooperative.
+/// The highest value of a track_word over all tracks of a sequence, on every lane. Cooperative.
 template <class Team>
 KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
                                      std::uint32_t which) {
@@ -54,44 +54,44 @@ KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std:
 
 namespace sequences {
 
-/// What an operation leaves of a report of lengths that was asked for before it.
+/// What an operation means for a report of lengths that was requested before it.
 enum class effect : std::uint8_t {
-  counted,  ///< entries were added or removed at the end, as many in every track: the report holds with this
-            ///< difference
-  changed,  ///< other numbers changed: the report bounds the lengths
-  begun,    ///< another sequence: the report says nothing about it
+  counted,  ///< every track gained or lost the same number of entries at its end: the report is valid with
+            ///< this difference added
+  changed,  ///< other numbers changed: the report only bounds the lengths
+  begun,    ///< another sequence began: the report says nothing about it
 };
 
 /// Base of operations, with their defaults. An operation is trivially copyable. It has `name`, and
 ///   `problem(facts, sequences, counts)`    why the call is refused; empty if it is not
-/// and hides what it needs of the functions below. `n` is the number that the call has for the sequence. A
-/// launch calls `on_entries` with a team, then `on_track` on one lane, for every track, and then
-/// `on_sequence` once per sequence. The host's mirror calls `on_track` and `on_sequence` alone, on a ledger
-/// whose arrays per entry and per member are null.
+/// and defines anew those of the functions and constants below that it needs. Their last argument, `n`, is
+/// the number that the call has for the sequence. For every track a launch calls `on_entries` with a team,
+/// then `on_track` on one lane. Then it calls `on_sequence` once per sequence. The host's mirror calls only
+/// `on_track` and `on_sequence`, on a ledger whose arrays per entry and per member are null.
 struct operation {
-  /// What becomes of a report that is on its way.
+  /// What the operation means for a report that is on its way.
   static constexpr effect leaves = effect::counted;
-  /// False: nothing happens to tracks, and there is no launch for them.
+  /// False: tracks do not change, and there is no launch for them.
   static constexpr bool over_tracks = true;
-  /// True: tracks do not read what `on_sequence` writes, so that one launch does all.
+  /// True: `on_entries` and `on_track` do not read what `on_sequence` writes, so one launch is enough.
   static constexpr bool at_once = false;
-  /// Whether a call has a number for each of its sequences.
+  /// Whether a call has one number for each of its sequences.
   static constexpr bool has_counts = true;
-  /// Whether a plan made before is of no use after it.
+  /// Whether the operation makes an earlier plan of the sequence invalid.
   static constexpr bool outdates_plan = true;
-  /// Whether calls can be recorded: those whose numbers are lists.
+  /// Whether calls can be recorded; their numbers then have to be lists.
   static constexpr bool recordable = true;
 
-  /// Arrays per entry and per member. Cooperative; no barrier at the end.
+  /// Changes the arrays per entry and per member. Cooperative; no barrier at the end.
   template <class Team>
   KVMELD_HD void on_entries(Team const&, ledger_ref const&, track, std::uint32_t) const {}
-  /// Length, warnings and words of a track.
+  /// Changes length, warnings and words of a track.
   KVMELD_HD void on_track(ledger_ref const&, track, std::uint32_t) const {}
-  /// Numbers of a sequence.
+  /// Changes the numbers of a sequence.
   KVMELD_HD void on_sequence(ledger_ref const&, std::uint32_t, std::uint32_t) const {}
 };
 
-/// An operation on all tracks of its sequences.
+/// Runs an operation on all tracks of its sequences.
 template <class Operation> struct tracks_phase : sequence_phase {
   Operation operation;
 
@@ -105,7 +105,7 @@ template <class Operation> struct tracks_phase : sequence_phase {
   }
 };
 
-/// Follows tracks_phase: the sequences' own numbers.
+/// Follows tracks_phase. Runs the operation on the sequences' own numbers.
 template <class Operation> struct numbers_phase : sequence_phase {
   Operation operation;
 
@@ -114,7 +114,7 @@ template <class Operation> struct numbers_phase : sequence_phase {
   }
 };
 
-/// The launches of an operation, one or two.
+/// Makes the one or two launches of an operation.
 template <class Launch, class Operation>
 void launch_operation(Launch const& launch, Operation const& operation, sequence_phase const& all) {
   if constexpr (Operation::over_tracks) launch(tracks_phase<Operation>{all, operation});

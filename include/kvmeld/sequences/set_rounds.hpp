@@ -1,4 +1,4 @@
-// The step of a schedule that counts rounds.
+// The operation that sets the step of a schedule that counts rounds.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,14 +16,14 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// The next round of the sequence is round `n`.
+/// Makes round `n` the next round of the sequence.
 struct set_rounds : operation {
   static constexpr char const* name = "set_rounds";
   static constexpr effect leaves = effect::changed;
   static constexpr bool over_tracks = false;
   static constexpr bool outdates_plan = false;
 
-  /// Rounds of later compressions are added, and their sum has to stay a number of 32 bits.
+  /// `n` is limited because the rounds of later compressions are added to it, and the sum has to fit 32 bits.
   std::string problem(ledger_ref const& l, index_list sequences, index_list rounds) const {
     if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
     if (rounds[0] <= 0x7fffffffu) return {};

@@ -1,4 +1,4 @@
-// A context is shifted: positions change by one offset, and keys that lie rotated turn with them.
+// The operation that shifts a context: positions change by an offset, and rotated keys turn with them.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -20,14 +20,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// Tokens that a sequence could not be truncated below, after a shift of those from position `first` on.
+/// A number of tokens after a shift of the positions from `first` on: the tokens seen, or the fewest that
+/// `truncate` can go back to.
 KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t offset, position_t first) {
   std::int64_t const moved = max_of(std::int64_t{tokens}, std::int64_t{first}) + offset;
   return moved < 0 ? 0 : static_cast<std::uint32_t>(moved);
 }
 
-/// Turns the keys of entries stored from position `first` on by `offset` positions: exact for merged ones
-/// too, since rotations are linear. Empty slots stay, and rows that may not be written.
+/// Rotates the keys of entries at positions from `first` on by `offset` positions. This is exact for merged
+/// entries too, because rotations are linear. Leaves empty slots and rows that may not be written.
 template <class Keys> struct turn_keys_phase {
   static constexpr std::uint32_t block = 16;  ///< rows per tile
   Keys keys;
@@ -60,9 +61,9 @@ template <class Keys> struct turn_keys_phase {
   }
 };
 
-/// Follows turn_keys_phase, if `rope` is active: positions of entries and members, the next position, and
-/// what later tokens can be truncated to. Rows that may not be written keep their keys and leave
-/// warning::unrotated.
+/// Follows turn_keys_phase, which runs if `rope` is active. Changes positions of entries and members, the
+/// next position, and the tokens that `truncate` can go back to. Rows that may not be written keep their keys
+/// and leave warning::unrotated.
 template <class Keys> struct shift : operation {
   Keys keys;
   rope_params rope;
@@ -77,7 +78,8 @@ template <class Keys> struct shift : operation {
   shift(Keys const& k, rope_params const& r, position_t by, position_t from)
       : keys(k), rope(r), offset(by), first(from) {}
 
-  /// What the arguments and the sequence's own numbers say; `readable`: the host can read rope's array.
+  /// Why the arguments or the sequence's own numbers refuse the call; empty if they do not. `readable`: the
+  /// host can read rope's array.
   template <class Values>
   std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
     if (std::string text = check_calls::is_open(name, l, {sequence}); !text.empty()) return text;
@@ -104,7 +106,8 @@ template <class Keys> struct shift : operation {
     return check_calls::tokens_fit(name, "offset", static_cast<std::uint32_t>(offset), l.seen[sequence]);
   }
 
-  /// What the entries say. The host can read `l`; `rows` are the keys as it may ask them.
+  /// Why the entries refuse the call; empty if they do not. The host can read `l`. `rows` is the layout of
+  /// the keys, or a stand-in if the host cannot read it.
   template <class Rows>
   std::string entries_problem(ledger_ref const& l, std::uint32_t sequence, Rows const& rows) const {
     return check_calls::first_track_problem(l, sequence, [&](track t) -> std::string {

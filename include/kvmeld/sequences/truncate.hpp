@@ -1,4 +1,4 @@
-// A sequence goes back to an earlier token.
+// The operation that takes a sequence back to an earlier token.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,7 +18,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// Forgets all but the first `n` tokens seen. Those to forget are unmerged.
+/// Forgets all but the first `n` tokens seen. The forgotten tokens have one entry each: none has merged.
 struct truncate : operation {
   static constexpr char const* name = "truncate";
 
@@ -50,7 +50,7 @@ struct truncate : operation {
   }
 
 private:
-  /// Entries of the track that stay.
+  /// Number of entries of the track that stay.
   KVMELD_HD static std::uint32_t kept(ledger_ref const& l, track t, std::uint32_t n) {
     return l.length[t.index] - (l.seen[t.sequence] - n);
   }

@@ -1,4 +1,4 @@
-// Whether a layout's `locate` keeps its word: segments, run lengths, bounds. Reads and writes no element.
+// Checks a layout's `locate`: segments, run lengths, bounds. Reads and writes no element.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -15,7 +15,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Why an address that a layout gives is outside the memory it may touch; empty if it is not.
+/// Why an address that a layout gives is outside the memory that it may touch; empty if it is inside.
 template <class T>
 std::string bounds_problem(layout_options const& o, segment<T> const& at, std::uint32_t channels, track t,
                            slot_t s) {
@@ -32,7 +32,7 @@ std::string bounds_problem(layout_options const& o, segment<T> const& at, std::u
   return {};
 }
 
-/// Checks `locate` of every slot; nothing for layouts without it.
+/// What is wrong with `locate` of any slot; empty if nothing is, or if the layout has no `locate`.
 template <class Layout>
 std::string address_problem(Layout const& layout, shape const& extent, layout_options const& o) {
   std::string problem;

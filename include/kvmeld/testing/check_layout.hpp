@@ -1,4 +1,4 @@
-// Layout conformance: whether an engine's own layout does what the stages rely on.
+// Layout conformance: whether an engine's own layout does what kvmeld relies on.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -18,7 +18,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Sorts the rows of a layout into writable ones and others.
+/// Sorts the rows of a layout into writable rows and others.
 template <class Layout> std::string list_rows(layout_subject<Layout>& x) {
   std::string problem;
   each_track(x.extent, [&](track t) {
@@ -37,11 +37,11 @@ template <class Layout> std::string list_rows(layout_subject<Layout>& x) {
 }
 
 /// What is wrong with a layout of keys or values; empty if nothing is. Checks, in this order: channels();
-/// `locate`, where there is one (bounds, how far strides hold); that encode_row and load_tile agree; that no
+/// `locate`, if there is one (bounds, how far strides hold); that encode_row and load_tile agree; that no
 /// two elements overlap; that elements are rounded as element_traits does, or within a coarseness; tiles of
 /// any tokens, channels and row length; that copy_row moves raw bits; that several lanes do the same as one;
 /// that rows which are not `writable` stay as they are. The text names slot, channel and fault. OVERWRITES
-/// every writable row of the tensor, and leaves zeros in them. Meant for small shapes: it takes some 60
+/// every writable row of the tensor, and leaves zeros in these rows. Meant for small shapes: it takes some 60
 /// passes over all elements. Host only.
 template <class Layout>
 std::string layout_problem(Layout const& layout, shape const& extent, std::uint32_t channels,

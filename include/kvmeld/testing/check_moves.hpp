@@ -1,5 +1,5 @@
-// Whether a layout's tiles are made of its rows, its copies move raw bits, and several lanes do the same as
-// one.
+// Checks that a layout's tiles are made of its rows, that its copies move raw bits, and that several lanes do
+// the same as one.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -20,7 +20,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Tiles of all kinds of tokens, channels and row lengths are made of the rows, and of nothing else.
+/// Checks that tiles with various numbers of tokens, channels and row lengths are made of the rows, and that
+/// nothing outside the tile is written.
 template <class Layout> std::string tile_problem(layout_subject<Layout> const& x) {
   constexpr float untouched = 12345.0f;
   x.write_noise(3);
@@ -29,7 +30,7 @@ template <class Layout> std::string tile_problem(layout_subject<Layout> const& x
   std::string problem;
   auto const check = [&](track t, slot_t s, std::uint32_t n, std::uint32_t c, std::uint32_t m,
                          std::uint32_t ld) {
-    out.assign(std::size_t{n} * ld + 2 * x.channels, untouched);  // with room for what goes wrong
+    out.assign(std::size_t{n} * ld + 2 * x.channels, untouched);  // room to detect writes outside the tile
     x.layout.load_tile(x.alone(), t, s, n, c, m, out.data(), ld);
     for (std::size_t i = 0; i < out.size(); ++i) {
       std::size_t const token = i / ld, channel = i % ld;
@@ -60,8 +61,8 @@ template <class Layout> std::string tile_problem(layout_subject<Layout> const& x
   return problem;
 }
 
-/// Calls f(to, from) with indices of rows of the same track: what compaction does, then the other way, then
-/// in place.
+/// Calls f(to, from) with indices of rows of the same track: first moves towards the beginning, as compaction
+/// makes them, then moves towards the end, then a move in place.
 template <class Layout, class F> void each_copy(layout_subject<Layout> const& x, F f) {
   std::size_t begin = 0;
   for (std::size_t end : x.track_ends) {
@@ -74,7 +75,7 @@ template <class Layout, class F> void each_copy(layout_subject<Layout> const& x,
   }
 }
 
-/// copy_row moves the bits and nothing else, whatever they mean.
+/// Checks that copy_row moves the bits of a row, whatever they mean, and changes nothing else.
 template <class Layout> std::string copy_problem(layout_subject<Layout> const& x) {
   x.write_noise(4);
   if constexpr (layout_subject<Layout>::shows_bits) {  // bits of any kind, NaN among them
@@ -104,8 +105,8 @@ template <class Layout> std::string copy_problem(layout_subject<Layout> const& x
   return problem;
 }
 
-/// Several lanes do what one does. They are played one after the other, copies without a barrier between
-/// them. Says nothing about layouts that let lanes meet (see lone_lane).
+/// Checks that several lanes do what one lane does. The lanes run one after the other, each through all its
+/// copies without a barrier. Finds nothing in layouts whose lanes meet (see lone_lane).
 template <class Layout> std::string lane_problem(layout_subject<Layout> const& x) {
   auto const play = [&](auto each_lane) {
     each_lane([&](auto const& team) {

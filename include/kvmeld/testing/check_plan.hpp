@@ -1,4 +1,4 @@
-// The plan validator: what `apply` would refuse, for all tracks of a cache's current plan.
+// The plan validator: finds what `apply` would refuse in a cache's current plan.
 #pragma once
 
 #include <kvmeld/apply/validate_plan.hpp>
@@ -16,9 +16,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Why the plan made last, edited or not, cannot be applied; empty if it can. Names track and slot of the
-/// first fault; new_slot and new_length are not looked at, since `apply` counts anew. Host only; a few bytes
-/// per entry of a track.
+/// Why the last plan, edited or not, cannot be applied; empty if it can. Names track and slot of the first
+/// fault. new_slot and new_length are not checked, since `apply` computes them again. Host only. Takes a few
+/// bytes per entry of a track.
 template <class Cache> std::string plan_problem(Cache const& cache) {
   ledger_ref const& l = cache.ledger();
   work_list const work = cache.planned_work();

@@ -1,4 +1,4 @@
-// What holds of a ledger between any two calls.
+// Checks what holds for a ledger between any two calls.
 #pragma once
 
 #include <kvmeld/cache/check_calls.hpp>
@@ -17,8 +17,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// The shared entries of one track: members within their room, each owned by an entry that is held, ordered
-/// by owner.
+/// What is wrong with the members of one track; empty if nothing is. Members fit their room, each belongs to
+/// an entry of the track, they are ordered by owner, and norms are finite and not negative.
 inline std::string member_problem(ledger_ref const& l, track t) {
   if (l.members.capacity == 0) return {};
   std::uint32_t const count = l.members.count[t.index];
@@ -43,9 +43,9 @@ inline std::string member_problem(ledger_ref const& l, track t) {
   return {};
 }
 
-/// The entries of one track: degrees above 0 as far as the track goes and 0 behind, stored positions strictly
-/// ascending and below the tokens known, pending ones fresh. Where tracks are padded, as many slots as the
-/// track says are empty.
+/// What is wrong with the entries of one track; empty if nothing is. Degrees are above 0 within the track's
+/// length and 0 behind it. Stored positions ascend strictly and are below seen + pending. Pending entries
+/// have degree 1 and the last positions. In padded tracks, as many slots are empty as the track says.
 inline std::string entry_problem(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence];
   std::int64_t const known = std::int64_t{l.seen[t.sequence]} + pending;
@@ -89,10 +89,9 @@ inline std::string entry_problem(ledger_ref const& l, track t) {
   return {};
 }
 
-/// What is wrong with a ledger; empty if nothing is. Closed sequences are not looked at. For every track of
-/// an open one: frozen + pending <= length <= capacity and length <= seen + pending; degrees, positions
-/// (strictly ascending, so that entries keep the order of their tokens) and members as above. Host only;
-/// linear in the ledger.
+/// What is wrong with a ledger; empty if nothing is. Closed sequences are not checked. For every track of an
+/// open sequence: frozen + pending <= length <= capacity, length without empty slots <= seen + pending, and
+/// degrees, positions and members as entry_problem and member_problem say. Host only; linear in the ledger.
 inline std::string invariant_problem(ledger_ref const& l) {
   std::string problem;
   each_track(l.extent, [&](track t) {
@@ -117,7 +116,7 @@ inline std::string invariant_problem(ledger_ref const& l) {
   return problem;
 }
 
-/// The same of a cache.
+/// What is wrong with the ledger of a cache; empty if nothing is.
 template <class Cache> std::string invariant_problem(Cache const& cache) {
   return invariant_problem(cache.ledger());
 }

@@ -1,5 +1,5 @@
-// Whether a layout keeps what is written: each row by itself, no two rows in the same place, rounded as
-// promised.
+// Checks that a layout keeps what is written: each row by itself, no two rows in the same place, rounded as
+// element_type or the options say.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -19,7 +19,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// Every row by itself: what is written is read.
+/// Checks of every row by itself that what is written is read back.
 template <class Layout> std::string round_trip_problem(layout_subject<Layout> const& x) {
   for (std::size_t r = 0; r < x.rows.size(); ++r) {
     place const& p = x.rows[r];
@@ -35,8 +35,9 @@ template <class Layout> std::string round_trip_problem(layout_subject<Layout> co
   return {};
 }
 
-/// Every element gets a number of its own, bit by bit as a sign, so that the coarsest storage holds it; rows
-/// are written from the first to the last and back. What reads as another's number lies in the same place.
+/// Checks that no two elements overlap. Writes to every element a number of its own, bit by bit, each bit as
+/// a sign, so that the coarsest storage holds it. Rows are written from the first to the last, then from the
+/// last to the first. An element that reads as the number of another lies in the same place.
 template <class Layout> std::string overlap_problem(layout_subject<Layout> const& x) {
   std::size_t const elements = x.rows.size() * x.channels;
   std::uint32_t bits = 1;
@@ -69,12 +70,12 @@ template <class Layout> std::string overlap_problem(layout_subject<Layout> const
   return {};
 }
 
-/// Elements are rounded as element_traits does, or lie within the coarseness; `locate` shows what load_tile
-/// reads.
+/// Checks that elements are rounded as element_traits does, or lie within the coarseness, and that `locate`
+/// shows what load_tile reads.
 template <class Layout> std::string rounding_problem(layout_subject<Layout> const& x) {
   using element = typename Layout::element_type;
   for (std::size_t r = 0; r < x.rows.size(); ++r) {
-    // Magnitudes from 2^-8 to 2^7; every second number lies on a tie of half, every fourth on one of
+    // Magnitudes are from 2^-8 up to 2^8. Every second number lies on a tie of half, every fourth on a tie of
     // bfloat16.
     auto const value = [&](std::uint32_t c) {
       std::uint32_t u = float_bits(x.noise(r, c, 2));

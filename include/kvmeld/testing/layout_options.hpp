@@ -1,4 +1,4 @@
-// What a layout is told to be, and what can be asked of it: parts of the conformance check.
+// Options and helpers of the layout conformance check.
 #pragma once
 
 #include <kvmeld/cache/check_calls.hpp>
@@ -17,19 +17,19 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// What `layout_problem` may expect.
+/// What `layout_problem` expects of a layout.
 struct layout_options {
-  /// Largest error of a stored element, as a share of the largest magnitude of its row, where rows are
-  /// quantised as a whole. 0: each element is rounded to element_type by element_traits; rows of types
-  /// without it: 0.02.
+  /// Largest error of a stored element, as a share of the largest magnitude of its row. For rows that are
+  /// quantised as a whole. 0: each element is rounded to element_type by element_traits; for types without
+  /// element_traits the largest share is then 0.02.
   float coarseness = 0.0f;
-  /// The bytes the layout may touch; null: not checked. Looked at where a layout has `locate`, before
+  /// The bytes that the layout may touch; null: not checked. Checked if the layout has `locate`, before
   /// anything is written.
   void const* memory = nullptr;
-  std::size_t bytes = 0;  ///< of `memory`
+  std::size_t bytes = 0;  ///< size of `memory`
 };
 
-/// Whether a layout has addresses.
+/// Whether a layout has `locate`.
 template <class Layout, class = void> struct has_locate : std::false_type {};
 template <class Layout>
 struct has_locate<Layout, std::void_t<decltype(std::declval<Layout const&>().locate(track{}, slot_t{}))>>

@@ -1,4 +1,4 @@
-// A layout under examination: its rows, and reading, writing and comparing them.
+// A layout that is checked: its rows, and functions that read, write and compare them.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -28,9 +28,9 @@ struct place {
 
 template <class Layout> struct layout_subject {
   using element = typename Layout::element_type;
-  using bits = std::vector<std::uint32_t>;  ///< of elements, row by row
+  using bits = std::vector<std::uint32_t>;  ///< bits of elements, row by row
   static constexpr bool plain = has_element_traits<element>::value;
-  /// Whether stored bits can be seen; otherwise what is read stands for them.
+  /// Whether stored bits can be read. If not, the bits of the floats that load_tile gives are compared.
   static constexpr bool shows_bits = has_locate<Layout>::value && sizeof(element) <= sizeof(std::uint32_t);
 
   Layout layout;
@@ -42,7 +42,7 @@ template <class Layout> struct layout_subject {
   bits before = {};                           ///< what `sealed` held
   mutable std::vector<std::byte> scratch = std::vector<std::byte>(std::size_t{1} << 16);
 
-  /// A team of one lane, with scratch for layouts that ask for some.
+  /// A team of one lane, with scratch for layouts that need it.
   serial_team alone() const { return serial_team(scratch.data(), scratch.size()); }
   /// Whether each element is rounded to element_type by itself.
   bool exact() const { return plain && options.coarseness == 0.0f; }
@@ -55,7 +55,7 @@ template <class Layout> struct layout_subject {
     layout.load_tile(alone(), p.where, p.slot, 1, 0, channels, row.data(), channels);
     return row;
   }
-  /// A number from -2 to 2 that depends on its place and `salt`; no two alike but by chance.
+  /// A pseudorandom number from -2 to 2 that depends on its place and `salt`.
   float noise(std::size_t row, std::uint32_t c, std::uint32_t salt) const {
     return 4.0f * uniform01({salt, static_cast<std::uint32_t>(row), c, 0, 0}) - 2.0f;
   }
@@ -72,7 +72,7 @@ template <class Layout> struct layout_subject {
     }
     return out;
   }
-  /// Bits as they are stored, where that can be seen.
+  /// Bits as they are stored, if they can be read; else bits of the floats that load_tile gives.
   bits stored(std::vector<place> const& list) const {
     if constexpr (shows_bits) {
       bits out;
@@ -88,7 +88,7 @@ template <class Layout> struct layout_subject {
       return look(list);
     }
   }
-  /// Names the first element that differs; `what` says what happened to it.
+  /// Names the first element that differs; empty if none does. `what` says what happened to it.
   std::string difference(std::vector<place> const& list, bits const& wanted, bits const& got,
                          std::string const& what) const {
     for (std::size_t i = 0; i < got.size(); ++i) {

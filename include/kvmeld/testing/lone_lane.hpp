@@ -1,4 +1,4 @@
-// A lane that is played alone: what a layout does on several lanes, in the order that is hardest on it.
+// A lane that runs alone: checks what a layout does on several lanes, in any order of the lanes.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,9 +13,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// A team's lane whose neighbours run before and after it, never beside it: calls that need no barrier
-/// between them come out the same, others need not. A function that does meet the other lanes (sync, reduce,
-/// scan) cannot be played so; `met` then says that nothing can be concluded.
+/// A team's lane whose neighbours run before or after it, never at the same time. Calls that need no barrier
+/// between them give the same result as on one lane; other calls need not. A function in which lanes meet
+/// (sync, reduce, scan, scratch) cannot run so: it sets `met`, and then nothing can be concluded.
 class lone_lane {
 public:
   lone_lane(std::uint32_t lane, std::uint32_t lanes, bool& met) : lane_(lane), lanes_(lanes), met_(&met) {}
@@ -40,7 +40,7 @@ public:
     return old;
   }
   template <class T> T* scratch(std::size_t n) const {
-    *met_ = true;  // shared by lanes, which this one cannot see
+    *met_ = true;  // lanes share scratch, and this lane cannot see the others
     memory_->emplace_back(scratch_size(n * sizeof(T)) / sizeof(std::max_align_t) + 1);
     return reinterpret_cast<T*>(memory_->back().data());
   }

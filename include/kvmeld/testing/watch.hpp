@@ -1,4 +1,4 @@
-// A cache before an operation, as digests, and what the operation may not have done.
+// Remembers a cache before an operation, as digests, and checks what the operation may not have done.
 #pragma once
 
 #include <kvmeld/cache/check_calls.hpp>
@@ -22,10 +22,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace testing {
 
-/// A running hash of 32-bit words (FNV-1a, 64 bits, a word at a time).
+/// A running hash of 32-bit words (like FNV-1a, 64 bits, a word at a time, with a shift after each word).
 class digest {
 public:
-  /// One word more.
+  /// Adds one word.
   void add(std::uint32_t word) {
     hash_ = (hash_ ^ word) * 0x100000001b3u;
     hash_ ^= hash_ >> 29;
@@ -60,20 +60,20 @@ template <class Layout> bool is_zero_row(Layout const& layout, track t, slot_t s
   return true;
 }
 
-/// Remembers a cache (24 bytes an entry of its capacity, and what the ledger says), and tells after an
-/// operation on it, or on a copy of it, which promise was broken; an empty text: none. Host only; reads every
-/// row of K and V, whether it is in use or not.
+/// Remembers a cache (32 bytes per slot, and some numbers per track and sequence). After an operation on the
+/// cache, or on a copy of it, it says which promise was broken; an empty text: none. Host only. Reads every
+/// row of K and V, in use or not.
 class watch {
 public:
   /// Remembers the cache as it is.
   template <class Cache> explicit watch(Cache const& cache) : now_(look(cache)) {}
 
-  /// After `compress`, or `plan` and `apply`, of the sequences `slots`: the ledger's invariants hold; other
-  /// sequences and frozen, shared or unused rows have the same bits; tracks are not longer; a track of the
-  /// same length has the same bits; entries keep their stored positions and order; degrees sum to no more
-  /// than before, unless values are spread, since degrees of their targets are masses; emptied value rows are
-  /// zero, unless options.zero_emptied is off. Members may leave entries that are frozen. Empty slots of
-  /// padded tracks come and go. True of every ready-made policy; a plan by hand may choose other weights.
+  /// Checks after `compress`, or `plan` and `apply`, of the sequences in `slots`. The ledger's invariants
+  /// hold. Other sequences and frozen, shared or unused rows have the same bits. Tracks are not longer. A
+  /// track of the same length has the same bits. Entries keep their stored positions and order. Degrees sum
+  /// to no more than before, unless values are spread (degrees of their targets are masses). Emptied value
+  /// rows are zero, unless options.zero_emptied is off. Frozen entries may lose members. Padded tracks may
+  /// gain and lose empty slots. This holds for every preset; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
@@ -117,8 +117,9 @@ public:
     return problem;
   }
 
-  /// After a refused call, or `plan` alone: K, V, lengths, entries and sequences are as they were. (Planning
-  /// looks for NaN and leaves warnings: flags, warnings and words of tracks may differ.)
+  /// Checks after a refused call, or after `plan` alone, that K, V, lengths, entries and sequences are as
+  /// they were. Flags, warnings and words of tracks may differ, since planning looks for NaN and leaves
+  /// warnings.
   template <class Cache> std::string unchanged(Cache const& cache) const {
     image const next = look(cache);
     ledger_ref const& l = cache.ledger();
@@ -203,7 +204,7 @@ private:
     return check_calls::track_name(t) + " changed its members";
   }
 
-  /// The first row or entry of slots [begin, end) that is not as it was.
+  /// Names the first slot of [begin, end) whose row or entry changed; empty if none did.
   std::string change(image const& next, track t, slot_t begin, slot_t end, char const* why) const {
     for (slot_t s = begin; s < end; ++s) {
       std::size_t const i = std::size_t{t.index} * now_.capacity + s;

@@ -14,8 +14,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A block of `Size` threads, a multiple of 32. Every lane makes one for the same tile. Collective calls are
-/// made by all lanes alike.
+/// A block of `Size` threads as a team; `Size` is a multiple of 32. Every thread of the block is a lane and
+/// makes its own block_team for the same tile. All lanes make the same collective calls.
 template <int Size> class block_team {
 public:
   static constexpr int block_size = Size;  ///< threads of the block
@@ -30,10 +30,10 @@ public:
       typename reduction::TempStorage reduce;
       typename prefix_sum::TempStorage scan;
     };
-    std::uint32_t result;  ///< what all lanes read after a reduction
+    std::uint32_t result;  ///< of a reduction, where all lanes read it
   };
 
-  /// `scratch` is the block's own, in shared or global memory, 64-byte aligned.
+  /// `scratch` belongs to the block alone, lies in shared or global memory, and is 64-byte aligned.
   __device__ block_team(std::byte* scratch, storage& shared) : next_(scratch), storage_(shared) {}
 
   __device__ std::uint32_t lane() const { return threadIdx.x; }
@@ -70,7 +70,7 @@ public:
   __device__ void multiply(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t const (&b)[2]) const {
     static_assert(Format != matrix_format::none);
     if constexpr (Format == matrix_format::f16) {
-      // volatile: moved into a branch that not all lanes take, it would be undefined
+      // volatile keeps the instruction in place: in a branch that not all lanes take it would be undefined
       asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                    "{%0,%1,%2,%3};"
                    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -1,4 +1,4 @@
-// Calls of caches and of attention as one CUDA graph.
+// Calls of caches and of attention, recorded as one CUDA graph.
 #pragma once
 
 #include <kvmeld/backend/cuda/cuda_executor.cuh>
@@ -16,26 +16,26 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Captures calls once and replays them with other lists: one graph of an engine's decode step (append,
-/// commit, observe, attention, and the engine's own kernels between them), one of a compression. See
-/// call_record for what may change.
+/// Captures calls once and replays them with other lists. One graph can hold the decode step of an engine
+/// (append, commit, observe, attention, and the engine's own kernels between them), another one a
+/// compression. call_record says what may change between record and replay.
 ///
 ///     call_graph step(cache.executor());
 ///     step.record([&] { cache.append(slots, counts); ...; engine_kernels(stream); });
 ///     step.replay([&] { cache.append(other_slots, other_counts); ... });    // kvmeld's calls only
 ///
-/// `record` gets the longest lists, the most queries and the smallest budgets that will come. It performs the
-/// calls too: the graph is launched right behind. Every executor that the calls go to is named: a cache has
-/// one of its own
-/// (`cache.executor()`), attention the one it is given; launches of others would be captured with their lists
-/// of now. They share one stream, not the default one, which cannot be captured, and stay where they are as
-/// long as the graph lives, and so do the caches. After `rebind` record anew, or use `relocatable` layouts.
-/// What calls would allocate has to be there: call `reserve`, or make the same calls once before. Allocates
-/// at construction, and the graph's nodes in `record`; waits for nothing. Where `record` or `replay` is
-/// refused, or a call throws, caches know what they knew before.
+/// Pass `record` the longest lists, the most queries and the smallest budgets that will come. `record` also
+/// performs the calls: it launches the graph after the capture. The graph must know every executor that the
+/// calls go to (`include`): the one of each cache (`cache.executor()`), and the one that attention is given.
+/// Launches of other executors would be captured with their present lists. All executors use one stream. It
+/// is not the default stream, which cannot be captured. Executors and caches keep their addresses as long as
+/// the graph lives. After `rebind`, record anew, or use `relocatable` layouts. Calls cannot allocate while
+/// they are recorded: call `reserve`, or make the same calls once before. The graph allocates memory at
+/// construction and its nodes in `record`; it waits for nothing. Where `record` or `replay` is refused, or a
+/// call throws, the host state of the caches is restored.
 template <class Executor> class call_graph {
 public:
-  /// `numbers`: room for the lists of all calls that are recorded together, in memory of the device.
+  /// `numbers` is how many numbers the lists of all recorded calls may have together, in device memory.
   explicit call_graph(Executor& executor, std::size_t numbers = std::size_t{1} << 17)
       : executor_(executor),
         callers_{&executor},
@@ -45,7 +45,7 @@ public:
   call_graph& operator=(call_graph const&) = delete;
   ~call_graph() { forget(); }
 
-  /// Calls go to this executor too; it has the same stream.
+  /// Adds an executor that the calls go to. It must use the same stream.
   status include(Executor& other) {
     if (other.stream() != executor_.stream())
       return raise(
@@ -75,7 +75,8 @@ public:
     return raise(problem);
   }
 
-  /// Makes `calls()`, the same ones with other lists, without launching anything, then launches the graph.
+  /// Makes `calls()` without launching anything, then launches the graph. They are the recorded calls in the
+  /// same order, with other lists.
   template <class Calls> status replay(Calls calls) {
     if (ready_ == nullptr) return raise(refusal("replay", "graph", "empty", "recorded first (call record)"));
     record_.begin_replay();
@@ -88,7 +89,7 @@ public:
     return raise(problem.empty() ? launch("replay", all) : problem);
   }
 
-  /// Null until `record`.
+  /// The captured graph; null until `record`.
   cudaGraph_t graph() const { return graph_; }
 
 private:
@@ -102,7 +103,7 @@ private:
     }
     call_graph& to;
   };
-  /// Ends the capture however the calls end.
+  /// Begins a capture, and ends it whether the calls return or throw.
   struct capture : attachment {
     capture(call_graph& g, std::string& why) : attachment(g), problem(why) {
       check("cudaStreamBeginCapture",
@@ -118,10 +119,10 @@ private:
 
   static void check(char const* call, cudaError_t e, std::string& problem) {
     if (e == cudaSuccess) return;
-    cudaGetLastError();  // told by the problem: no error of whoever launches next
+    cudaGetLastError();  // `problem` tells it; later launches must not see it
     problem = refusal("record", message("result of ", call), cudaGetErrorString(e), "cudaSuccess");
   }
-  /// Why not; empty if it is on its way.
+  /// Enqueues the lists and launches the graph. Returns why that failed, or an empty string.
   std::string launch(char const* during, joint_launch& all) {
     executor_.write(static_cast<std::uint32_t*>(places_.data()), record_.numbers());
     cudaError_t const e = cudaGraphLaunch(ready_, executor_.stream());

@@ -1,4 +1,4 @@
-// The CUDA backend: phases as kernels on a stream, one block per tile.
+// The CUDA backend: phases run as kernels on a stream, and one block works on one tile at a time.
 #pragma once
 
 #include <kvmeld/backend/cuda/block_team.cuh>
@@ -25,22 +25,22 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Numbers that travel as a kernel's argument: no host memory has to outlive the launch, captured ones
-/// included.
+/// Numbers that are passed as a kernel's argument. No host memory has to outlive the launch, not even in a
+/// captured graph.
 template <std::uint32_t Most> struct number_packet {
   std::uint32_t count;
   std::uint32_t numbers[Most];
 };
-constexpr std::uint32_t many_numbers = 1000;  ///< arguments of a launch fit into 4 KB,
-constexpr std::uint32_t few_numbers = 30;     ///< which the host copies each time: most lists are this short
+constexpr std::uint32_t many_numbers = 1000;  ///< arguments of a launch fit into 4 KB
+constexpr std::uint32_t few_numbers = 30;     ///< enough for most lists; a launch copies all its arguments
 template <std::uint32_t Most>
 __global__ void write_numbers(__grid_constant__ number_packet<Most> const packet, std::uint32_t* to) {
   for (std::uint32_t i = threadIdx.x; i < packet.count; i += blockDim.x) to[i] = packet.numbers[i];
 }
 
-/// Threads of a block, and blocks that a multiprocessor's registers have room for: phases that go through a
-/// track's entries alone wait for memory most of the time and get the largest block; others say how many
-/// blocks they need to hide that, one if they say nothing.
+/// Threads of a block, and how many blocks the registers of a multiprocessor must have room for. Phases that
+/// go through a track's entries and read no rows wait for memory most of the time and get the largest block.
+/// Other phases say with `min_blocks` how many blocks they need to hide that wait; the default is one.
 constexpr int usual_block = 256, wide_block = 1024;
 template <class Phase>
 constexpr int block_of = is_light<Phase>::value || is_wide<Phase>::value ? wide_block : usual_block;
@@ -49,15 +49,16 @@ template <class Phase>
 struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
     : std::integral_constant<int, Phase::min_blocks> {};
 
-/// Sources whose launches may be unlikely to have anything to do, and that tell of every item whether they
-/// have.
+/// Whether a source has done(item): whether the rounds of that item's track are over. Launches of such a
+/// source may have nothing to do.
 template <class Source, class = void> struct may_rest : std::false_type {};
 template <class Source>
 struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().done(0u))>> : std::true_type {};
 
-/// Tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase, counted item by item. With `blocks_per_item` not
-/// 0, so many share out the tiles of an item, or end at once where it rests. `scratch` null: the block's
-/// scratch is shared memory, which phases with near_scratch take for granted.
+/// A block runs the tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase; tiles are counted item by item.
+/// Where `blocks_per_item` is not 0, that many blocks share the tiles of one item, and end at once where the
+/// item is idle or done. Where `scratch` is null, the block's scratch is shared memory; phases with
+/// near_scratch always have it there.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
@@ -97,13 +98,14 @@ __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
 
 }  // namespace detail
 
-/// Bytes of the device in pinned host memory, some time after begin(). Moves only.
+/// A copy of device bytes in pinned host memory. It arrives some time after begin(). Can be moved, not
+/// copied.
 class cuda_transfer {
 public:
   cuda_transfer() = default;
-  /// A copy under way goes along.
+  /// Takes over the memory of `other` and a copy that is still under way.
   cuda_transfer(cuda_transfer&& other) noexcept { *this = std::move(other); }
-  /// What this one held is given back by `other`.
+  /// Swaps with `other`, which then frees what this object held.
   cuda_transfer& operator=(cuda_transfer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -116,7 +118,8 @@ public:
     if (data_ != nullptr) cudaFreeHost(data_);
   }
 
-  /// Enqueues the copy. A transfer that is still under way is overtaken in stream order.
+  /// Enqueues the copy. If an earlier copy is under way, this one overwrites it in stream order. A copy
+  /// larger than all before waits for the earlier one, then allocates.
   template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
     if (there_ == nullptr) executor.note(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
     if (bytes > bytes_) {
@@ -132,12 +135,12 @@ public:
     executor.note(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, executor.stream()));
     executor.note(cudaEventRecord(there_, executor.stream()));
   }
-  /// A fault on the way is the executor's error, and what was asked for never arrives. Not while calls are
-  /// recorded: a thread that captures may not ask for events, or its capture is lost.
+  /// Whether the copy has arrived. On a fault the executor notes the error, and the copy never arrives. False
+  /// while calls are recorded: a thread that captures must not query events, or its capture is lost.
   template <class Executor> bool done(Executor& executor) const {
     if (data_ == nullptr || executor.records()) return false;
     cudaError_t const e = cudaEventQuery(there_);
-    if (e == cudaErrorNotReady) cudaGetLastError();  // no error, but it would be the engine's last one
+    if (e == cudaErrorNotReady) cudaGetLastError();  // no fault, but the engine would see it
     if (e != cudaSuccess && e != cudaErrorNotReady) executor.note(e);
     return e == cudaSuccess;
   }
@@ -149,19 +152,20 @@ private:
   cudaEvent_t there_ = nullptr;
 };
 
-/// Enqueues phases on a stream; nothing waits but `download`. Allocates at construction: staging for lists;
-/// and when a phase wants more scratch than shared memory has, once, unless `reserve` was called before.
-/// Errors of the runtime are kept: `error()` is the first one. Copies are independent and use the same
-/// stream. The stream outlives them all and the memory that they gave, which goes back in its order; its
-/// device is current when they are made and in every call.
+/// Enqueues phases on a stream. Calls wait for the stream only in `download`, and in `upload` of pieces that
+/// are too large to be launch arguments. The executor allocates staging for lists at construction. It
+/// allocates scratch when a phase first needs more than shared memory has, unless `reserve` was called
+/// before. It keeps errors of the runtime: `error()` is the first one. Copies are independent and use the
+/// same stream. The stream must outlive all copies and the memory that they allocated, because that memory is
+/// freed in stream order. The stream's device must be current when an executor is made and in every call.
 template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
   using transfer = cuda_transfer;
   static constexpr bool immediate = false;
-  static constexpr std::uint32_t staged_numbers = 1u << 16;  ///< numbers of the staging area, a ring
+  static constexpr std::uint32_t staged_numbers = 1u << 16;  ///< numbers that the staging ring holds
 
-  /// With tuning off every phase is the generic one, whose plans are the host's generic ones.
+  /// With tuning off every phase runs in its generic form. Its plans are those of the host's generic forms.
   explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
       : stream_(stream), resource_(std::move(resource)), tuning_(t) {
     int device = 0, processors = 0, shared = 0;
@@ -169,18 +173,18 @@ public:
     note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     processors_ = static_cast<std::uint32_t>(processors);
-    // The collective calls' own shared memory, and what the runtime reserves per block, stay free.
+    // Leaves room for the shared memory of collective calls, and for what the runtime reserves per block.
     max_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
     if (error_ != cudaSuccess) return;
     memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
     if (lists.data() == nullptr) lacks_lists(staged_numbers);
     staging_ = staging_ring<memory>(std::move(lists));
   }
-  /// Same stream, resource and tuning; staging and scratch of its own.
+  /// Copies stream, resource and tuning. The copy has staging and scratch of its own.
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
-  /// Everything goes along.
+  /// Takes over everything from the other executor.
   cuda_executor(cuda_executor&&) = default;
-  /// What this one held is given back by `other`.
+  /// Swaps with `other`, which then frees what this object held.
   cuda_executor& operator=(cuda_executor other) noexcept {
     std::swap(stream_, other.stream_);
     std::swap(resource_, other.resource_);
@@ -197,24 +201,26 @@ public:
 
   /// The stream that launches and copies are enqueued on.
   cudaStream_t stream() const { return stream_; }
-  /// The first error of the runtime, or cudaSuccess; kept from then on.
+  /// The first error of the runtime, or cudaSuccess. Once set, it stays.
   cudaError_t error() const { return error_; }
-  /// Keeps the first error.
+  /// Notes a result of the runtime; the first error stays.
   void note(cudaError_t e) const {
     if (e == cudaSuccess) return;
-    cudaGetLastError();  // or whoever launches next would find it there
+    cudaGetLastError();  // or a later launch would report it
     if (error_ == cudaSuccess) error_ = e;
   }
-  /// Launches enqueued so far; none while a record replays.
+  /// Launches enqueued so far; the replay of a record counts none.
   std::size_t launches() const { return launches_; }
-  /// Tracks of a default wave: as many as multiprocessors.
+  /// Half the multiprocessors, rounded up. A default wave has two tracks per worker, so one per
+  /// multiprocessor.
   std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }
-  /// Of the phases that read or write rows.
+  /// Lanes of the phases that read or write rows.
   int lanes() const { return detail::usual_block; }
 
   memory allocate(std::size_t bytes) const { return memory(resource_, bytes, stream_); }
   void clear(void* to, std::size_t bytes) const { note(cudaMemsetAsync(to, 0, bytes, stream_)); }
-  /// Small pieces travel as arguments of launches, so that nothing waits and a graph can capture them.
+  /// Passes pieces of up to some 64 KB as launch arguments, so that nothing waits and a graph can capture
+  /// them. Larger pieces, and sizes that are no multiple of 4 bytes, are copied, and the call waits.
   void upload(void* to, void const* host, std::size_t bytes) const {
     if (bytes % sizeof(std::uint32_t) == 0 &&
         bytes <= 16 * sizeof(detail::number_packet<detail::many_numbers>)) {
@@ -229,8 +235,8 @@ public:
     note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
     note(cudaStreamSynchronize(stream_));
   }
-  /// A device copy, valid until a third of staged_numbers more have been staged. Longer lists get more room,
-  /// once.
+  /// Enqueues a copy of the list to device memory. It stays valid until a third of staged_numbers more have
+  /// been staged. A list longer than that third allocates a larger ring, once.
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
     std::uint32_t* const to = staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
@@ -242,18 +248,18 @@ public:
     return {to, list.size()};
   }
 
-  /// Makes room for phases that want `bytes` of scratch per block, more than shared memory has. Refuses where
-  /// the device has no memory; the scratch of before stays.
+  /// Allocates scratch for phases that need `bytes` per block, if shared memory has less. Refuses where the
+  /// device has no memory; the scratch allocated before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
     return raise(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
   }
 
   tuning tuning_mode() const { return tuning_; }
-  /// Scratch up to here is shared memory.
+  /// Scratch of up to this many bytes per block is shared memory.
   std::size_t max_scratch() const { return max_shared_; }
 
-  /// The phase on all tiles of all items, or its tuned form.
+  /// Runs the phase on all tiles of all items, or its tuned form.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     if constexpr (tuned<warps, Phase>::value) {
@@ -264,7 +270,7 @@ public:
     launch(phase, extent, items, source);
   }
 
-  /// One launch of this very phase.
+  /// One launch of exactly this phase, never of its tuned form.
   template <class Phase, class Source>
   void launch(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     std::uint32_t const per_item = phase.tiles(extent);
@@ -280,7 +286,7 @@ public:
     auto* const kernel = detail::run_tiles<Phase, Source>;
     if (bytes <= max_shared_) {
       if (bytes > 40 * 1024) {
-        // The same for everyone who launches it: the attribute is the function's, not the launch's.
+        // The attribute belongs to the function, not to the launch. All launches set the same value.
         note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(max_shared_)));
       }
@@ -305,7 +311,8 @@ public:
     }
   }
 
-  /// Numbers to device memory, as arguments of launches: nothing waits, and `list` may change at once.
+  /// Writes numbers to device memory, as arguments of launches. Nothing waits, and `list` may change as soon
+  /// as the call returns.
   void write(std::uint32_t* to, index_list list) const {
     for (std::size_t i = 0; i < list.size(); i += detail::many_numbers) {
       auto const count =
@@ -318,7 +325,7 @@ public:
   }
 
 private:
-  /// Refuses; where exceptions are off, `error()` tells.
+  /// Refuses a list for missing memory. Where exceptions are off, `error()` reports it.
   void lacks_lists(std::size_t numbers) const {
     note(cudaErrorMemoryAllocation);
     raise(refusal("cuda_executor", "list in numbers", numbers, memory_to_be_had));
@@ -343,8 +350,8 @@ private:
     start(detail::write_numbers<Most>, 1, 128, 0, packet, to);
   }
 
-  /// A launch. Its own error is noted: what cudaGetLastError says may be of a call that somebody else made
-  /// before.
+  /// Launches the kernel and notes the launch's own error. cudaGetLastError might report one of an earlier
+  /// call that somebody else made.
   template <class... Parameters>
   void start(void (*kernel)(Parameters...), std::uint32_t grid, int block, std::size_t shared,
              std::enable_if_t<true, Parameters> const&... arguments) const {
@@ -354,7 +361,7 @@ private:
                           dim3(static_cast<std::uint32_t>(block)), all, shared, stream_));
   }
 
-  /// Graphs may have captured its address.
+  /// Keeps outgrown memory, because graphs may have captured its address.
   void retire(memory& m) {
     if (m.size() != 0) retired_.push_back(std::move(m));
     m = {};

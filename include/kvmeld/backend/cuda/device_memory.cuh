@@ -1,4 +1,4 @@
-// Device memory in stream order, from the driver's pool or an engine's own.
+// Device memory that is allocated and freed in stream order, from the driver's pool or an engine's own.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -15,24 +15,25 @@ inline namespace KVMELD_ABI {
 /// The default resource: cudaMallocAsync. A resource is a copyable value with
 ///   void* allocate(std::size_t bytes, cudaStream_t)             256-byte aligned; null where there is none
 ///   void deallocate(void*, std::size_t bytes, cudaStream_t)
-/// and usable in stream order. An engine gives its own pool so.
+/// Both take effect in stream order. An engine that has its own pool passes a resource of this form.
 struct async_resource {
   void* allocate(std::size_t bytes, cudaStream_t stream) const {
     void* p = nullptr;
     if (cudaMallocAsync(&p, bytes, stream) == cudaSuccess) return p;
-    cudaGetLastError();  // told by the null: no error of whoever launches next
+    cudaGetLastError();  // the null tells it; later launches must not see this error
     return nullptr;
   }
-  /// In order with the stream.
+  /// Frees the memory in stream order.
   void deallocate(void* p, std::size_t, cudaStream_t stream) const { cudaFreeAsync(p, stream); }
 };
 
-/// A resource over memory that the engine has set aside: pieces are handed out once and never come back.
-/// What has to fit: cache_bytes(options, channels, workers) of each cache, and per executor its lists
-/// (4 * cuda_executor::staged_numbers bytes) and what is reserved for scratch. Copies share it.
+/// A resource over memory that the engine has set aside. Each piece is handed out once and never comes back.
+/// The memory must hold cache_bytes(options, channels, workers) for each cache, and for each executor its
+/// lists (4 * cuda_executor::staged_numbers bytes) and the scratch that is reserved. Copies share the memory.
 class workspace_resource {
 public:
-  /// `used` counts the bytes taken; the engine's, 0 at first, and outlives all copies.
+  /// `used` counts the bytes taken. The engine owns it, sets it to 0 at first, and keeps it longer than all
+  /// copies.
   workspace_resource(void* memory, std::size_t bytes, std::size_t* used)
       : memory_(static_cast<std::byte*>(memory)), bytes_(bytes), used_(used) {}
   void* allocate(std::size_t bytes, cudaStream_t) const {
@@ -41,21 +42,21 @@ public:
     *used_ = begin + bytes;
     return memory_ + begin;
   }
-  /// Nothing: the caller's memory stays the caller's.
+  /// Does nothing: the memory belongs to the engine.
   void deallocate(void*, std::size_t, cudaStream_t) const {}
 
 private:
   std::byte* memory_;
   std::size_t bytes_;
-  std::size_t* used_;  ///< the engine's counter, from 0 on
+  std::size_t* used_;  ///< bytes taken; the engine's counter
 };
 
-/// Owns a piece of a resource; copies are deep, in stream order. Where there is no memory, data() is null and
-/// size() 0; nothing is thrown.
+/// Owns a piece of a resource's memory. Copies are deep and made in stream order. Where there is no memory,
+/// data() is null and size() is 0; nothing is thrown.
 template <class Resource> class device_memory {
 public:
   device_memory() = default;
-  /// Of `bytes` bytes, allocated in order with the stream.
+  /// Allocates `bytes` bytes in stream order.
   device_memory(Resource resource, std::size_t bytes, cudaStream_t stream)
       : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
     if (bytes_ == 0) return;
@@ -68,13 +69,13 @@ public:
     *this = device_memory(*other.resource_, other.bytes_, other.stream_);
     if (data_ != nullptr) cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice, stream_);
   }
-  /// The memory goes along.
+  /// Takes over the memory of `other`, which is empty afterwards.
   device_memory(device_memory&& other) noexcept
       : resource_(std::move(other.resource_)),
         stream_(other.stream_),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
-  /// What this one held is given back by `other`.
+  /// Swaps with `other`, which then frees the memory that this object held.
   device_memory& operator=(device_memory other) noexcept {
     std::swap(resource_, other.resource_);
     std::swap(stream_, other.stream_);
@@ -90,7 +91,7 @@ public:
   std::size_t size() const { return bytes_; }
 
 private:
-  std::optional<Resource> resource_;  // resources need no default
+  std::optional<Resource> resource_;  // a resource need not be default-constructible
   cudaStream_t stream_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;

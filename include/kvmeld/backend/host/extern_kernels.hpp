@@ -16,7 +16,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Compiled in another unit of the program.
+/// The kernels are compiled in another unit of the program.
 extern template host_kernels const* kernels_of<>(instruction_set);
 
 }  // namespace KVMELD_ABI

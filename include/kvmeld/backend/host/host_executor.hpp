@@ -1,4 +1,4 @@
-// The host backend: one lane per team, tiles shared out over OpenMP threads where OpenMP is on.
+// The host backend. A team is one lane. Where OpenMP is on, its threads share the tiles.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -27,12 +27,12 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Aligned host memory with value semantics; what an executor gives a cache for its ledger and workspace.
-/// Where there is no memory, data() is null and size() 0; nothing is thrown.
+/// Aligned host memory that is copied like a value. An executor gives it to a cache for the ledger and the
+/// workspace. Where the machine has no memory left, data() is null and size() is 0; nothing is thrown.
 class host_memory {
 public:
   host_memory() = default;
-  /// Uninitialised, aligned to arena::alignment.
+  /// `bytes` uninitialised bytes, aligned to arena::alignment.
   explicit host_memory(std::size_t bytes) {
     if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment}, std::nothrow);
     if (data_ != nullptr) bytes_ = bytes;
@@ -41,10 +41,10 @@ public:
   host_memory(host_memory const& other) : host_memory(other.bytes_) {
     if (bytes_ != 0) std::memcpy(data_, other.data_, bytes_);
   }
-  /// The memory goes along.
+  /// Takes over the memory of `other`, which is empty afterwards.
   host_memory(host_memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  /// Frees what this one held.
+  /// Takes a copy of the argument, or moves from it; frees the memory held before.
   host_memory& operator=(host_memory other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -61,17 +61,19 @@ private:
 };
 
 /// Runs phases on this machine. Results do not depend on the number of threads: a tile is one team of one
-/// lane, and no tile reads what another of the same launch writes. Everything has happened when a call
-/// returns. Scratch of the workers belongs to the executor and grows to the largest phase it has run: call
-/// `reserve` first where allocation on the run path matters. Not for concurrent use; copies are independent.
+/// lane, and no tile reads what another tile of the same launch writes. All work is done when a call returns.
+/// The executor owns the scratch of its threads, which grows to the largest phase that it has run. Call
+/// `reserve` first where nothing may allocate later. Two threads must not use one executor at the same time;
+/// copies are independent.
 class host_executor : public executor_base {
 public:
   using memory = host_memory;
-  static constexpr bool immediate = true;  ///< everything has happened when a call returns
+  static constexpr bool immediate = true;  ///< all work is done when a call returns
 
-  /// `threads` 0: as many as OpenMP offers; without OpenMP always one. More than largest::threads are
-  /// refused, or where exceptions are off become that many. With tuning on, kernels for `wanted` are used
-  /// where this processor has its instructions, else the generic forms.
+  /// `threads` 0 means as many as OpenMP offers, or one without OpenMP. More than largest::threads are
+  /// refused; where exceptions are off, the executor takes largest::threads instead. With tuning on, the
+  /// executor uses the kernels for `wanted` if this processor has the instructions, otherwise the generic
+  /// forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
       : threads_(threads == 0 ? default_threads() : possible_threads(threads)),
@@ -79,16 +81,16 @@ public:
         kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
         instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
 
-  /// The same threads, tuning and kernels; scratch of its own.
+  /// Copies threads, tuning and kernels. The copy has scratch of its own.
   host_executor(host_executor const& other)
       : executor_base(),
         threads_(other.threads_),
         tuning_(other.tuning_),
         kernels_(other.kernels_),
         instructions_(other.instructions_) {}
-  /// Scratch goes along.
+  /// Takes over the scratch of the other executor.
   host_executor(host_executor&&) = default;
-  /// Scratch goes along; that of this one is freed.
+  /// Takes over the scratch of `other` and frees its own.
   host_executor& operator=(host_executor other) noexcept {
     threads_ = other.threads_;
     tuning_ = other.tuning_;
@@ -99,26 +101,28 @@ public:
   }
 
   memory allocate(std::size_t bytes) const { return memory(bytes); }
-  /// Zeroes memory of the executor, copies to it and from it; all in order with launches.
+  /// `clear` zeroes memory of the executor; `upload` copies to it, `download` from it. All keep their order
+  /// with launches.
   void clear(void* to, std::size_t bytes) const { std::memset(to, 0, bytes); }
   void upload(void* to, void const* host, std::size_t bytes) const { std::memcpy(to, host, bytes); }
   void download(void* host, void const* from, std::size_t bytes) const { std::memcpy(host, from, bytes); }
-  /// The list where phases can read it: here, as it is.
+  /// Returns the list where phases can read it. On the host that is the list itself.
   index_list stage(index_list list) const { return list; }
   std::uint32_t workers() const { return threads_; }
   int lanes() const { return 1; }
   tuning tuning_mode() const { return tuning_; }
-  /// What the tuned forms are made of; `generic` where tuning is off.
+  /// The instructions that the tuned forms use; `generic` where tuning is off.
   instruction_set instructions() const { return instructions_; }
 
-  /// Makes room for `bytes` of scratch per worker, and for what the kernels want beside it. Refuses where
-  /// there is no memory; the scratch of before stays.
+  /// Allocates `bytes` of scratch per thread, and what the kernels need in addition. Refuses where there is
+  /// no memory; the scratch allocated before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
     return raise(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
   }
 
-  /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
+  /// One launch: runs `phase` on all tiles of `items` tracks; source.where(item) is the track of an item. The
+  /// number of tiles per track comes from `extent`.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
     if constexpr (tuned<host_executor, Phase>::value) {
@@ -145,12 +149,12 @@ public:
             tile{source.where(item), item, index});
     };
 #if defined(_OPENMP)
-    // Threads that sleep take as long to wake as one needs for so many entries, some 40 us.
+    // Sleeping threads need some 40 us to wake. One thread handles so many entries in that time.
     constexpr std::uint64_t few_entries = 40000;
     bool const alone = threads_ == 1 || total <= 1 ||
                        (is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries);
-    // Neighbouring tiles read the same rows: a few of them go to one thread, as long as all threads stay
-    // busy.
+    // Neighbouring tiles read the same rows, so one thread takes up to 8 of them at a time, as long as all
+    // threads stay busy.
     std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
 #pragma omp parallel for schedule(dynamic, share) num_threads(static_cast <int>(threads_)) if (!alone)
     for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));

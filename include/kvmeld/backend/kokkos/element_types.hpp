@@ -1,4 +1,5 @@
-// Kokkos' 16-bit types as storage, where they are types of their own: on hosts they are usually float.
+// Kokkos' 16-bit types as element types of K and V, where they are types of their own. On hosts they are
+// usually float.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

@@ -12,10 +12,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The tensor that a View of rank 3 to 5 is a view of: extents ([[layer], sequence], head, slot, channel), of
-/// LayoutRight, LayoutLeft, LayoutStride or a subview of them. Layers or sequences that it does not have are
-/// one. Keeps the pointer and counts no reference: the View, or another of the same allocation, has to
-/// outlive the layout. `Space` is where the cache's phases run; Views that it cannot reach are refused.
+/// Makes a layout from a View of rank 3 to 5 with the extents ([[layer], sequence], head, slot, channel). The
+/// View has LayoutRight, LayoutLeft or LayoutStride, or is a subview of one. A View without layers or
+/// sequences has one of each. The layout keeps the pointer and counts no reference: the View, or another of
+/// the same allocation, must outlive it. `Space` is where the cache's phases run; a View that it cannot reach
+/// is refused at compile time.
 template <class Space = Kokkos::DefaultExecutionSpace, class View> auto from_view(View const& view) {
   constexpr auto rank = static_cast<std::size_t>(View::rank);
   using layout = typename View::array_layout;

@@ -1,4 +1,4 @@
-// The Kokkos backend: phases as team policies on any execution space.
+// The Kokkos backend: phases run as team policies on any execution space.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -31,15 +31,16 @@ static_assert(KOKKOS_VERSION >= 30400, "kvmeld/kokkos.hpp: Kokkos is older than 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Runs phases on an instance of a Kokkos execution space, one team per tile; make it between
-/// Kokkos::initialize and finalize. On spaces of this machine's cores everything has happened when a call
-/// returns, teams are of one lane unless asked otherwise, and use the host backend's kernels where a host's
-/// compiler compiles them. On devices launches are enqueued on the instance, `download` waits, and teams have
-/// up to 256 lanes and the generic forms; where Kokkos runs on CUDA, cuda_executor(space.cuda_stream()) is
-/// the faster choice. Plans do not depend on the space or the team size. Kokkos allocates team scratch when a
-/// launch first needs more of it, and waits for the device when memory is freed: call `reserve` first where
-/// that matters on the run path. Copies are independent and use the same instance. Cannot be recorded in a
-/// graph. `Immediate` false treats a host space as a device: no launch is waited for.
+/// Runs phases on an instance of a Kokkos execution space, one team per tile. Construct it between
+/// Kokkos::initialize and finalize. On spaces of this machine's cores all work is done when a call returns.
+/// Teams there have one lane unless asked otherwise, and use the host backend's kernels where a host compiler
+/// compiles them. On devices calls enqueue launches on the instance; `download` waits, and so does `upload`
+/// of pieces that are too large for a launch. Teams there have up to 256 lanes and use the generic forms.
+/// Where Kokkos runs on CUDA, cuda_executor(space.cuda_stream()) is the faster choice. Plans do not depend on
+/// the space or the team size. Kokkos allocates team scratch when a launch first needs more of it, and waits
+/// for the device when memory is freed: call `reserve` first where that matters on the run path. Copies are
+/// independent and use the same instance. Calls cannot be recorded in a graph. `Immediate` false treats a
+/// host space as a device: no launch is waited for.
 template <class Space = Kokkos::DefaultExecutionSpace, bool Immediate = runs_on_host<Space>::value>
 class kokkos_executor : public executor_base {
   static constexpr bool on_host = runs_on_host<Space>::value;
@@ -47,14 +48,15 @@ class kokkos_executor : public executor_base {
                 "kvmeld: the host cannot read this execution space's memory at any time");
 
 public:
-  /// Where phases run.
+  /// The execution space where phases run.
   using execution_space = Space;
   using memory = kokkos_memory<typename Space::memory_space>;
   using transfer = kokkos_transfer<Space>;
   static constexpr bool immediate = Immediate;
   static constexpr std::uint32_t staged_numbers = 1u << 16;  ///< numbers of the staging area, on devices
 
-  /// `team_size` 0: one lane on a host, 256 or as many as fit on a device. Refuses what the space cannot run.
+  /// `team_size` 0 means one lane on a host, and on a device 256 or as many as fit. Refuses a size that the
+  /// space cannot run.
   explicit kokkos_executor(Space space = {}, std::uint32_t team_size = 0, tuning t = tuning::on,
                            instruction_set wanted = best_instruction_set())
       : space_(std::move(space)), tuning_(t) {
@@ -67,7 +69,7 @@ public:
     kernels_ = alone && t == tuning::on ? kernels_of(wanted) : nullptr;
     make_staging();
   }
-  /// Same instance, lanes and tuning; staging of its own.
+  /// Copies instance, lanes and tuning. The copy has staging of its own.
   kokkos_executor(kokkos_executor const& other)
       : executor_base(),
         space_(other.space_),
@@ -78,7 +80,7 @@ public:
   }
   /// Takes over the other's staging.
   kokkos_executor(kokkos_executor&&) = default;
-  /// Takes a copy.
+  /// Takes over the contents of `other`.
   kokkos_executor& operator=(kokkos_executor other) noexcept {
     std::swap(space_, other.space_);
     std::swap(tuning_, other.tuning_);
@@ -90,7 +92,7 @@ public:
   }
   ~kokkos_executor() = default;
 
-  /// The largest team that an instance can run; single phases may allow less.
+  /// Lanes of the largest team that an instance can run. Some phases allow fewer.
   static std::uint32_t max_lanes(Space const& space = {}) {
     return usable(team_policy(space, 1, 1).team_size_max(detail::nothing{}, Kokkos::ParallelForTag()));
   }
@@ -98,7 +100,7 @@ public:
   Space const& space() const { return space_; }
   tuning tuning_mode() const { return tuning_; }
   int lanes() const { return static_cast<int>(lanes_); }
-  /// Tracks of a default wave.
+  /// A default wave has two tracks per worker.
   std::uint32_t workers() const {
     auto const threads = static_cast<std::uint32_t>(space_.concurrency());
     return max_of(1u, threads / (on_host ? lanes_ : 16 * lanes_));
@@ -110,7 +112,8 @@ public:
     Kokkos::deep_copy(space_, device_bytes(to, bytes), static_cast<unsigned char>(0));
     if constexpr (immediate) space_.fence();
   }
-  /// Small pieces travel inside launches, so that nothing waits.
+  /// Small pieces are passed as launch arguments, so that nothing waits. Larger pieces are copied, and the
+  /// call waits.
   void upload(void* to, void const* host, std::size_t bytes) const {
     if (bytes == 0) return;
     if (!immediate && bytes % sizeof(std::uint32_t) == 0 && bytes <= 16 * sizeof(detail::number_batch)) {
@@ -124,8 +127,8 @@ public:
     Kokkos::deep_copy(space_, detail::view_bytes<Kokkos::HostSpace>(host, bytes), device_bytes(from, bytes));
     space_.fence();
   }
-  /// On hosts the list as it is; on devices a copy, valid until a third of staged_numbers more have been
-  /// staged. Longer lists get more room, once.
+  /// On hosts returns the list itself. On devices returns a copy, which stays valid until a third of
+  /// staged_numbers more have been staged. A list longer than that third allocates a larger ring, once.
   index_list stage(index_list list) {
     if constexpr (immediate) {
       return list;
@@ -141,14 +144,15 @@ public:
     }
   }
 
-  /// Makes Kokkos allocate `bytes` of scratch for every team that can run at once now, if it has less.
+  /// Makes Kokkos allocate `bytes` of scratch now, for every team that can run at once, if it has less.
   /// Refuses where there is no memory.
   status reserve(std::size_t bytes) const {
     if (make_room(bytes + kernel_bytes())) return {};
     return raise(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
   }
 
-  /// One launch: all tiles of `items` tracks, where source.where(item) is the track. `extent` sizes the grid.
+  /// One launch: runs `phase` on all tiles of `items` tracks; source.where(item) is the track of an item. The
+  /// number of tiles per track comes from `extent`.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) const {
     using tiles = detail::kokkos_tiles<Space, team_alone, Phase, Source>;
@@ -170,7 +174,7 @@ public:
       if (work.all_bytes != 0) {
         p.set_scratch_size(work.level, Kokkos::PerTeam(static_cast<int>(padded(work.all_bytes))));
       }
-      if constexpr (!on_host) {  // this phase's registers may not allow as many
+      if constexpr (!on_host) {  // registers may limit this phase to fewer lanes
         std::uint32_t const most = usable(p.team_size_max(work, Kokkos::ParallelForTag()));
         if (most < lanes) {
           lanes = most;
@@ -185,8 +189,9 @@ public:
 
 private:
   using team_alone = detail::team_alone<Space>;
-  // On devices: no block may want more registers than 256 lanes have; and functors are arguments of launches,
-  // for Kokkos' other way, a buffer of the device, waits until the launch before has read it.
+  // On devices a block may use no more registers than 256 lanes can have. Functors are passed as launch
+  // arguments. Kokkos would otherwise put them in a device buffer, and wait until the launch before has read
+  // it.
   using light = Kokkos::Experimental::WorkItemProperty::HintLightWeight_t;
   using team_policy = std::conditional_t<on_host, Kokkos::TeamPolicy<Space>,
                                          Kokkos::TeamPolicy<Space, Kokkos::LaunchBounds<256, 1>, light>>;
@@ -195,9 +200,10 @@ private:
                          Kokkos::RangePolicy<Space, Kokkos::IndexType<std::uint32_t>, light>>;
   static_assert(sizeof(detail::number_batch) <= 4096, "");
 
-  /// Teams of a launch at most; they take every so many-th tile. On hosts a thread's share of the teams is
-  /// fixed: Kokkos' threads that take teams as they come meet at barriers that spin, for seconds where other
-  /// programs have the cores. On devices scratch that does not fit near the lanes is memory for every team.
+  /// The most teams of a launch. Each team takes tiles at a stride of the number of teams. On hosts each
+  /// thread gets a fixed share of the teams: with dynamic shares Kokkos' threads meet at barriers that spin,
+  /// for seconds where other programs use the cores. On devices scratch that does not fit near the lanes
+  /// needs memory for every team.
   std::uint64_t max_teams(int level) const {
     auto const threads = static_cast<std::uint64_t>(space_.concurrency());
     if (on_host) return 4 * threads;
@@ -206,7 +212,7 @@ private:
   team_policy policy(std::uint64_t league, std::uint32_t lanes) const {
     return team_policy(space_, static_cast<int>(league), static_cast<int>(lanes));
   }
-  /// Scans of a team on devices need a power of two before Kokkos 3.7.
+  /// The team size to use. Before Kokkos 3.7, team scans on devices need a power of two.
   static std::uint32_t usable(int lanes) {
     if (lanes < 1) raise(refusal("kokkos_executor", "lanes of a team on this space", lanes, "at least 1"));
     std::uint32_t n = static_cast<std::uint32_t>(lanes);
@@ -215,7 +221,7 @@ private:
     }
     return n;
   }
-  /// Has Kokkos allocate scratch by a launch that does nothing. False where it cannot.
+  /// Makes Kokkos allocate scratch, by a launch that does nothing. Returns false where that fails.
   bool make_room(std::size_t bytes) const {
     if (bytes == 0) return true;
     int const level = level_of(bytes);
@@ -237,7 +243,7 @@ private:
     reserved_[level] = bytes;
     return true;
   }
-  /// Where scratch lies: near the lanes while it is small, which on hosts is the same memory.
+  /// The Kokkos level of scratch: 0, near the lanes, on devices while it fits there; otherwise 1.
   static int level_of(std::size_t bytes) {
     bool const far = on_host || padded(bytes) > static_cast<std::size_t>(team_policy::scratch_size_max(0));
     return far ? 1 : 0;
@@ -273,7 +279,7 @@ private:
   tuning tuning_;
   std::uint32_t lanes_ = 1;
   host_kernels const* kernels_ = nullptr;
-  mutable std::size_t reserved_[2] = {0, 0};  ///< bytes per team that Kokkos has, for each of its levels
+  mutable std::size_t reserved_[2] = {0, 0};  ///< per scratch level: bytes per team that Kokkos has
   staging_ring<memory> staging_;
 };
 

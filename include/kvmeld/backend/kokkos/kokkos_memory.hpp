@@ -1,4 +1,4 @@
-// Memory of a Kokkos space as executors give it, and copies between it and the host.
+// The memory of a Kokkos space that executors allocate, and copies between it and the host.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -16,20 +16,20 @@ namespace detail {
 template <class MemorySpace>
 using byte_view = Kokkos::View<unsigned char*, MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-/// deep_copy reads the bytes of a source and writes those of a destination, whatever this says of const.
+/// The bytes as a View. The View is not const even if `p` points to const: deep_copy only reads its source.
 template <class MemorySpace> byte_view<MemorySpace> view_bytes(void const* p, std::size_t bytes) {
   return byte_view<MemorySpace>(static_cast<unsigned char*>(const_cast<void*>(p)), bytes);
 }
 
 }  // namespace detail
 
-/// Uninitialised bytes of a memory space, 64-byte aligned; copies are deep and wait. Where there is no
-/// memory, data() is null and size() 0. What a kokkos_executor gives a cache for its ledger and workspace;
-/// freed before Kokkos::finalize.
+/// Uninitialised bytes of a memory space, 64-byte aligned. Copies are deep, and the copying call waits. Where
+/// there is no memory, data() is null and size() is 0. A kokkos_executor gives it to a cache for the ledger
+/// and the workspace. It must be freed before Kokkos::finalize.
 template <class MemorySpace> class kokkos_memory {
 public:
   kokkos_memory() = default;
-  /// `bytes` bytes of the space.
+  /// Allocates `bytes` bytes of the space.
   explicit kokkos_memory(std::size_t bytes) {
     if (bytes == 0) return;
 #if KVMELD_EXCEPTIONS
@@ -49,10 +49,10 @@ public:
     Kokkos::deep_copy(detail::view_bytes<MemorySpace>(data_, bytes_),
                       detail::view_bytes<MemorySpace>(other.data_, bytes_));
   }
-  /// The memory goes along.
+  /// Takes over the memory of `other`, which is empty afterwards.
   kokkos_memory(kokkos_memory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  /// Frees what this one held.
+  /// Takes a copy of the argument, or moves from it; frees the memory held before.
   kokkos_memory& operator=(kokkos_memory other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

@@ -1,4 +1,4 @@
-// A member of a Kokkos team as a lane: exec/team.hpp on any execution space.
+// A member of a Kokkos team as a lane: the interface of exec/team.hpp on any execution space.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_team.hpp>
@@ -14,7 +14,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Whether an execution space runs on this machine's cores, over its memory.
+/// Whether an execution space runs on this machine's cores and in its memory.
 template <class Space>
 struct runs_on_host
     : std::bool_constant<
@@ -30,12 +30,12 @@ template <> struct kokkos_reducer<op_min> { using type = Kokkos::Min<std::uint32
 
 }  // namespace detail
 
-/// `Member` is a TeamPolicy's member type. `Alone` is what a team of one lane is: it owns the scratch, and on
-/// hosts it brings the tuned kernels, which a team of several lanes is given none of. Every lane makes one
-/// for the same tile; collective calls are made by all lanes alike.
+/// A lane of a Kokkos team. `Member` is the TeamPolicy's member type. `Alone` is the type of a team of one
+/// lane. `Alone` owns the scratch, and on hosts it brings the tuned kernels; teams of several lanes get no
+/// kernels. Every lane makes one for the same tile. All lanes make the same collective calls.
 template <class Member, class Alone> class kokkos_team : public Alone {
 public:
-  /// A lane of `member`'s team; `scratch` is what `Alone` is made of.
+  /// Makes a lane of the team of `member`; `scratch` are the arguments of the constructor of `Alone`.
   template <class... Scratch>
   KOKKOS_INLINE_FUNCTION kokkos_team(Member const& member, Scratch... scratch)
       : Alone(scratch...), member_(member) {}
@@ -54,16 +54,16 @@ public:
   KOKKOS_INLINE_FUNCTION scan_result scan(std::uint32_t x) const {
     if (lanes() == 1) return {0, x};
     scan_result s{member_.team_scan(x), 0};
-    s.total = s.before + x;  // the last lane's is
+    s.total = s.before + x;  // right on the last lane, which sends it to the others
     member_.team_broadcast(s.total, member_.team_size() - 1);
-    sync();  // on Kokkos' Threads the next call would write where lanes still read
+    sync();  // on Kokkos' Threads the next call could overwrite what lanes still read
     return s;
   }
-  /// f(i) for all i below n, shared out: neighbouring indices on neighbouring lanes, which TeamThreadRange
-  /// does not promise.
+  /// Calls f(i) for all i < n, shared out over the lanes. Neighbouring indices go to neighbouring lanes;
+  /// TeamThreadRange does not promise that.
   template <class F> KOKKOS_INLINE_FUNCTION void for_each(std::uint32_t n, F f) const {
     if constexpr (std::is_same<Alone, host_team>::value) {
-      if (lanes() == 1) return Alone::for_each(n, f);  // steps of one make vectors
+      if (lanes() == 1) return Alone::for_each(n, f);  // compilers vectorise a loop with step 1
     }
     for (std::uint32_t i = lane(); i < n; i += lanes()) f(i);
   }

@@ -1,4 +1,4 @@
-// What Kokkos is given to run: a phase on tiles, numbers on their way.
+// The functors that Kokkos runs: a phase on its tiles, and numbers to write to device memory.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -19,12 +19,14 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// A team of one lane where `Space` runs: with the host's kernels, unless the compiler of a device sees it.
+/// The type of a team of one lane on `Space`. It brings the host's kernels, unless a device compiler compiles
+/// it.
 template <class Space>
 using team_alone =
     std::conditional_t<runs_on_host<Space>::value && compiles_host_kernels, host_team, serial_team>;
 
-/// Numbers that travel inside a launch: the list may change when the call returns, and nothing waits.
+/// Numbers that are passed as a launch argument. The list may change when the call returns, and nothing
+/// waits.
 struct number_batch {
   static constexpr std::uint32_t most = 900;  // arguments of a launch fit into 4 KB
   std::uint32_t* to;
@@ -36,7 +38,7 @@ struct nothing {
   template <class Member> KOKKOS_INLINE_FUNCTION void operator()(Member const&) const {}
 };
 
-/// A phase on tiles league_rank, league_rank + league_size, ... of all items.
+/// A team runs the tiles league_rank, league_rank + league_size, ... of all items.
 template <class Space, class Alone, class Phase, class Source> struct kokkos_tiles {
   using member = typename Kokkos::TeamPolicy<Space>::member_type;
   using team = kokkos_team<member, Alone>;
@@ -45,7 +47,7 @@ template <class Space, class Alone, class Phase, class Source> struct kokkos_til
   Phase phase;
   Source source;
   std::uint64_t per_item, total;
-  std::size_t scratch_bytes, all_bytes;  // the kernels' beside the phase's
+  std::size_t scratch_bytes, all_bytes;  // the phase's scratch; the same and the kernels' memory
   int level;
   host_kernels const* kernels;  // null: generic forms
 
@@ -65,7 +67,7 @@ template <class Space, class Alone, class Phase, class Source> struct kokkos_til
       } else {
         phase(team(m, scratch, scratch_bytes), t);
       }
-      m.team_barrier();  // the next tile takes the same scratch
+      m.team_barrier();  // the next tile uses the same scratch
     }
   }
 };

@@ -1,4 +1,4 @@
-// A copy from a Kokkos space to the host on its way.
+// A copy from a Kokkos space to the host that is enqueued now and waited for later.
 #pragma once
 
 #include <kvmeld/backend/kokkos/kokkos_memory.hpp>
@@ -13,14 +13,14 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Bytes of a device in host memory, some time after begin(). Kokkos has nothing to ask how far a space is:
-/// done() waits. Moves only.
+/// A copy of device bytes in host memory. It arrives some time after begin(). Kokkos cannot tell whether a
+/// space has finished, so done() waits. Can be moved, not copied.
 template <class Space> class kokkos_transfer {
 public:
   kokkos_transfer() = default;
   /// Takes over a copy that is under way.
   kokkos_transfer(kokkos_transfer&& other) noexcept { *this = std::move(other); }
-  /// Swaps, copies under way included.
+  /// Swaps with `other`, including copies under way.
   kokkos_transfer& operator=(kokkos_transfer&& other) noexcept {
     std::swap(host_, other.host_);
     std::swap(under_way_, other.under_way_);
@@ -28,7 +28,8 @@ public:
   }
   ~kokkos_transfer() { finish(); }
 
-  /// Enqueues the copy. Waits for one under way, and allocates where it is larger than any before.
+  /// Enqueues the copy. Waits for an earlier copy under way first, and allocates if the copy is larger than
+  /// any before.
   template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
     finish();
     if (bytes > host_.size()) host_ = kokkos_memory<Kokkos::HostSpace>(bytes);
@@ -36,7 +37,7 @@ public:
                       detail::view_bytes<typename Space::memory_space>(from, bytes));
     under_way_ = executor.space();
   }
-  /// Waits, and returns true.
+  /// Waits until the copy has arrived; returns true.
   template <class Executor> bool done(Executor&) {
     finish();
     return true;

@@ -1,5 +1,5 @@
-// Attention of few queries, as in decoding: the query heads of a KV head in one tile, keys and values read
-// once.
+// Attention of few queries, as in decoding. One tile takes all query heads of a KV head, so keys and values
+// are read once.
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
@@ -26,11 +26,11 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// attend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128
-/// channels, neither window nor rotation. Takes any number of queries, as many at a time as fill 16 rows: K
-/// and V are read again for each such block. Every warp takes tiles of 16 tokens in turn and keeps a softmax
-/// of its own; those are joined in the order of the warps. Products are exact and weights keep 16 bits or
-/// more: outputs differ from the generic form's by some 2^-14 of the largest value; infinite values give NaN.
-/// Bits depend on the number of warps and of parts.
+/// channels, and neither window nor rotation. Takes any number of queries, in blocks of as many as fill 16
+/// rows; every block reads K and V again. Every warp takes tiles of 16 tokens in turn and keeps a softmax of
+/// its own. These are joined in the order of the warps. Products are exact and weights keep 16 bits or more:
+/// outputs differ from those of the generic form by some 2^-14 of the largest value. Infinite values give
+/// NaN. Bits depend on the number of warps and of parts.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_type = typename Keys::element_type;
@@ -82,7 +82,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   }
 
 private:
-  /// Words of a query row: 64 bytes more than a multiple of 128, as row_store has it for whole pieces.
+  /// Words of a query row: 64 bytes more than a multiple of 128, as in row_store with `Whole`.
   static constexpr std::uint32_t query_pitch = max_attended_channels / 2 + 16;
   static_assert(query_pitch % 32 == 16);
   static constexpr std::size_t attention_scratch(std::uint32_t value_dim) {
@@ -98,7 +98,7 @@ private:
     return {member, queries, first, group, t.where.kv_head, rows};
   }
 
-  /// Query rows as they are, two channels to a word; channels and rows that are missing are zeros.
+  /// Copies query rows as they are stored, two channels per word. Missing channels and rows become zeros.
   /// Cooperative.
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t* to) const {
@@ -118,7 +118,7 @@ private:
     return r < b.rows ? untuned.kept.row(b, r) : nullptr;
   }
 
-  /// This warp's tiles of slots begin .. end - 1.
+  /// Runs this warp's tiles of slots begin .. end - 1.
   template <class Team>
   KVMELD_HD void attend(Team const& team, tile const& t, block_of_rows const& b, std::uint32_t const* queries,
                         std::uint32_t length, slot_t begin, slot_t end, softmax& mine) const {
@@ -133,7 +133,7 @@ private:
     };
     std::uint32_t const visible_here[2] = {min_of(end, visible(place.group)),
                                            min_of(end, visible(place.group + 8))};
-    std::uint32_t const all_see = visible(0);  // the earliest query sees least
+    std::uint32_t const all_see = visible(0);  // the earliest query sees the fewest
     float* const kept[2] = {kept_row(b, place.group), kept_row(b, place.group + 8)};
     std::uint32_t const step = tile_tokens * warps_of(team);
     key_pieces k;
@@ -170,8 +170,8 @@ private:
     }
   }
 
-  /// Queries that see different tokens: one after the other, with the others' tokens cleared. What a row does
-  /// not see must not even be multiplied by 0.
+  /// For a tile of which queries see different tokens. Adds one query after the other, with the tokens
+  /// cleared that the query does not see: 0 times such a value could be NaN.
   template <class Team, class Visible>
   KVMELD_HD void add_apart(Team const& team, warp_place place, block_of_rows const& b,
                            split_weights<value_type> const& w, value_pieces const& v, slot_t first,
@@ -207,7 +207,7 @@ private:
     }
   }
 
-  /// The warps' softmaxes in their order. Cooperative; barrier at the end.
+  /// Joins the softmaxes of the warps in the order of the warps. Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD void join(Team const& team, block_of_rows const& b, softmax const& mine,
                       softmax_state const& state) const {

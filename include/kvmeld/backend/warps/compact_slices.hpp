@@ -1,4 +1,5 @@
-// Compaction with several blocks per track: few heads would leave most of a device idle.
+// Compaction with several blocks per track. One block per track would leave most of a device idle where there
+// are few heads.
 #pragma once
 
 #include <kvmeld/apply/compact.hpp>
@@ -15,7 +16,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Every tile moves 64 bytes of each row, two sectors of memory; slices do not meet.
+/// Every tile moves 64 bytes of each row, which are two sectors of memory. Slices do not overlap.
 template <class Layout>
 struct tuned<warps, compact_rows_phase<Layout>,
              std::enable_if_t<has_row_pieces<Layout>::value && !runs_along_tokens<Layout>>> {

@@ -1,5 +1,5 @@
-// KVMerger's sets in parallel: how far every entry reaches comes from matrix units (reach.hpp); sets are then
-// counted by segments at once, each lane following the sets of one.
+// The sets of KVMerger in parallel. Matrix units find how far every entry reaches (reach.hpp). Then segments
+// are counted at once: each lane follows the sets of one segment.
 #pragma once
 
 #include <kvmeld/backend/warps/reach.hpp>
@@ -40,7 +40,7 @@ public:
         table_(table),
         break_at_gap_(break_at_gap) {}
 
-  /// reach(entry), for sets above `bar`.
+  /// The reach of entries for one threshold.
   struct cut {
     reach_table table;
     std::uint32_t threshold;
@@ -49,9 +49,10 @@ public:
   };
 
   /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is
-  /// scratch: where the next set begins for who comes from the newer side. Lanes first take a segment's
-  /// newest entry to be a set's newest; chains of sets soon meet, so that after a few turns every segment is
-  /// entered where the one before left off (one segment a turn at worst).
+  /// scratch: per segment, the end of the next set for a lane that comes from newer entries. Lanes first
+  /// assume that the newest entry of their segment is the newest of a set. Chains of sets soon meet, so after
+  /// a few turns every lane enters its segment where the lane of the newer segment left off (one segment a
+  /// turn at worst).
   template <class Team>
   KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
     if (mostly_long(team, c) && max_sets(team, c) < wanted) return false;
@@ -61,7 +62,7 @@ public:
     return found >= wanted;
   }
 
-  /// How many sets there are. Cooperative, as enough().
+  /// How many sets there are. Cooperative, with scratch as for enough().
   template <class Team>
   KVMELD_HD std::uint32_t count(Team const& team, cut const& c, std::uint32_t* ends) const {
     std::uint32_t found = 0;
@@ -69,7 +70,7 @@ public:
     return walk(team, c, ~0u, [](std::uint32_t, std::uint32_t) {});
   }
 
-  /// visit(oldest, newest) for every set; the lane that does it is its own. Returns how many there are.
+  /// Calls visit(oldest, newest) for every set, on one lane per set. Returns how many sets there are.
   /// Cooperative; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t each(Team const& team, cut const& c, std::uint32_t* ends, Visit visit) const {
@@ -79,13 +80,13 @@ public:
         if (team.lane() == 0) visit(oldest, newest);
       });
     }
-    bool more = false;  // and stays so
+    bool more = false;  // stays false
     follow(c, contiguous_range(team, n_).begin, ends[team.lane() + 1], more, visit);
     team.sync();
     return found;
   }
 
-  /// cos of two entries, from their rows, in the order of their pieces.
+  /// The cosine of two entries, computed from their rows in the order of their pieces.
   KVMELD_HD float similarity(std::uint32_t older, std::uint32_t newer) const {
     float sums[piece::size] = {};
     for (std::uint32_t p = 0; p < rows_.count(); ++p) {
@@ -106,23 +107,23 @@ private:
   using piece = row_piece<typename Layout::element_type>;
   using traits = element_traits<typename Layout::element_type>;
 
-  /// Whether half of the segments begin with sets longer than the window.
+  /// Whether at least half of the segments begin with a set that fills the window.
   template <class Team> KVMELD_HD bool mostly_long(Team const& team, cut const& c) const {
     lane_range const mine = contiguous_range(team, n_);
     bool const is_long = mine.begin < mine.end && c.reach(mine.end - 1) == reach_window;
     return 2 * team.reduce(is_long ? 1u : 0u, op_sum{}) >= team.lanes();
   }
-  /// A bound that needs no row: sets longer than the window are no more than fit in; others end at entries of
-  /// their own.
+  /// An upper bound on the number of sets, found without reading rows. Sets that fill the window have more
+  /// than reach_window entries each. Every other set has a newest entry that reaches less far.
   template <class Team> KVMELD_HD std::uint32_t max_sets(Team const& team, cut const& c) const {
     std::uint32_t others = 0;
     team.for_each(n_, [&](std::uint32_t i) { others += c.reach(i) < reach_window ? 1 : 0; });
     return team.reduce(others, op_sum{}) + n_ / (reach_window + 1);
   }
 
-  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next one
-  /// ends. A lane looks behind the window alone, as far as `alone` entries; `more`: a set may be longer
-  /// still.
+  /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next set
+  /// ends. Beyond the window a lane looks at up to `alone` entries by itself. `more` is set where a set may
+  /// be longer still.
   template <class Visit>
   KVMELD_HD std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
                                  Visit visit) const {
@@ -140,21 +141,21 @@ private:
     }
     return end;
   }
-  /// Whether an entry next to a set's oldest is of the set.
+  /// Whether the entry before a set's oldest belongs to the set.
   KVMELD_HD bool joins(cut const& c, std::uint32_t entry, std::uint32_t newest) const {
     return !apart(entry) && order_key(similarity(entry, newest)) > c.bar;
   }
 
-  /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. False where a set may be
-  /// longer than a lane follows alone: at the end, or after some turns, since chains of sets that are cut off
-  /// do not meet. Cooperative; barrier at the end.
+  /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
+  /// may be longer than a lane follows alone. It looks for such sets at the end and every 8 turns, because
+  /// chains with sets that are cut off do not meet. Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
     lane_range const mine = contiguous_range(team, n_);
     ends[team.lane() + 1] = mine.end;
     bool more = false;
-    std::uint32_t sets = 0, left = 0, followed = ~0u;  // from where
+    std::uint32_t sets = 0, left = 0, followed = ~0u;  // the end that was followed last
     for (std::uint32_t turn = 1;; ++turn) {
       std::uint32_t const entered = ends[team.lane() + 1];
       if (entered != followed) {
@@ -177,8 +178,8 @@ private:
     }
   }
 
-  /// One set after the other, until there are `most` of them or too few are left. Behind the window all lanes
-  /// look on.
+  /// Walks one set after the other, until there are `most` sets, or too few entries are left for that many.
+  /// Beyond the window all lanes look together.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t walk(Team const& team, cut const& c, std::uint32_t most, Visit visit) const {
     std::uint32_t sets = 0;
@@ -217,9 +218,9 @@ template <class Team, class Layout>
 KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                      reaching_sets<Layout> const& sets,
                                      typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends) {
-  constexpr std::uint32_t last_byte = reach_thresholds - 1;  // in set_end
+  constexpr std::uint32_t last_byte = reach_thresholds - 1;  // it lies in set_end
   candidate* const marks = wave.candidates + wave.at(item, 0);
-  // Marks are written where reach lies: this threshold's moves out of their way.
+  // Marks overwrite where reach lies, so the reach for this threshold moves to the last byte first.
   team.for_each(wave.state[item].live_count, [&](std::uint32_t i) {
     std::uint32_t const reach = c.reach(i);
     wave.set_end[wave.at(item, i)] = 0;
@@ -231,9 +232,9 @@ KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std
   });
 }
 
-/// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where they are apart; sources are
-/// 0. Returns the newest entries, in set_end: what set_member holds is still wanted. Cooperative; barrier at
-/// the end.
+/// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where they are apart; sources
+/// become 0. Returns the newest entries, in set_end, because what set_member holds is still needed.
+/// Cooperative; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                   reaching_sets<Layout> const& sets, std::uint32_t found) {
@@ -248,8 +249,8 @@ KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::u
   return newest;
 }
 
-/// Four bisections of every track's threshold; in the last pass, or the only one, sets are marked as
-/// `propose` does.
+/// Up to four bisections of every track's threshold. In the last pass, or the only one, sets are marked as in
+/// `propose`.
 template <class Admit, class Layout> struct settle_sets_phase {
   using identify_type = identify::consecutive_threshold<Admit>;
   propose_phase<identify_type, Layout> untuned;
@@ -316,8 +317,9 @@ private:
 
 }  // namespace tuned_form
 
-/// Sets around fixed anchors, of 16-bit rows. Thresholds and sets are those of the generic form up to
-/// rounding: an entry whose cosine with its anchor is within 2^-22 * (d + 8) of a threshold may join or not.
+/// Sets around fixed anchors, for 16-bit rows. Thresholds and sets equal those of the generic form up to
+/// rounding: an entry may join or not where its cosine with its anchor is within 2^-22 * (d + 8) of a
+/// threshold.
 template <class Admit, class Layout>
 struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout>,
              std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>> {

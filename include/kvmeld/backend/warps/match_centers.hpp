@@ -1,4 +1,4 @@
-// Matching with centres on matrix units: EMS's keys and values in one pass, D2O's keys.
+// Matching with centres on matrix units: keys and values in one pass for EMS, keys for D2O.
 #pragma once
 
 #include <kvmeld/backend/warps/matching_side.hpp>
@@ -20,7 +20,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// The side of a matching that has none: products are taken of keys alone.
+/// Stands for the values where only keys are multiplied.
 struct no_side {
   template <class Team, class Layout>
   KVMELD_HD no_side(Team const&, Layout const&, track, std::uint32_t, std::uint32_t) {}
@@ -30,7 +30,7 @@ struct no_side {
   template <class Team> KVMELD_HD void measure(Team const&, std::uint32_t, std::uint32_t) const {}
 };
 
-/// Keys and values of what an identifier is given.
+/// The sides for the rows that an identifier is given: keys alone, or keys and values.
 template <class Rows> struct sides_of {
   using keys = matching_side<Rows>;
   using values = no_side;
@@ -42,8 +42,8 @@ template <class Keys, class Values> struct sides_of<kv<Keys, Values>> {
   static constexpr bool has_values = true;
 };
 
-/// The proposal of nearest_center. The chosen centre's resemblance is within four times matching_side's bound
-/// of the best one's; cosines within the bound of 0 may fall to either side of it.
+/// The proposal of nearest_center. The resemblance of the chosen centre is within four times matching_side's
+/// bound of the best one's. Cosines within the bound of 0 may fall to either side of 0.
 template <class Identify, class Rows> struct match_centers;
 
 template <class Admit, identify::resemblance By, class Rows>

@@ -1,4 +1,4 @@
-// Chelsea's matching on matrix units: a block of warps per chunk.
+// The matching of Chelsea on matrix units, with a block of warps per chunk.
 #pragma once
 
 #include <kvmeld/backend/warps/matching_side.hpp>
@@ -20,16 +20,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// The proposal of chunked_bipartite: every row of a chunk of up to 256 entries is read once, its norm comes
-/// from the same copy and goes into the epilogue, and only edges are written. The chosen target's cosine is
-/// within twice matching_side's bound of the best one's.
+/// The proposal of chunked_bipartite. Every row of a chunk of up to 256 entries is read once. Its norm comes
+/// from the same copy and is applied after the product. Only edges are written. The cosine of the chosen
+/// target is within twice matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
-  static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr int min_blocks = 2;  // per multiprocessor: one loads while another multiplies
   static constexpr bool near_scratch = true;
   static constexpr std::uint32_t max_rows = 128, max_columns = 128, strip_columns = 64;
   propose_phase<Identify, Layout> untuned;
 
-  /// Chunks that fill at least a strip of the matrix unit.
+  /// Takes chunks that fill at least a strip of the matrix unit.
   static bool takes(propose_phase<Identify, Layout> const& p) {
     return p.identify.chunk_in(p.wave.ledger.extent) >= 2 * strip_rows;
   }

@@ -1,5 +1,5 @@
-// Sources and targets of a matching by cosine, keys or values: both raw in shared memory, their products by
-// matrix units.
+// The keys or the values of the sources and targets of a matching by cosine. Both lie in shared memory as
+// stored; matrix units multiply them.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -18,18 +18,19 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Rows that a warp multiplies with.
+/// Rows that a warp multiplies at once.
 constexpr std::uint32_t strip_rows = 16;
 
-/// Products of 16 x Columns pairs of rows in registers, each lane its share (warp_place): a fragment of the
-/// rows serves Columns / 8 products.
+/// Products of 16 x Columns pairs of rows in registers. Each lane holds its share (warp_place). One fragment
+/// of the rows serves Columns / 8 products.
 template <std::uint32_t Columns> struct strip_products {
   static constexpr std::uint32_t columns = Columns, results = Columns / 8;
   float c[results][4];
 };
 
-/// Rows are multiplied as they are stored: rounding normalised rows to 16 bits would choose other partners.
-/// Products are exact, sums in float: a cosine differs from the generic one by at most 2^-22 * (d + 8).
+/// One side of a matching: keys or values. Rows are multiplied as they are stored, because normalised rows
+/// rounded to 16 bits would choose other partners. Products are exact and sums are floats: a cosine differs
+/// from the generic one by at most 2^-22 * (d + 8).
 template <class Layout> class matching_side {
 public:
   using store = row_store<Layout>;
@@ -39,7 +40,8 @@ public:
            scratch_size(rows * sizeof(float)) + scratch_size(columns * sizeof(float));
   }
 
-  /// Room for so many sources and targets, multiples of 16 and of the columns multiplied at once.
+  /// Takes scratch for `rows` sources and `columns` targets. Both are multiples of 16 and of the columns
+  /// multiplied at once.
   template <class Team>
   KVMELD_HD matching_side(Team const& team, Layout const& layout, track where, std::uint32_t rows,
                           std::uint32_t columns)
@@ -50,7 +52,7 @@ public:
         inverse_source_(team.template scratch<float>(rows)),
         inverse_target_(team.template scratch<float>(columns)) {}
 
-  /// Cooperative; there after finish_copies() and a barrier.
+  /// Copies the rows. Cooperative. They are there after finish_copies() and a barrier.
   template <class Team, class Slot>
   KVMELD_HD void load_sources(Team const& team, std::uint32_t count, Slot slot) const {
     sources_.load(team, layout_, where_, count, slot);
@@ -59,7 +61,7 @@ public:
   KVMELD_HD void load_targets(Team const& team, std::uint32_t count, Slot slot) const {
     targets_.load(team, layout_, where_, count, slot);
   }
-  /// Norms of what was loaded. Cooperative; no barrier.
+  /// Computes the norms of the loaded rows. Cooperative; no barrier.
   template <class Team>
   KVMELD_HD void measure(Team const& team, std::uint32_t rows, std::uint32_t columns) const {
     team.for_each(rows + columns, [&](std::uint32_t i) {
@@ -71,7 +73,7 @@ public:
     });
   }
 
-  /// Products of sources row .. row + 15 and targets from `column` on. Collective in a warp.
+  /// Multiplies sources row .. row + 15 with the targets from `column` on. Collective in a warp.
   template <class Team, std::uint32_t Columns>
   KVMELD_HD void multiply(Team const& team, std::uint32_t row, std::uint32_t column,
                           strip_products<Columns>& p) const {
@@ -114,10 +116,10 @@ public:
     team.for_each(rows, [&](std::uint32_t i) { key_[i] = target_[i] = 0; });
   }
 
-  /// Takes the strip's products, of which targets from `columns` on are none. key_of(r, i, row, column) is
-  /// the order_key of an element, 0 where it never matches; higher wins, then the lower column.
-  /// slot_of(column) is what is remembered of the best one. Collective in a warp, which has the strip's rows
-  /// to itself.
+  /// Updates the best targets with the products of a strip. Targets from `columns` on do not exist. key_of(r,
+  /// i, row, column) is the order_key of an element, 0 where it never matches. The higher key wins, then the
+  /// lower column. slot_of(column) is what is stored for the best column. Collective in a warp; no other warp
+  /// has these rows.
   template <std::uint32_t Columns, class Team, class Slot, class Key>
   KVMELD_HD void take(Team const& team, std::uint32_t row, std::uint32_t column, std::uint32_t columns,
                       Slot slot_of, Key key_of) const {

@@ -1,4 +1,5 @@
-// Scores from queries on matrix units: FlashAttention's loop without values, column sums in registers.
+// Scores from queries on matrix units: the loop of FlashAttention without values, with column sums in
+// registers.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -28,9 +29,9 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8
-/// or 16 query heads, neither window nor rotation, scores of up to two channels. A block per 64 tokens; its
-/// warps take query rows in turn, 16 at a time, and sums are joined in the order of the warps. A logit
-/// differs from the generic form's by at most 2^-22 * (d + 8) of scale * |q| * |k|.
+/// or 16 query heads, neither window nor rotation, and scores of up to two channels. One block takes 64
+/// tokens. Its warps take query rows in turn, 16 at a time, and sums are joined in the order of the warps. A
+/// logit differs from the generic form's by at most 2^-22 * (d + 8) of scale * |q| * |k|.
 template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
@@ -40,7 +41,8 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static constexpr std::uint32_t pieces = max_attended_channels / 32;
   static_assert(token_block % 8 == 0);
   static constexpr bool near_scratch = true;
-  /// Of a multiprocessor: one loads while another multiplies. Other contributions than p want more registers.
+  /// Blocks of a multiprocessor: one loads while another multiplies. Contributions other than p need more
+  /// registers.
   static constexpr int min_blocks = has_contribution<Score>::value ? 1 : 2;
   untuned_phase untuned;
 
@@ -72,7 +74,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
     team.finish_copies();
     team.sync();
 
-    // The earliest row that sees any of these tokens: visible() grows by one from query to query.
+    // The earliest row that sees any of these tokens. Each query sees one token more than the query before.
     std::uint32_t first = u.first_row;
     if (untuned.params.causal && s.begin + s.queries > s.length && s.rows != 0) {
       std::uint32_t const query = s.begin + s.queries - s.length, oldest = probes.query_of(s.queries, 0);
@@ -95,13 +97,13 @@ template <class Score, class Keys, class Q> struct observe_queries {
   }
 
 private:
-  /// What a lane has summed of the tokens that its results are of.
+  /// The sums of one lane, for the tokens of its results.
   struct sums {
     float of[channels][results][2] = {};
   };
 
-  /// As many observed rows from `first` on as fill 16 with their heads. Those behind the last one are behind
-  /// the last query.
+  /// Adds observed rows from `first` on, as many as fill 16 rows with their heads. Rows behind the last
+  /// observed one have query numbers behind the last query and are skipped.
   template <class Team, class Updates>
   KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first, key_store const& store,
                        float const* bias, Updates const& u, sums& mine) const {
@@ -190,7 +192,7 @@ private:
     });
   }
 
-  /// Every row becomes the sum over the heads of its query. Collective in a warp.
+  /// Replaces every row by the sum over the heads of its query. Collective in a warp.
   template <class Team>
   KVMELD_HD static void add_heads(Team const& team, std::uint32_t group, float (&p)[results][4]) {
     std::uint32_t const lane = team.lane() % warp_size;
@@ -207,7 +209,7 @@ private:
     });
   }
 
-  /// The warp's sums per token to its part. Collective in a warp.
+  /// Writes the warp's sums per token to the warp's part of `parts`. Collective in a warp.
   template <class Team> KVMELD_HD static void gather(Team const& team, sums& mine, float* parts) {
     warp_place const place = place_in_warp(team);
     unrolled<2 * results * channels>([&](auto number) {

@@ -1,5 +1,5 @@
-// How far sets of consecutive similar entries reach: each entry against the 48 before it, by matrix units,
-// for up to 16 thresholds at once.
+// How far back sets of consecutive similar entries reach. Matrix units compare each entry with the 48 before
+// it, for up to 16 thresholds at once.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -23,25 +23,25 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Entries that reach looks back; where it finds no end, there may be more.
+/// Entries that a search looks back. Where it finds no end of the set, the set may be longer.
 constexpr std::uint32_t reach_window = 48;
 /// Thresholds of a pass: the 15 that four bisections may ask for, then the upper end of the bracket.
 constexpr std::uint32_t reach_thresholds = 16, upper_end = 15, pass_bisections = 4;
 
-/// Where thresholds lie between which a track's is looked for.
+/// The interval in which the threshold of a track is searched.
 struct bracket {
   float low, high;
-  /// Below and above every cosine, rounding included.
+  /// An interval around all cosines, rounding included.
   KVMELD_HD static constexpr bracket widest() { return {-1.0625f, 1.0625f}; }
   KVMELD_HD float middle() const { return 0.5f * (low + high); }
-  /// The one after a bisection: the upper half if there were too few sets.
+  /// The bracket after a bisection: the upper half if there were too few sets.
   KVMELD_HD bracket half(bool upper) const {
     return upper ? bracket{middle(), high} : bracket{low, middle()};
   }
 };
 
-/// Threshold `index` of a pass: node index + 1 of a heap, whose children 2 k and 2 k + 1 halve the interval
-/// of k.
+/// Threshold `index` of a pass: the middle of node index + 1 of a heap. The children 2 k and 2 k + 1 of node
+/// k halve its interval.
 KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
   if (index == upper_end) return b.high;
   std::uint32_t const node = index + 1;
@@ -51,8 +51,9 @@ KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
   return b.middle();
 }
 
-/// What passes leave behind, in arrays of the wave that are free until sets are linked: reach per entry of
-/// the live-slot list and threshold in candidates and set_end, inverse norms in set_member.
+/// What a pass leaves for later passes. It lies in arrays of the wave that are free until sets are linked:
+/// reach per entry of the live-slot list and per threshold in candidates and set_end, inverse norms in
+/// set_member.
 class reach_table {
 public:
   KVMELD_HD reach_table(wave_ref const& wave, std::uint32_t item)
@@ -66,7 +67,7 @@ public:
   KVMELD_HD void put(std::uint32_t entry, std::uint32_t threshold, std::uint32_t reach) const {
     *at(entry, threshold) = static_cast<std::uint8_t>(reach);
   }
-  /// The same for all thresholds.
+  /// Stores one reach for all thresholds of the entry.
   KVMELD_HD void put_all(std::uint32_t entry, std::uint32_t reach) const {
     std::uint32_t const four = 0x01010101u * reach;
     candidates_[entry] = {four, four, four};
@@ -87,11 +88,12 @@ private:
   slot_t* set_member_;
 };
 
-/// Between what the entries of a tile reach at the upper and at the lower end of a bracket.
+/// Bounds of the reach of a tile's entries: it is least at the upper end of a bracket and most at the lower
+/// end.
 struct known_reach {
   std::uint8_t *least, *most;  ///< [rows of a tile] scratch
 
-  /// Of entries begin .. begin + rows - 1, from the pass before. Cooperative.
+  /// Finds the bounds of entries begin .. begin + rows - 1 from the pass before. Cooperative.
   template <class Team>
   KVMELD_HD void find(Team const& team, track_state const& s, reach_table const& table, std::uint32_t begin,
                       std::uint32_t rows) const {
@@ -102,7 +104,8 @@ struct known_reach {
     });
   }
   KVMELD_HD bool open(std::uint32_t row) const { return least[row] < most[row]; }
-  /// Whether this row is looked at, or looks: `at` counts from the window before the tile.
+  /// Whether this row is compared with a later one or has an open reach itself. `at` counts from the window
+  /// before the tile.
   KVMELD_HD bool wants(std::uint32_t at, std::uint32_t rows) const {
     if (at >= reach_window && open(at - reach_window)) return true;
     std::uint32_t const first = at >= reach_window ? at - reach_window + 1 : 0;
@@ -114,16 +117,16 @@ struct known_reach {
   }
 };
 
-/// Entry i reaches r back: the r entries before it are more similar to it than the threshold, the next is
-/// not, or there is none, or r is the window. A tile of 128 entries reads 48 rows twice. What the pass before
-/// found at the ends of the bracket bounds what lies between: an entry that reaches as far at both is done,
-/// others look only at entries in between, and rows that nobody looks at are not read. In the last passes
-/// these are nearly all.
+/// Finds the reach of every entry. Entry i reaches r back if the r entries before it are more similar to it
+/// than the threshold, and the next one is not, or there is none, or r is the window. Two tiles read 48 of
+/// each 128 rows. The pass before found the reach at both ends of the bracket, which bounds the reach in
+/// between. An entry that reaches as far at both ends is done. Others compare only the entries in between.
+/// Rows that no entry compares are not read; in the last passes these are nearly all rows.
 template <class Layout> struct reach_phase {
   static constexpr bool near_scratch = true;
-  static constexpr int min_blocks = 2;  // of a multiprocessor: one loads while another multiplies
+  static constexpr int min_blocks = 2;  // per multiprocessor: one loads while another multiplies
   static constexpr std::uint32_t tile_rows = 128, strip = 16;
-  static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window and itself
+  static constexpr std::uint32_t results = (reach_window + strip) / 8;  // of a strip: its window, itself
   Layout layout;
   wave_ref wave;
   admit::threshold given;  ///< the only threshold, where there are no bisections
@@ -139,12 +142,12 @@ template <class Layout> struct reach_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state s = wave.state[t.item];
-    if (first_pass) s.low_node = s.high_node = 0;  // of another search
+    if (first_pass) s.low_node = s.high_node = 0;  // left from another search
     std::uint32_t const begin = t.index * tile_rows;
     if (s.over_budget == 0 || begin >= s.live_count) return;
     std::uint32_t const rows = min_of(tile_rows, s.live_count - begin);
     std::uint32_t const before = min_of(reach_window, begin);
-    std::uint32_t const skipped = reach_window - before;  // rows of the store that no entry has
+    std::uint32_t const skipped = reach_window - before;  // rows of the store without an entry
     listed_places const list(wave, t.item);
     reach_table const table(wave, t.item);
 
@@ -161,7 +164,7 @@ template <class Layout> struct reach_phase {
     float const theta = given.theta_in(t.where.layer);
     team.for_each(reach_thresholds,
                   [&](std::uint32_t k) { bar[k] = order_key(bisects ? pass_threshold(now, k) : theta); });
-    // Whether a set ends above this entry, whatever its row is.
+    // gap: whether this entry and the next newer one are never in one set, whatever their rows are.
     team.for_each(before + rows, [&](std::uint32_t i) {
       std::uint32_t const e = entry_of(i);
       gap[skipped + i] = e + 1 < s.live_count && list.apart(e, break_at_gap) ? 1 : 0;
@@ -187,7 +190,7 @@ template <class Layout> struct reach_phase {
   }
 
 private:
-  /// The entries of one strip. Collective in a warp.
+  /// Finds the reach of the entries of one strip. Collective in a warp.
   template <class Team>
   KVMELD_HD static void look_back(Team const& team, row_store<Layout> const& store, float const* inverse,
                                   std::uint8_t const* gap, std::uint32_t const* bar, known_reach const& known,
@@ -210,20 +213,20 @@ private:
         team.template multiply<matrix_format_of<typename Layout::element_type>>(c[n], a, b);
       });
     }
-    // Some thresholds at a time: distances of all of them would not fit into registers.
+    // Four thresholds at a time: distances for all 16 would not fit into registers.
     constexpr std::uint32_t some = 4, turns = reach_thresholds / some;
     unrolled<2 * turns>([&](auto which) {
       constexpr std::uint32_t half = decltype(which)::value / turns,
                               first = decltype(which)::value % turns * some;
-      std::uint32_t const mine = row + place.group + 8 * half;  // of the tile
+      std::uint32_t const mine = row + place.group + 8 * half;  // row of the tile
       std::uint32_t const least = mine < end ? known.least[mine] : 0,
                           most = mine < end ? known.most[mine] : 0;
       std::uint32_t fails[some];  // distance of the nearest entry that does not join
       for (std::uint32_t& f : fails) f = most + 1;
       unrolled<2 * results>([&](auto number) {
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
-        std::uint32_t const column = row + 8 * n + 2 * place.pair + i;  // of the store
-        std::uint32_t const distance = reach_window + mine - column;    // wraps round above the row
+        std::uint32_t const column = row + 8 * n + 2 * place.pair + i;  // row of the store
+        std::uint32_t const distance = reach_window + mine - column;    // huge for later entries
         if (distance - 1 - least >= most - least) return;
         float const x = cosine(c[n][2 * half + i], inverse[column], inverse[reach_window + mine]);
         std::uint32_t const key = gap[column] != 0 ? 0 : order_key(x);

@@ -1,4 +1,4 @@
-// Rows of a track in shared memory as they are stored, for matrix units.
+// Rows of a track in shared memory, in the format in which they are stored, for matrix units.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -20,7 +20,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Layouts whose rows matrix units read as they are.
+/// Whether matrix units can read the rows of a layout as they are stored.
 template <class Layout, bool = has_row_pieces<Layout>::value> struct has_matrix_rows : std::false_type {};
 template <class Layout>
 struct has_matrix_rows<Layout, true>
@@ -32,15 +32,15 @@ template <class Layout> struct has_matrix_rows<joined_rows<Layout>, false> : has
 /// Channels that one step of the matrix unit multiplies.
 constexpr std::uint32_t matrix_step = 16;
 
-/// The 8 channels of a piece, two to a word.
+/// The 8 channels of a piece, two channels per word.
 struct alignas(16) piece_words {
   std::uint32_t w[4];
 };
 
-/// Up to `rows` rows of 16-bit elements. Channels are filled up with zeros to whole matrix steps. Rows lie an
-/// odd multiple of 16 bytes apart, so that the words of a fragment (left, right) are in 32 different banks;
-/// or with `Whole` pieces, which a quarter of a warp reads at once, four of a row each (words), 64 bytes more
-/// than a multiple of 128.
+/// Up to `rows` rows of 16-bit elements. Zeros fill up the channels to whole matrix steps. Rows lie an odd
+/// multiple of 16 bytes apart, so that the words of a fragment (left, right) are in 32 different banks. With
+/// `Whole`, a quarter of a warp reads whole pieces at once, four of each row (words); rows then lie 64 bytes
+/// more than a multiple of 128 apart.
 template <class Layout, bool Whole = false> class row_store {
 public:
   using T = typename Layout::element_type;
@@ -62,14 +62,14 @@ public:
 
   KVMELD_HD std::uint32_t steps() const { return steps_; }
 
-  /// Rows slot(0) .. slot(count - 1), to rows `first` and on. Cooperative; there after finish_copies() and a
-  /// barrier.
+  /// Loads rows slot(0) .. slot(count - 1) into rows `first` and on. Cooperative. The rows are there after
+  /// finish_copies() and a barrier.
   template <class Team, class Slot>
   KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
                       std::uint32_t first = 0) const {
     load_wanted(team, layout, where, count, slot, first, [](std::uint32_t) { return true; });
   }
-  /// Those of them that are wanted.
+  /// As load(), but only rows i with wanted(i).
   template <class Team, class Slot, class Wanted>
   KVMELD_HD void load_wanted(Team const& team, Layout const& layout, track where, std::uint32_t count,
                              Slot slot, std::uint32_t first, Wanted wanted) const {
@@ -94,12 +94,12 @@ public:
     });
   }
 
-  /// Channels `channel` (even) and the next of a row.
+  /// Channels `channel` (even) and `channel` + 1 of a row.
   KVMELD_HD std::uint32_t word(std::uint32_t row, std::uint32_t channel) const {
     return read_aligned<std::uint32_t>(data_ + std::size_t{row} * pitch_ + channel);
   }
 
-  /// A piece of a row.
+  /// A piece of a row; zeros if the row has no such piece.
   KVMELD_HD piece_words words(std::uint32_t row, std::uint32_t piece) const {
     piece_words w = {};
     if (piece * piece_size < steps_ * matrix_step) {
@@ -108,7 +108,8 @@ public:
     return w;
   }
 
-  /// Rows row, row + 8 of `place` as the left factor of a step; row is the first of 16 plus place.group.
+  /// Rows first .. first + 15 as the left factor of a step: this lane's share, from rows first + place.group
+  /// and 8 after it.
   KVMELD_HD void left(warp_place place, std::uint32_t first, std::uint32_t step,
                       std::uint32_t (&a)[4]) const {
     std::uint32_t const row = first + place.group;
@@ -118,7 +119,7 @@ public:
     a[2] = word(row, channel + 8);
     a[3] = word(row + 8, channel + 8);
   }
-  /// Rows first .. first + 7 as the columns of the right factor of a step.
+  /// Rows first .. first + 7 as the columns of the right factor of a step: this lane's share.
   KVMELD_HD void right(warp_place place, std::uint32_t first, std::uint32_t step,
                        std::uint32_t (&b)[2]) const {
     std::uint32_t const row = first + place.group;
@@ -127,7 +128,7 @@ public:
     b[1] = word(row, channel + 8);
   }
 
-  /// 1 / norm of a row, 0 for a zero row. In the order of its pieces.
+  /// 1 / norm of a row, 0 for a zero row. Adds in the order of the row's pieces.
   KVMELD_HD float inverse_norm(std::uint32_t row) const {
     float sums[piece_size] = {};
     for (std::uint32_t piece = 0; piece < steps_ * (matrix_step / piece_size); ++piece) {

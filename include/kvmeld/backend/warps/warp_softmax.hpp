@@ -1,4 +1,4 @@
-// One warp's running softmax of up to 16 query rows over tiles of 16 tokens, keys and values straight from
+// The running softmax of one warp: up to 16 query rows over tiles of 16 tokens. Keys and values are read from
 // where they lie.
 #pragma once
 
@@ -21,13 +21,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Query rows of a tile, tokens of a tile, and the most channels that a lane's registers have room for.
+/// Query rows of a tile, tokens of a tile, and the most channels that fit into a lane's registers.
 constexpr std::uint32_t query_rows = 16, tile_tokens = 16, max_attended_channels = 128;
 
-/// exp(x) as a power of 2, which devices have an instruction for.
+/// exp(x) as a power of 2; devices have an instruction for such powers.
 KVMELD_HD inline float exponential(float x) { return std::exp2(x * 1.44269504f); }
 
-/// A piece of a row of `channels` 16-bit elements that lies anywhere, zeros behind its end.
+/// A piece of a row of `channels` 16-bit elements, at any alignment. Channels beyond the end are zeros.
 template <class T>
 KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t channels) {
   piece_words words = {};
@@ -45,8 +45,8 @@ KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t
   return words;
 }
 
-/// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads are
-/// under way before the first is waited for, unless a row lies otherwise than at multiples of 16 bytes.
+/// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads start
+/// before any is waited for, unless a row does not lie at a multiple of 16 bytes.
 template <std::uint32_t Slots, std::uint32_t Pieces, class Rows, class Piece>
 KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece piece_of,
                           piece_words (&to)[Slots][Pieces]) {
@@ -73,9 +73,9 @@ KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece 
   });
 }
 
-/// Keys of a tile. Matrix steps may take channels in any order that queries share: lane (group, pair) holds
-/// pieces pair, pair + 4 ... of tokens group and group + 8, so that it reads 16 bytes at a time and four
-/// lanes 64 of a row.
+/// Keys of a tile. Matrix steps may take channels in any order that keys and queries share. Here lane (group,
+/// pair) holds pieces pair, pair + 4 ... of tokens group and group + 8: each lane reads 16 bytes at a time,
+/// and four lanes read 64 bytes of a row.
 struct key_pieces {
   static constexpr std::uint32_t pieces = max_attended_channels / 32;
   piece_words of[2][pieces];
@@ -87,7 +87,7 @@ struct key_pieces {
   }
 };
 
-/// Values of a tile: lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it
+/// Values of a tile. Lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it
 /// holds.
 struct value_pieces {
   static constexpr std::uint32_t pieces = max_attended_channels / 64;
@@ -102,7 +102,7 @@ struct value_pieces {
     load_words(
         rows, slots, [&](std::uint32_t h) { return 8 * h + place.group; }, of);
   }
-  /// Clears tokens of the tile from `end` on.
+  /// A copy in which the tokens of the tile from `end` on are zeros.
   KVMELD_HD value_pieces seen(warp_place place, std::uint32_t end) const {
     value_pieces v = *this;
     unrolled<4 * pieces>([&](auto number) {
@@ -111,7 +111,7 @@ struct value_pieces {
     });
     return v;
   }
-  /// Right factor of result 8 * h + j: tokens as rows, channels 64 h + 8 column + j as columns.
+  /// Right factor of result 8 * h + j: tokens are rows, channels 64 h + 8 column + j are columns.
   KVMELD_HD void right(std::uint32_t h, std::uint32_t j, std::uint32_t (&b)[2]) const {
     for (std::uint32_t half = 0; half < 2; ++half) {
       std::uint32_t const x = of[2 * half][h].w[j / 2], y = of[2 * half + 1][h].w[j / 2];
@@ -120,14 +120,14 @@ struct value_pieces {
   }
 };
 
-/// Weights of a tile in two parts of 16 bits: what the first rounds off the second keeps. Both are of the
-/// weight times 2^14, since binary16 has no numbers between 0 and 2^-24: what is left out is below 2^-38 of
-/// the largest weight.
+/// Weights of a tile in two parts of 16 bits: the second part keeps what the first rounds off. Both parts are
+/// of the weight times 2^14, because binary16 has no numbers between 0 and 2^-24. What both leave out is
+/// below 2^-38 of the largest weight.
 template <class T> struct split_weights {
   static constexpr float scale = 0x1p14f;
   std::uint32_t high[4], low[4];
 
-  /// p[n][..]: weights as multiply leaves them, of tokens 8 n and on.
+  /// p[n][..]: weights of tokens 8 n and on, in the places where multiply leaves its results.
   KVMELD_HD explicit split_weights(float const (&p)[2][4]) {
     for (std::uint32_t n = 0; n < 2; ++n) {
       for (std::uint32_t half = 0; half < 2; ++half) {
@@ -147,16 +147,16 @@ private:
   }
 };
 
-/// The state of rows group and group + 8, weighted values of all channels included (times
-/// split_weights::scale); each lane its share.
+/// The softmax state of rows group and group + 8. It includes the weighted values of all channels, times
+/// split_weights::scale. Each lane holds its share.
 template <class T> struct warp_softmax {
   static constexpr std::uint32_t results = max_attended_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
   bool any[2] = {false, false};
   float total[results][4] = {};
 
-  /// Turns logits (lane's share of 16 x 16) into weights. sees(half, n, i): whether row group + 8 half sees
-  /// the i-th token of the lane's pair in the n-th eight. Collective in a warp.
+  /// Turns logits (this lane's share of 16 x 16) into weights. sees(half, n, i) says whether row group + 8
+  /// half sees the i-th token of the lane's pair in the n-th eight. Collective in a warp.
   template <class Team, class Sees> KVMELD_HD void soften(Team const& team, float (&logit)[2][4], Sees sees) {
     unrolled<2>([&](auto row) {
       constexpr std::uint32_t half = decltype(row)::value;
@@ -170,7 +170,7 @@ template <class T> struct warp_softmax {
       });
       high = over_row(team, high, [](float a, float b) { return max_of(a, b); });
       bool const some =
-          ((team.ballot(seen) >> team.lane() % warp_size / 4 * 4) & 0xfu) != 0;  // of the row's lanes
+          ((team.ballot(seen) >> team.lane() % warp_size / 4 * 4) & 0xfu) != 0;  // some lane of the row
       if (any[half]) high = max_of(high, highest[half]);
       float const factor = any[half] ? exponential(highest[half] - high) : 0.0f;
       float part = 0.0f;
@@ -193,7 +193,7 @@ template <class T> struct warp_softmax {
     });
   }
 
-  /// Adds weighted values to rows that `takes(half)`. Collective in a warp.
+  /// Adds weighted values to row group + 8 half where takes(half). Collective in a warp.
   template <class Team, class Takes>
   KVMELD_HD void add(Team const& team, split_weights<T> const& w, value_pieces const& v,
                      std::uint32_t channels, Takes takes) {

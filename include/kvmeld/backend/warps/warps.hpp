@@ -1,4 +1,4 @@
-// The tuned forms for teams made of warps.
+// All tuned forms for teams made of warps.
 #pragma once
 
 #include <kvmeld/backend/warps/attend_few.hpp>

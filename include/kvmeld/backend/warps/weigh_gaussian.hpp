@@ -1,4 +1,5 @@
-// KVMerger's weights with a warp per set: members' distances by groups of lanes, no barrier.
+// The weights of KVMerger with a warp per set. Groups of lanes compute the members' distances, without a
+// barrier.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -24,7 +25,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// weigh_phase of merge::gaussian. Weights are the generic form's up to the rounding of a distance's sum.
+/// weigh_phase of merge::gaussian. Weights equal those of the generic form up to the rounding of the sum in a
+/// distance.
 template <class Keys> struct weigh_gaussian {
   using untuned_phase = weigh_phase<merge::gaussian, Keys>;
   untuned_phase untuned;
@@ -52,8 +54,8 @@ template <class Keys> struct weigh_gaussian {
   }
 
 private:
-  /// One set. Lane r holds what belongs to member r of 32; longer sets leave it in the step's weights in
-  /// between.
+  /// Weighs one set. Lane r holds the value of member r of 32. Longer sets keep these values in the weights
+  /// of the step between the loops.
   template <class Team>
   KVMELD_HD void weigh(Team const& team, row_pieces<Keys> const& rows, tile const& t, slot_t pivot,
                        member_list const& m) const {
@@ -71,7 +73,7 @@ private:
       if (m.count > warp_size && lane < members) step.key_weight[entry(first)] = held;
     }
     float const width = merge.bandwidth_of(sum, m.count);
-    float const spread = 2.0f * width * width;  // where it vanishes or overflows: equal weights
+    float const spread = 2.0f * width * width;  // not positive or not finite: equal weights
     bool const usable = spread > 0.0f && is_finite(spread);
     float total = 0.0f;
     for (std::uint32_t first = 0; first < m.count; first += warp_size) {
@@ -91,8 +93,8 @@ private:
     }
   }
 
-  /// Squared distance of member `lane` from the pivot. A member's pieces are shared out over as many lanes as
-  /// it has pieces, up to a power of two. Collective in a warp.
+  /// The squared distance of member `lane` from the pivot. The pieces of a member are shared out over as many
+  /// lanes as it has pieces, rounded up to a power of two and 32 at most. Collective in a warp.
   template <class Team>
   KVMELD_HD static float distances(Team const& team, row_pieces<Keys> const& rows, slot_t pivot,
                                    slot_t const* slots, std::uint32_t members) {
@@ -118,7 +120,7 @@ private:
       for (std::uint32_t step = 1; step < group; step *= 2) {
         square += bits_float(team.shuffle(float_bits(square), lane ^ step));
       }
-      // Lane r takes what the group of member r found.
+      // Lane r takes the sum that the group of member r computed.
       bool const found = lane >= first && lane < first + warp_size / group;
       float const theirs = from_lane(team, square, found ? (lane - first) * group : 0);
       if (found) mine = theirs;

@@ -1,5 +1,5 @@
-// Admission: which of the proposed candidates become merges. A part of its own, so that a budget can replace
-// a threshold without touching how candidates are found.
+// Admission: which of the proposed candidates merge. It is a separate part, so that a budget can replace a
+// threshold while candidates are found as before.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -25,12 +25,12 @@ struct admission {
   std::uint32_t min_key;  ///< order key that a candidate needs at least
 };
 
-/// An admission rule answers `admission allow(state, middle, round)`, where `middle` is the size of the
-/// live-slot list, with the places of rows that are no numbers, and `round` counts rounds of this sequence
-/// since it was opened; `static constexpr bool repeats` tells whether further rounds may follow in one
-/// compression, `meets_budget` whether it allows what exceeds the budget, no less. A rule that looks at the
-/// candidates themselves answers `admission allow_from(team, wave, item, candidates, round)` instead,
-/// cooperatively.
+/// An admission rule answers `admission allow(state, middle, round)`. `middle` is the size of the live-slot
+/// list, with the places of rows with NaN or infinity. `round` counts rounds of this sequence since it was
+/// opened. `static constexpr bool repeats` says whether further rounds may follow in one compression.
+/// `static constexpr bool meets_budget` says whether all rounds together allow as many merges as the budget
+/// needs. A rule that looks at the candidates themselves answers `admission allow_from(team, wave, item,
+/// candidates, round)` instead; all lanes of the team call it together.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
 struct looks_at_candidates<
@@ -48,14 +48,14 @@ template <class A>
 using allow = decltype(static_cast<admission>(std::declval<A const&>().allow(track_state{}, 0u, 0u)));
 }  // namespace admit_uses
 
-/// The first of its contract that an admission rule lacks, as require_admission counts; -1: nothing.
+/// Number of the first requirement that an admission rule fails, as require_admission counts; -1: none.
 template <class A>
 constexpr int missing_in_admission = contract::first_missing<
     std::is_trivially_copyable_v<A>, contract::allows<admit_uses::repeats, A>,
     contract::allows<admit_uses::meets_budget, A>,
     !contract::allows<admit_uses::counts, A> || contract::allows<admit_uses::allow, A>>();
 
-/// Refuses a type that is no admission rule by what it lacks; the compiler's note names the type.
+/// Refuses a type that is no admission rule and says what it lacks. The compiler's note names the type.
 template <class Admit> constexpr void require_admission() {
   constexpr int missing = missing_in_admission<Admit>;
   static_assert(missing != 0, "kvmeld: the admission is not trivially copyable");
@@ -67,8 +67,8 @@ template <class Admit> constexpr void require_admission() {
       "where it neither repeats nor meets budgets");
 }
 
-/// What identifiers declare by their admission: where it lacks a declaration require_admission says so, and
-/// nothing else has to.
+/// Whether an identifier with this admission repeats. If the admission does not declare it, the answer is
+/// false, and require_admission reports the missing declaration.
 template <class Admit> constexpr bool repeats_by() {
   if constexpr (contract::allows<admit_uses::repeats, Admit>) {
     return Admit::repeats;
@@ -76,7 +76,7 @@ template <class Admit> constexpr bool repeats_by() {
     return false;
   }
 }
-/// See repeats_by.
+/// Whether an identifier with this admission meets its budget; see repeats_by.
 template <class Admit> constexpr bool meets_budget_by() {
   if constexpr (contract::allows<admit_uses::meets_budget, Admit>) {
     return Admit::meets_budget;
@@ -88,7 +88,7 @@ template <class Admit> constexpr bool meets_budget_by() {
 /// Scratch that `allow_from` may take from its team.
 KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }
 
-/// What the rule allows a track; `candidates` lie in wave.candidates. Cooperative.
+/// What the rule allows a track, whose `candidates` candidates lie in wave.candidates. Cooperative.
 template <class Team, class Admit>
 KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref const& wave, std::uint32_t item,
                                [[maybe_unused]] std::uint32_t candidates, std::uint32_t round) {
@@ -101,9 +101,9 @@ KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref co
   }
 }
 
-/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. Until
-/// a merge function weighs it, a source's key weight is its similarity. Cooperative; candidate i has a source
-/// of its own.
+/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. The
+/// key weight of a source is its similarity until a merge function weighs it. No two candidates may have the
+/// same source. Cooperative; barrier at the end.
 template <class Team>
 KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t item,
                           std::uint32_t candidates, admission allowed) {

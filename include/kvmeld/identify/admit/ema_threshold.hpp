@@ -1,4 +1,4 @@
-// Admit what is as alike as things have been so far (D2O).
+// Admit candidates whose similarity reaches a moving average (D2O).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -18,9 +18,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// Candidates with a similarity of at least tau_t = beta * x_t + (1 - beta) * tau_{t-1}, per track, where x_t
-/// is the highest similarity of this compression's candidates; tau_0 is the mean similarity of the first
-/// compression's (D2O, Wan et al. 2024, section 3.3). Looked at in plan, remembered when the plan is applied.
+/// Admits candidates with a similarity of at least tau_t = beta * x_t + (1 - beta) * tau_{t-1}, per track.
+/// x_t is the highest similarity of this compression's candidates. tau_0 is the mean similarity of the first
+/// compression's candidates (D2O, Wan et al. 2024, section 3.3). A plan computes tau_t, and the track
+/// remembers it when the plan is applied.
 struct ema_threshold {
   float beta = 0.7f;  ///< weight of this compression's highest similarity, 0 to 1
 
@@ -48,7 +49,7 @@ struct ema_threshold {
     if (matched == 0) return {0, 1};
     float const tau = before == 0 ? sum / static_cast<float>(matched)
                                   : beta * order_value(highest) + (1.0f - beta) * order_value(before);
-    // One candidate alone is its own mean, whatever rounding says.
+    // The mean of one candidate is its own similarity, whatever rounding makes of it.
     std::uint32_t const least = before == 0 && matched == 1 ? highest : order_key(tau);
     if (team.lane() == 0) wave.ledger.word(where, track_word::next_threshold) = least;
     return {candidates, least};

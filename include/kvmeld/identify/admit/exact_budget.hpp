@@ -1,4 +1,4 @@
-// Admit exactly what exceeds the budget.
+// Admit one candidate per entry above the budget.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -13,9 +13,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// As many of the best candidates as entries exceed the budget. With `consecutive_threshold` it means: find
-/// the threshold per track that just meets the budget, then merge the most similar neighbouring sets until it
-/// fits.
+/// Admits as many of the best candidates as entries exceed the budget. With it, `consecutive_threshold` finds
+/// per track a threshold that leaves at least as many sets as the budget wants. It then merges the most
+/// similar neighbouring sets until the budget is met.
 struct exact_budget {
   std::uint32_t bisections = 16;  ///< steps in which consecutive_threshold narrows its threshold
 

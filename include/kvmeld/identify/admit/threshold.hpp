@@ -14,25 +14,26 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// For a threshold, and for entries of threshold::per_layer: every candidate passes.
+/// A value for threshold::theta and for elements of threshold::per_layer: every candidate passes.
 constexpr float everything = -2.0f;
-/// See everything: none passes.
+/// A value for the same places as `everything`: no candidate passes.
 constexpr float nothing = 2.0f;
 
-/// Candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if
-/// `inclusive`, of at least theta (EMS Eq. 5). How many that are depends on the data: the budget only says
-/// whether to compress at all. Similarities lie between -1 and 1, but for rounding: a theta of `everything`
-/// or `nothing`, or any other finite number beyond them, admits all candidates or none. What is no candidate
-/// (a row that is no number; with EMS's resemblance, a pair that is not alike in both keys and values) merges
-/// under no threshold.
+/// Admits candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if
+/// `inclusive`, of at least theta (EMS Eq. 5). Their number depends on the data: the budget only says whether
+/// to compress at all. Similarities lie between -1 and 1, up to rounding. A theta of `everything` or
+/// `nothing`, or any finite number beyond them, admits all candidates or none. What is not a candidate
+/// merges under no threshold: a row with NaN or infinity; with EMS's resemblance, a pair that is not alike
+/// in both keys and values.
 struct threshold {
   float theta = 0.75f;     ///< least similarity
   bool inclusive = false;  ///< true: theta itself passes
-  /// [layers], instead of theta in `consecutive_threshold` (calibrate/thresholds.hpp finds them); null: theta
-  /// everywhere. Memory that the executor's phases read, unchanged as long as the policy is used.
+  /// [layers] thresholds that `consecutive_threshold` uses instead of theta (calibrate/thresholds.hpp finds
+  /// them); null: theta everywhere. The executor's phases read this memory. It stays unchanged as long as the
+  /// policy is used.
   float const* per_layer = nullptr;
 
-  /// Theta of a layer of the group.
+  /// Threshold of layer `layer` of the group of layers.
   KVMELD_HD float theta_in(std::uint32_t layer) const {
     return per_layer != nullptr ? per_layer[layer] : theta;
   }

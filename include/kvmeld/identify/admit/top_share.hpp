@@ -1,4 +1,4 @@
-// Admit a share of the middle per round (Chelsea section 4).
+// Admit a share of the live entries per round (Chelsea section 4).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -15,10 +15,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace admit {
 
-/// The best floor(r_i * middle) candidates of all chunks, at least one, and in the last round exactly what
-/// exceeds the budget.
+/// In round i, admits the best floor(r_i * middle) candidates of all chunks: at least one, but never more
+/// than exceed the budget. `middle` is the size of the live-slot list.
 struct top_share {
-  round_schedule schedule{};  ///< share of each round
+  round_schedule schedule{};  ///< r_i, the share of each round
 
   static constexpr char const* name = "top_share";
   static constexpr bool repeats = true;

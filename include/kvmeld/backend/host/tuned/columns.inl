@@ -1,6 +1,6 @@
-// Compiled once per instruction set: merging along tokens, `width` channels at a time.
+// Compiled once per instruction set: merging in columns of storage, `width` channels at a time.
 
-/// The lower and the upper halves of two vectors, lane by lane in turn.
+/// zip_low and zip_high interleave the lanes of the lower and of the upper halves of two vectors.
 #if KVMELD_SIMD_WIDTH == 16
 KVMELD_SIMD words zip_low(words a, words b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -20,7 +20,7 @@ KVMELD_SIMD words zip_low(words a, words b) { return __builtin_shufflevector(a, 
 KVMELD_SIMD words zip_high(words a, words b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 #endif
 
-/// A square of `width` vectors becomes its transpose: every round turns the bits of (vector, lane) by one.
+/// Transposes a square of `width` vectors. Every round rotates the bits of (vector, lane) by one.
 KVMELD_SIMD void transpose(words* p) {
   words q[width];
 #pragma GCC unroll 4
@@ -38,7 +38,7 @@ KVMELD_SIMD void transpose(words* p) {
 KVMELD_SIMD void store_raw(any_word* to, words x) { store_words(to, x); }
 KVMELD_SIMD void store_raw(any_half* to, words x) { store_halves(to, narrow(x)); }
 
-/// Slots first .. first + width - 1 of `width` columns to rows of `width` channels.
+/// Copies slots first .. first + width - 1 of `width` columns to rows of `width` channels.
 template <class Raw> KVMELD_SIMD void columns_to_rows(Raw const* columns, std::int64_t stride, Raw* rows) {
   words p[width];
 #pragma GCC unroll 16
@@ -48,8 +48,8 @@ template <class Raw> KVMELD_SIMD void columns_to_rows(Raw const* columns, std::i
   for (int s = 0; s < width; ++s) store_raw(rows + s * width, p[s]);
 }
 
-/// Element pivot[n] of `width` columns = row n, four columns at a time: their lines may share a set of the
-/// cache.
+/// Element pivot[n] of `width` columns = row n. Takes four columns at a time, because lines of more could
+/// share a set of the processor's cache.
 template <class Raw>
 KVMELD_SIMD void rows_to_slots(Raw const* rows, std::uint32_t const* pivot, std::uint32_t count, Raw* columns,
                                std::int64_t stride) {
@@ -66,7 +66,7 @@ KVMELD_SIMD void rows_to_slots(Raw const* rows, std::uint32_t const* pivot, std:
   }
 }
 
-/// The merged rows of all sets, from rows of `width` channels of which the first belongs to slot `first`.
+/// Computes the merged rows of all sets from rows of `width` channels. The first row belongs to slot `first`.
 template <class T, class Raw>
 KVMELD_SIMD void merge_sets(host_kernels::set_list const& sets, Raw const* rows, Raw* merged) {
   std::uint32_t const *const begin = sets.begin, *const order = sets.order, *const member = sets.member;
@@ -83,7 +83,8 @@ KVMELD_SIMD void merge_sets(host_kernels::set_list const& sets, Raw const* rows,
   }
 }
 
-/// x[pivot] = sum of weight * x[member] for every set, in all channels; see host_kernels::merge_columns.
+/// x[pivot] = sum of weight * x[member] for every set, in whole groups of `width` channels; see
+/// host_kernels::merge_columns_of.
 template <class Raw, class T>
 KVMELD_SIMD std::uint32_t merge_columns_any(T* columns, std::int64_t stride, std::uint32_t channels,
                                             host_kernels::set_list const& sets, void* scratch) {

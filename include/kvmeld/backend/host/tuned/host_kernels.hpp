@@ -1,4 +1,5 @@
-// The tuned forms of the host as a table of functions: one per instruction set, carried by the teams.
+// The tuned forms of the host as a table of functions. Each instruction set has one table, and teams carry
+// it.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -17,9 +18,9 @@ struct key_counts {
   std::uint32_t above, inside;
 };
 
-/// What a vector unit does faster than the generic loops. Rows are floats in scratch unless said otherwise.
+/// The kernels of one instruction set. Rows are floats in scratch unless a comment says otherwise.
 struct host_kernels {
-  /// out[i * out_ld + j] = dot(a row i, b row j); rows of b in storage, b_ld elements apart.
+  /// out[i * out_ld + j] = dot(a row i, b row j). Rows of b are in storage type, b_ld elements apart.
   template <class T>
   using products_of = void (*)(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
                                std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
@@ -32,12 +33,12 @@ struct host_kernels {
                std::uint32_t d, float* out);
   /// out[i] = 1 / ||row i||, 0 for a zero row.
   void (*inverse_norms)(float const* a, std::uint32_t rows, std::uint32_t d, float* out);
-  /// Best column of each row so far, see tile_similarity.
+  /// Updates the best column of each row, see tile_similarity.
   void (*match_rows)(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                      std::uint32_t columns, float const* inverse_column, std::uint32_t d,
                      std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
 
-  /// Storage to floats.
+  /// Converts n elements of storage to floats.
   void (*decode_half)(half const* from, std::uint32_t n, float* to);
   void (*decode_bfloat16)(bfloat16 const* from, std::uint32_t n, float* to);
   /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic
@@ -48,58 +49,58 @@ struct host_kernels {
                      half* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
-  /// Sets whose slots lie in [first, first + slots), multiples of `lanes`. Set n has the members begin[n] ..
-  /// begin[n + 1] - 1 (slots, ascending); `order` lists the sets by size. Bit i of `squares`: there are
-  /// members among the `lanes` slots from first + i * lanes on.
+  /// Sets whose slots lie in [first, first + slots); both are multiples of `lanes`. The members of set n are
+  /// member[begin[n]] .. member[begin[n + 1] - 1] (slots, ascending). `order` lists the sets by size. Bit i
+  /// of `squares` says whether there are members among the `lanes` slots from first + i * lanes on.
   struct set_list {
     std::uint32_t first, slots, count;
     std::uint32_t const *pivot, *begin, *order, *member;
     float const* weight;
     std::uint64_t const* squares;
   };
-  /// Of a vector of floats.
+  /// Floats in one vector.
   std::uint32_t lanes;
-  /// Columns of storage `stride` elements apart: x[pivot] = sum of weight * x[member] of every set, in the
-  /// order and with the rounding of the generic loop. Takes the listed squares of slots whole, `lanes`
-  /// channels at a time; returns how many channels it has done, the rest are fewer. `scratch`: [slots +
-  /// sets][lanes] elements.
+  /// x[pivot] = sum of weight * x[member] of every set, in the order and with the rounding of the generic
+  /// loop. Each channel x is a column of storage; columns lie `stride` elements apart. Reads all slots of the
+  /// listed squares, `lanes` channels at a time. Returns how many channels it has done; fewer than `lanes`
+  /// are left. `scratch`: [slots + sets][lanes] elements.
   template <class T>
   using merge_columns_of = std::uint32_t (*)(T* columns, std::int64_t stride, std::uint32_t channels,
                                              set_list const& sets, void* scratch);
   merge_columns_of<float> merge_columns_float;
   merge_columns_of<half> merge_columns_half;
   merge_columns_of<bfloat16> merge_columns_bfloat16;
-  /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart; past the caches where they are many.
+  /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart. Many bytes are written past the caches.
   void (*clear_rows)(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes);
-  /// memcpy past the caches where whole lines are copied to whole lines.
+  /// memcpy, past the caches where whole lines are copied to whole lines.
   void (*stream_row)(void* to, void const* from, std::size_t bytes);
-  /// What went past the caches lies in memory, for other threads too.
+  /// Makes everything written past the caches visible to other threads too.
   void (*drain)();
   bool (*finite_float)(float const* x, std::uint32_t n);
   bool (*finite_half)(half const* x, std::uint32_t n);
   bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
-  /// Of n keys: how many lie above `high` and how many in [low, high]; the latter go to `out`, in order, as
-  /// long as `room` leaves space for a vector. `out` may be `keys`.
+  /// Counts the keys above `high` and those in [low, high]. Writes the latter to `out` in order, as long as
+  /// `room` leaves space for a vector. `out` may be `keys`.
   key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
                              std::uint32_t high, std::uint32_t* out, std::uint32_t room);
-  /// The same of scores by their order keys, NaN left out, with the indices of those inside in `at`; and
-  /// out[i] = best for those above, rest for all others.
+  /// The same for scores by their order keys, without NaN: keys inside go to `keys`, their indices to `at`.
+  /// Also out[i] = best for scores above `high`, and rest for all others.
   key_counts (*split_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
                              std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
                              std::uint32_t* at, std::uint32_t room);
-  /// Ascending indices of the keys not below `bar`, or strictly above it; their number. `out` has space for n
-  /// and a vector more.
+  /// Writes the ascending indices of the keys not below `bar`, or strictly above it, and returns how many.
+  /// `out` has space for n indices and a vector more.
   std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                              std::uint32_t* out);
-  /// The k-th highest of n >= k >= 1 keys.
+  /// The k-th highest of n keys; n >= k >= 1.
   std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
 
-  /// Logits of a row, biases added where `bias` is not null, to weights exp(logit - highest), n >= 1, in
-  /// place. `highest` and `sum` are those of the tiles before, where there were any, and afterwards of all;
-  /// returns what earlier sums are rescaled by.
+  /// Turns the logits of a row, n >= 1, into weights exp(logit - highest) in place. Adds biases where `bias`
+  /// is not null. If `before`, `highest` and `sum` hold those of the tiles before. Afterwards they hold those
+  /// of all tiles. Returns the factor that rescales earlier sums.
   float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
-  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], d channels;
-  /// rows of v in storage, v_ld elements apart.
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], for d channels
+  /// c. Rows of v are in storage type, v_ld elements apart.
   template <class T>
   using add_weighted_of = void (*)(float const* p, std::uint32_t rows, std::uint32_t p_ld,
                                    float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
@@ -112,14 +113,15 @@ struct host_kernels {
   /// out[i] = log_of_degree(degree[i]).
   void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
 
-  /// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`. Bits
-  /// from n on are clear.
+  /// Packs the elements of from[0 .. n) whose bit is set into `to`, in order. `to` must not lie behind
+  /// `from`. Bits from n on are clear.
   void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
                      std::uint32_t n);
   void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
                       std::uint32_t n);
 
-  /// Contiguous storage of any type to floats; types of the engine go through their element_traits.
+  /// Converts contiguous storage of any type to floats; an engine's own types go through their
+  /// element_traits.
   template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
     if constexpr (std::is_same_v<T, float>) {
       std::memcpy(to, from, n * sizeof(float));
@@ -131,11 +133,11 @@ struct host_kernels {
       for (std::uint32_t i = 0; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
     }
   }
-  /// Types of storage that the kernels read and write themselves.
+  /// Whether the kernels read and write the storage type T themselves.
   template <class T>
   static constexpr bool reads =
       std::is_same_v<T, float> || std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
-  /// The one of three kernels that is for T.
+  /// The kernel for T of the three for float, half and bfloat16.
   template <class T, class F, class H, class B> static constexpr auto of_type(F f, H h, B b) {
     static_assert(reads<T>, "kvmeld: no kernel reads this element type");
     if constexpr (std::is_same_v<T, float>) {

@@ -1,4 +1,4 @@
-// A team of one lane with the vector unit behind it.
+// A team of one lane that uses vector instructions.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -15,19 +15,20 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// serial_team with the kernels that the four primitives and the loads use; null: the generic forms.
+/// A serial_team that brings kernels. Primitives and loads use them; where they are null, the generic forms
+/// run.
 class host_team : public serial_team {
 public:
-  /// Bytes a worker needs beside its scratch.
+  /// Bytes that a worker needs in addition to scratch.
   static constexpr std::size_t tuned_bytes = scratch_size(key_selection::bytes);
 
-  /// `memory`: tuned_bytes of it, 64-byte aligned, where there are kernels.
+  /// Where there are kernels, `memory` has tuned_bytes bytes and is 64-byte aligned.
   host_team(void* scratch, std::size_t bytes, host_kernels const* kernels, void* memory)
       : serial_team(scratch, bytes), kernels_(kernels), memory_(memory) {}
 
   KVMELD_HD host_kernels const* kernels() const { return kernels_; }
 
-  /// Hints that these bytes are read soon.
+  /// Tells the processor that these bytes will be read soon.
   void prefetch(void const* from, std::size_t bytes) const {
 #if defined(__GNUC__)
     for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<std::byte const*>(from) + i);
@@ -37,8 +38,8 @@ public:
 #endif
   }
 
-  /// select_k with vectors: `marked` indices, the same as the generic form takes. False, and nothing marked,
-  /// where the generic form has to do it. Calls key(i) up to five times per index.
+  /// select_k with vectors. Marks the indices that the generic form would mark; `marked` is how many. Returns
+  /// false and marks nothing where the generic form has to do it. Calls key(i) up to five times per index.
   template <class Key, class Mark>
   bool select(std::uint32_t n, std::uint32_t k, Key key, Mark mark, std::uint32_t& marked) const {
     constexpr std::uint32_t piece = 256;
@@ -84,7 +85,7 @@ public:
     return true;
   }
 
-  /// mark_best with vectors. False, and `out` in disorder, where the generic form has to do it.
+  /// mark_best with vectors. Returns false and leaves `out` undefined where the generic form has to do it.
   template <class Byte>
   bool split(std::uint32_t n, std::uint32_t k, float const* score, Byte best, Byte rest, Byte* out) const {
     k = min_of(k, n);

@@ -1,5 +1,5 @@
-// Which vector instructions the tuned forms use: chosen at run time, so that one program is fast on every
-// processor.
+// Which vector instructions the tuned forms use. A program chooses them at run time, so one program is fast
+// on every processor.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -21,7 +21,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Widths of the tuned forms. `generic` has none: plain loops in the fixed order of summation.
+/// Instruction sets of the tuned forms. `generic` has no tuned forms: it runs plain loops in the fixed order
+/// of summation.
 enum class instruction_set : std::uint8_t {
   generic,
   sse2,    ///< every x86-64 processor
@@ -30,7 +31,7 @@ enum class instruction_set : std::uint8_t {
   neon,    ///< every AArch64 processor
 };
 
-/// Whether this program has the kernels and this processor the instructions.
+/// Whether this program has kernels for the set and this processor has its instructions.
 inline bool supports(instruction_set s) {
   switch (s) {
   case instruction_set::generic: return true;
@@ -58,7 +59,7 @@ inline instruction_set best_instruction_set() {
   return instruction_set::generic;
 }
 
-/// Its name in reports.
+/// The name of the set in reports.
 constexpr char const* name_of(instruction_set s) {
   constexpr char const* names[] = {"generic", "SSE2", "AVX2", "AVX-512", "NEON"};
   return names[static_cast<std::uint8_t>(s)];

@@ -1,4 +1,4 @@
-// Compiled once per instruction set: every kernel, and the table of them.
+// Compiled once per instruction set: includes every kernel and builds their table.
 #include "vectors.inl"
 
 #include "rows.inl"

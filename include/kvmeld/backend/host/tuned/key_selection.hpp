@@ -1,5 +1,5 @@
-// Selections by brackets: a sample says about where the k-th key lies, one pass collects what lies there, and
-// the same is done with what was collected. Exact: a bracket that misses is noticed by its counts.
+// Selection by brackets. A sample tells roughly where the k-th key lies. One pass collects the keys in that
+// bracket. The same is done with the collected keys. The result is exact: counts show when a bracket misses.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -14,14 +14,13 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The k-th highest key, how many of those equal to it are among the k highest, and how many there are in
-/// all.
+/// The k-th highest key; how many keys equal to it are among the k highest; how many keys equal it in all.
 struct key_threshold {
   std::uint32_t key, ties, equal;
   bool found;
 };
 
-/// Working memory of a selection, one per worker.
+/// Selections with the working memory of one worker.
 class key_selection {
 public:
   static constexpr std::uint32_t room = 16384;
@@ -37,9 +36,9 @@ public:
 
   std::uint32_t* list() const { return keys_; }
 
-  /// Key 0 where fewer than k of the n keys are above it. `key(i)` gives one; `collect(low, high)` passes
-  /// over all of them and leaves the first `room` in [low, high] in the array that it is given. Not found:
-  /// the sample misled twice.
+  /// Finds the k-th highest of n keys; the result has key 0 where fewer than k keys are above 0. `key(i)`
+  /// gives key i. `collect(low, high, out, room)` passes over all keys and writes those in [low, high] to
+  /// `out`, as far as `room` allows. Not found: the sample misled twice.
   template <class Key, class Collect>
   key_threshold find(std::uint32_t n, std::uint32_t k, Key key, Collect collect) const {
     if (n <= enough) {
@@ -54,16 +53,16 @@ public:
       if (b.low == b.high) return {b.low, wanted, c.inside, true};
       if (c.inside <= enough) return find_kept(c.inside, wanted);
       std::uint64_t const share =
-          std::uint64_t{wanted} * enough / c.inside;  // those kept are a sample themselves
+          std::uint64_t{wanted} * enough / c.inside;  // the kept keys serve as a sample
       b = sampled(512, enough, max_of(1u, static_cast<std::uint32_t>(share)),
                   [&](std::uint32_t i) { return keys_[i]; });
     }
     return {};
   }
 
-  /// out[i] = best for the k highest of n scores, 1 <= k <= n and ties to the lower index, and rest for the
-  /// others. One pass over the scores; beyond some 180,000 of them, or where they are unevenly spread, two
-  /// more for each time that what lies near the k-th has to be narrowed down. False, with `out` in disorder,
+  /// out[i] = best for the k highest of n scores, and rest for the others. 1 <= k <= n; ties go to the lower
+  /// index. Makes one pass over the scores. Beyond some 180,000 scores, or where they are unevenly spread, it
+  /// makes two more passes each time that it narrows the bracket. Returns false and leaves `out` undefined
   /// where NaN is among the best or the sample misled.
   bool split(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
              std::uint8_t* out) const {
@@ -106,8 +105,8 @@ private:
   };
   static bool encloses(key_counts c, std::uint32_t k) { return c.above < k && k <= c.above + c.inside; }
 
-  /// Two keys that the k-th of n most likely lies between: eight standard deviations of its rank in a sample
-  /// apart.
+  /// Two keys that the k-th of n most likely lies between. In the sample they are eight standard deviations
+  /// of the k-th's rank apart.
   template <class Key> bracket sampled(std::uint32_t count, std::uint32_t n, std::uint32_t k, Key key) const {
     std::uint64_t const step = (std::uint64_t{n} << 32) / count;
     for (std::uint32_t i = 0; i < count; ++i) samples_[i] = key(static_cast<std::uint32_t>(i * step >> 32));
@@ -119,7 +118,7 @@ private:
     return {max_of(low, 1u), max_of(high, 1u)};
   }
 
-  /// The part of the bracket, a 128th of it or less, that the k-th highest of the scores within lies in.
+  /// The part of the bracket, a 128th of it or less, in which the k-th highest of its scores lies.
   bracket narrowed(float const* scores, std::uint32_t n, std::uint32_t k, bracket b,
                    std::uint8_t* out) const {
     std::uint32_t* const count = samples_;
@@ -137,7 +136,7 @@ private:
     return {low, low + min_of(b.high - low, (1u << shift) - 1)};
   }
 
-  /// The k-th of the first n keys kept, which stay as they are.
+  /// Finds the k-th of the first n kept keys, and leaves them as they are.
   key_threshold find_kept(std::uint32_t n, std::uint32_t k) const {
     std::uint32_t const* keys = keys_;
     while (n > max_samples) {
@@ -154,8 +153,8 @@ private:
   }
 
   host_kernels const& kernels_;
-  std::uint32_t *keys_, *at_;  ///< those inside a bracket, and their indices
-  std::uint32_t* few_;         ///< some of them
+  std::uint32_t *keys_, *at_;  ///< keys inside a bracket; their indices
+  std::uint32_t* few_;         ///< fewer keys, of a narrower bracket
   std::uint32_t* samples_;
 };
 

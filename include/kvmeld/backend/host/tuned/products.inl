@@ -1,7 +1,7 @@
 // Compiled once per instruction set, see tuned_kernels.hpp: dot products of many rows with many rows. Every
-// pair is summed in the 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add:
-// where products are exact in float (16-bit inputs) or nothing is fused (SSE2), the bits are those of the
-// generic loops; else each of the d additions rounds once less. A pair's bits do not depend on its
+// pair is summed in the 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add.
+// Where products are exact in float (16-bit inputs) or nothing is fused (SSE2), the bits are those of the
+// generic loops. Otherwise each of the d additions rounds once less. The bits of a pair do not depend on its
 // neighbours.
 
 constexpr std::uint32_t block_rows = 4;
@@ -10,8 +10,9 @@ constexpr std::uint32_t block_pairs = block_rows * block_columns;
 constexpr std::uint32_t block_vectors = block_pairs / width;
 constexpr std::uint32_t quarters = 16 / width;
 
-/// out[v], v < block_vectors: lane r * block_columns + c of the whole is dot(row r of a, row c of b); rows
-/// lie a_ld and b_ld elements apart, 0 where one row is wanted several times.
+/// Lane i of the vectors out[0] .. out[block_vectors - 1], counted through, is dot(row r of a, row c of b)
+/// with i = r * block_columns + c. Rows lie a_ld and b_ld elements apart; a distance of 0 uses one row
+/// several times.
 template <class T>
 KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, T const* b, std::size_t b_ld, std::uint32_t d,
                             floats* out) {
@@ -64,7 +65,7 @@ KVMELD_SIMD void block_dots(float const* a, std::size_t a_ld, T const* b, std::s
   for (std::uint32_t v = 0; v < block_vectors; ++v) out[v] = fold(part[0] + v * width);
 }
 
-/// Rows or columns that the next block takes: a whole block, or one where fewer are left.
+/// How many rows or columns the next block takes: a whole block, or one where fewer are left.
 KVMELD_SIMD std::uint32_t next_step(std::uint32_t left, std::uint32_t block) {
   return left >= block ? block : 1;
 }
@@ -95,7 +96,7 @@ KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_l
   }
 }
 
-/// The `width` partial sums of dot(a, b), from which `fold` makes the sum.
+/// The `width` partial sums of dot(a, b). `fold` adds them up.
 KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d) {
   std::size_t const whole = d / 16 * 16;
   floats sum[quarters];
@@ -118,7 +119,7 @@ KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d)
 #endif
 }
 
-/// out[i] = dot(row, row at[i] of pool), in the bits of `products`.
+/// out[i] = dot(row, row at[i] of pool), with the same bits as in `products`.
 KVMELD_ENTRY void dots(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
                        std::uint32_t d, float* out) {
   for (std::uint32_t i = 0; i < count; i += width) {
@@ -149,13 +150,14 @@ KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_
 }
 
 constexpr std::uint32_t max_columns = 64;
-constexpr std::uint32_t nothing = 0xff800000u;  // -infinity, which no cosine is
+constexpr std::uint32_t nothing = 0xff800000u;  // -infinity; no cosine has this value
 
-/// The row matching of identify/tile_similarity.hpp: cosines, their order, and the best column of each row.
+/// The row matching of identify/tile_similarity.hpp: computes cosines, compares them, and updates the best
+/// column of each row.
 KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                             std::uint32_t columns, float const* inverse_column, std::uint32_t d,
                             std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column) {
-  float other[max_columns / block_columns][width];  // inverse_column as the lanes of a vector want it
+  float other[max_columns / block_columns][width];  // inverse_column in the order of a vector's lanes
   for (std::uint32_t j = 0; j + block_columns <= columns; j += block_columns) {
     for (std::uint32_t p = 0; p < width; p += block_columns) {
       std::memcpy(other[j / block_columns] + p, inverse_column + j, block_columns * sizeof(float));

@@ -1,4 +1,5 @@
-// Compiled once per instruction set: rows of storage as floats and back, and weighted sums of them.
+// Compiled once per instruction set: conversion of rows between storage and floats, and weighted sums of
+// rows.
 
 using any_word __attribute__((may_alias)) = std::uint32_t;
 using any_half __attribute__((may_alias)) = std::uint16_t;
@@ -28,7 +29,7 @@ KVMELD_SIMD floats decode_one(half const* p) {
 #endif
 }
 
-/// The first n < width elements, zeros after them; nothing behind them is read.
+/// Loads the first n < width elements, with zeros after them. Reads nothing beyond them.
 KVMELD_SIMD floats decode_some(float const* p, std::uint32_t n) { return load_some(p, n); }
 template <class T> KVMELD_SIMD floats decode_some(T const* p, std::uint32_t n) {
   T x[width] = {};
@@ -69,7 +70,7 @@ KVMELD_ENTRY void decode_bfloat16(bfloat16 const* from, std::uint32_t n, float* 
   decode_any(from, n, to);
 }
 
-/// The whole vectors of a blend of `count` rows; returns where they end.
+/// Blends the whole vectors of `count` rows. Returns the channel where they end.
 template <std::uint32_t count, class T>
 KVMELD_SIMD std::uint32_t blend_few(T const* const* row, float const* weight, std::uint32_t n, T* to) {
   T const* from[count];
@@ -90,7 +91,7 @@ KVMELD_SIMD std::uint32_t blend_few(T const* const* row, float const* weight, st
   return c;
 }
 
-/// The whole blocks of `vectors` vectors of a blend from channel c on; returns where they end.
+/// Blends whole blocks of `vectors` vectors, from channel c on. Returns the channel where they end.
 template <std::uint32_t vectors, class T>
 KVMELD_SIMD std::uint32_t blend_many(T const* const* row, float const* weight, std::uint32_t count,
                                      std::uint32_t c, std::uint32_t n, T* to) {
@@ -111,8 +112,8 @@ KVMELD_SIMD std::uint32_t blend_many(T const* const* row, float const* weight, s
   return c;
 }
 
-/// to[c] = sum over i of weight[i] * row[i][c] in the order of i, from 0 on, as blend_rows does it. `to` may
-/// be a row.
+/// to[c] = sum over i of weight[i] * row[i][c]. Adds in ascending order of i, starting with 0, as blend_rows
+/// does. `to` may be one of the rows.
 template <class T>
 KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                            T* to) {
@@ -121,7 +122,7 @@ KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32
                                  : blend_many<4>(row, weight, count, 0, n, to);
   c = blend_many<1>(row, weight, count, c, n, to);
   if (c == n) return;
-  floats total{};  // vectors for the rest too: a compiler would fuse its products and sums
+  floats total{};  // the rest in vectors too: a compiler would fuse scalar products and sums
   for (std::uint32_t i = 0; i < count; ++i) {
     float rest[width] = {};
     for (std::uint32_t j = c; j < n; ++j) rest[j - c] = element_traits<T>::to_float(row[i][j]);
@@ -144,7 +145,7 @@ KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight
   blend_any(row, weight, count, n, to);
 }
 
-/// A vector past the caches; `to` is aligned.
+/// Writes a vector past the caches; `to` is aligned.
 KVMELD_SIMD void stream(std::byte* to, floats x) {
 #if defined(__clang__)
   __builtin_nontemporal_store(x, reinterpret_cast<floats*>(to));
@@ -164,9 +165,9 @@ KVMELD_ENTRY void drain() {
 #endif
 }
 KVMELD_ENTRY void clear_rows(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes) {
-  constexpr std::size_t worth_streaming = std::size_t{256} << 10;  // less is likely to be wanted in a cache
+  constexpr std::size_t worth_streaming = std::size_t{256} << 10;  // less is likely to be read again soon
   bool const many = rows * bytes >= worth_streaming;
-  if (stride == static_cast<std::int64_t>(bytes)) {  // one row: streams want whole lines
+  if (stride == static_cast<std::int64_t>(bytes)) {  // treats them as one row: streams need whole lines
     bytes *= rows;
     rows = 1;
   }
@@ -192,7 +193,7 @@ KVMELD_ENTRY void stream_row(void* to, void const* from, std::size_t bytes) {
   }
 }
 
-/// Whether no element is NaN or infinite: those have all exponent bits set.
+/// Whether no element is NaN or infinite. NaN and infinities have all exponent bits set.
 template <class Vector, class Word>
 KVMELD_SIMD bool all_below(Word const* x, std::uint32_t n, Word exponent) {
   using loose __attribute__((aligned(sizeof(Word)), may_alias)) = Vector;
@@ -235,7 +236,7 @@ KVMELD_SIMD void store_packed(any_half* to, words x, std::uint32_t lanes) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using shorts = short __attribute__((vector_size(32)));
 #if defined(__clang__)
-  using target = shorts;  // the builtin's parameter, which differs
+  using target = shorts;  // the builtin's parameter type differs by compiler
 #else
   using target = short;
 #endif
@@ -254,7 +255,7 @@ KVMELD_SIMD void store_packed(any_half* to, words x, std::uint32_t lanes) {
 KVMELD_SIMD words words_at(any_word const* p) { return load_words(p); }
 KVMELD_SIMD words words_at(any_half const* p) { return widen(load_halves(p)); }
 
-/// to[...] = the elements of from[0 .. n) whose bit is set, in order; `to` does not lie behind `from`.
+/// Packs the elements of from[0 .. n) whose bit is set into `to`, in order. `to` must not lie behind `from`.
 template <class Element>
 KVMELD_SIMD void pack_any(Element* to, Element const* from, std::uint64_t const* bits, std::uint32_t n) {
   for (std::uint32_t i = 0; i < n; i += 64) {

@@ -1,7 +1,7 @@
-// Compiled once per instruction set: the passes over keys and scores behind selections. Scores are compared
-// by their order keys, whatever the processor makes of subnormal numbers.
+// Compiled once per instruction set: the passes over keys and scores that selections make. Scores are
+// compared by their order keys, so a processor's treatment of subnormal numbers does not matter.
 
-/// One bit per lane: x above the bar, or not below it.
+/// One bit per lane: whether x lies above the bar, or without `strictly` not below it.
 template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words bar) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = int __attribute__((vector_size(64)));
@@ -10,7 +10,7 @@ template <bool strictly> KVMELD_SIMD std::uint32_t lanes_above(words x, words ba
   asm("" : "+r"(lanes));  // g++ 12 may spill the mask in 16 bits and count 32
   return lanes;
 #else
-  integers const a = reinterpret_cast<integers>(x ^ 0x80000000u);  // signed comparisons are what there is
+  integers const a = reinterpret_cast<integers>(x ^ 0x80000000u);  // there are only signed comparisons
   integers const b = reinterpret_cast<integers>(bar ^ 0x80000000u);
   integers const mask = strictly ? a > b : a >= b;
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 8
@@ -36,7 +36,7 @@ KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_
   constexpr std::uint64_t ones = 0x0101010101010101u;
 #pragma GCC unroll 2
   for (int j = 0; j < width; j += 8, bits >>= 8) {
-    // Byte j keeps bit j alone; adding 127 moves it to the top of its byte, whatever it was.
+    // Byte j keeps bit j alone. Adding 127 sets the top bit of the byte if that bit was set.
     std::uint64_t const one_each = ((bits & 255u) * ones) & 0x8040201008040201u;
     std::uint64_t const set = (((one_each + 0x7f * ones) >> 7) & ones) * 255;
     std::uint64_t const chosen = ((yes * ones) & set) | ((no * ones) & ~set);
@@ -44,7 +44,7 @@ KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_
   }
 }
 
-constexpr std::uint32_t lowest_key = 0x007fffffu;  // of -infinity
+constexpr std::uint32_t lowest_key = 0x007fffffu;  // the key of -infinity
 KVMELD_ENTRY key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low,
                                      std::uint32_t high, std::uint8_t best, std::uint8_t rest,
                                      std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at,
@@ -149,8 +149,8 @@ KVMELD_ENTRY std::uint32_t kth_key(std::uint32_t const* keys, std::uint32_t n, s
   std::uint32_t key = common;
   for (std::uint32_t bits = any & ~common; bits != 0;) {
     std::uint32_t const bit = 1u << (31 - __builtin_clz(bits));
-    // Above the bit all keys that are left in the race agree with `key` except where they differ in common
-    // bits.
+    // The k-th highest key agrees with `key` above this bit. It has this bit set exactly if at least k keys
+    // are not below `next`.
     std::uint32_t const next = (key & ~(bit - 1)) | bit;
     if (count_from(keys, n, next) >= k) key |= bit;
     bits &= ~bit;

@@ -1,8 +1,8 @@
 // Compiled once per instruction set: exponentials, logarithms of degrees, and the two halves of a running
 // softmax.
 
-/// exp(x), within 2 units in the last place; NaN stays NaN. Range reduction by ln 2 and the power series up
-/// to r^7 / 7!, whose rest is below 6e-9 for |r| <= ln 2 / 2.
+/// exp(x), within 2 units in the last place; NaN stays NaN. Reduces the range by ln 2 and sums the power
+/// series up to r^7 / 7!. The rest of the series is below 6e-9 for |r| <= ln 2 / 2.
 KVMELD_SIMD floats exponential(floats x) {
   floats const lowest = all(-104.0f);
   floats const highest = all(89.0f);
@@ -22,15 +22,15 @@ KVMELD_SIMD floats exponential(floats x) {
   p = multiply_add(p, r, all(0.5f));
   p = multiply_add(p, r, all(1.0f));
   p = multiply_add(p, r, all(1.0f));
-  integers const first = n >> 1;  // two factors: 2^n itself may lie outside of float
+  integers const first = n >> 1;  // two factors: 2^n itself may not fit into a float
   floats const scaled =
       (p * reinterpret_cast<floats>((first + 127) << 23)) * reinterpret_cast<floats>((n - first + 127) << 23);
   integers const nan = reinterpret_cast<integers>(bits_of(x) & 0x7fffffffu) > 0x7f800000;
   return select(reinterpret_cast<words>(nan), x, scaled);
 }
 
-/// Logits, biases added, to weights exp(logit - highest) in place, with the maximum and the sum of earlier
-/// tiles; returns what those are rescaled by. Sums run over 16 strided partials and the tree of core/dot.hpp.
+/// Turns logits into weights exp(logit - highest) in place, see host_kernels::soften. Sums run over 16
+/// strided partials and the tree of core/dot.hpp.
 KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum,
                           bool before) {
   if (bias != nullptr) {
@@ -75,7 +75,7 @@ KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, flo
   return factor;
 }
 
-/// `rows` rows of `vectors` vectors of channels at once.
+/// The sums of `rows` rows and `vectors` vectors of channels at once.
 template <int rows, int vectors, class T>
 KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor, T const* v,
                            std::uint32_t tokens, std::size_t v_ld, float* total, std::size_t total_ld) {
@@ -153,8 +153,8 @@ KVMELD_ENTRY void add_exponentials(float const* logits, float const* bias, std::
   store_some(out + j, load_some(out + j, n - j) + exponential(x - shift), n - j);
 }
 
-/// log_of_degree of core/ledger.hpp, within 2 units in the last place: 2 artanh((m - 1) / (m + 1)) of the
-/// mantissa as a power series, whose rest is below 1e-9.
+/// log_of_degree of core/ledger.hpp, within 2 units in the last place. The logarithm of the mantissa m is 2
+/// artanh((m - 1) / (m + 1)), as a power series; the rest of the series is below 1e-9.
 KVMELD_SIMD floats log_of_degrees(floats degree) {
   words const u = bits_of(degree) - 0x3f3504f3u;  // mantissas from sqrt(1/2) to sqrt(2)
   integers const e = reinterpret_cast<integers>(u) >> 23;

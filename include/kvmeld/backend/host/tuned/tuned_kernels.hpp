@@ -1,4 +1,4 @@
-// The kernels of every instruction set that this compiler can make.
+// The kernels of every instruction set that this compiler can compile for.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -14,8 +14,8 @@
 #include <cstring>
 #include <limits>
 
-// A function says which instructions it may use in an attribute that no template parameter can supply: the
-// same text is compiled once per instruction set.
+// An attribute of each function says which instructions it may use, and no template parameter can supply that
+// attribute. So kernels.inl is compiled once per instruction set.
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
@@ -58,8 +58,8 @@ namespace neon {
 
 }  // namespace tuned_form
 
-/// The kernels of an instruction set; null for `generic` and for sets that `supports` denies. A template, so
-/// that a program may compile the kernels once instead of in every unit: see
+/// The kernels of an instruction set; null for `generic` and for sets that are not supported (`supports`). It
+/// is a template so that one unit of a program can compile the kernels for all: see
 /// <kvmeld/backend/host/extern_kernels.hpp>.
 template <class = void> host_kernels const* kernels_of(instruction_set s) {
   if (!supports(s)) return nullptr;

@@ -1,6 +1,6 @@
 // Compiled once per instruction set, see tuned_kernels.hpp: vectors of one register, and the few operations
-// kernels need. KVMELD_SIMD_WIDTH floats fill a register; KVMELD_SIMD marks functions with the instructions
-// they may use.
+// that kernels need. A register has KVMELD_SIMD_WIDTH floats. KVMELD_SIMD marks functions with the
+// instructions that they may use.
 
 constexpr int width = KVMELD_SIMD_WIDTH;
 using floats = float __attribute__((vector_size(4 * width)));
@@ -12,7 +12,7 @@ constexpr std::uint16_t every_lane = 0xffff;  // the compilers differ in the sig
 #elif KVMELD_SIMD_WIDTH == 16
 constexpr std::int16_t every_lane = -1;
 #endif
-using loose_floats __attribute__((aligned(4), may_alias)) = floats;  // lies anywhere
+using loose_floats __attribute__((aligned(4), may_alias)) = floats;  // need not be aligned
 using loose_words __attribute__((aligned(4), may_alias)) = words;
 using loose_halves __attribute__((aligned(2), may_alias)) = halves;
 
@@ -31,7 +31,8 @@ KVMELD_SIMD floats select(words mask, floats a, floats b) {
   return float_of(select(mask, bits_of(a), bits_of(b)));
 }
 
-/// Each half as a word, and the lower half of each word. g++ would convert 512 bits in two pieces.
+/// `widen` turns each half into a word; `narrow` keeps the lower half of each word. g++ would convert 512
+/// bits in two pieces.
 KVMELD_SIMD words widen(halves x) {
 #if KVMELD_SIMD_WIDTH == 16 && !defined(__clang__)
   using shorts = short __attribute__((vector_size(32)));
@@ -53,7 +54,7 @@ KVMELD_SIMD halves narrow(words x) {
 #endif
 }
 
-/// The first n < width floats, zeros after them; nothing behind them is read.
+/// Loads the first n < width floats, with zeros after them. Reads nothing beyond them.
 KVMELD_SIMD floats load_some(float const* p, std::uint32_t n) {
 #if KVMELD_SIMD_WIDTH == 16
   return __builtin_ia32_loadups512_mask(p, floats{}, static_cast<std::uint16_t>((1u << n) - 1u));
@@ -82,14 +83,14 @@ KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 #elif defined(KVMELD_TUNED_NEON)
   asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
-#elif defined(__FMA__)  // built for such processors: else the compiler would fuse here and not there
+#elif defined(__FMA__)  // built for FMA: otherwise the compiler would fuse in some places only
   return __builtin_ia32_vfmaddps(a, b, c);
 #else
   return a * b + c;
 #endif
 }
 
-/// The value as it is: compilers neither fuse nor regroup across it.
+/// Returns x. Compilers neither fuse nor regroup operations across it.
 KVMELD_SIMD floats settled(floats x) {
 #if defined(KVMELD_TUNED_X86)
   asm("" : "+v"(x));
@@ -99,11 +100,11 @@ KVMELD_SIMD floats settled(floats x) {
   return x;
 }
 
-/// a * b + c, rounded twice as the generic loops do, whatever the compiler may fuse.
+/// a * b + c, rounded twice as in the generic loops, even if the compiler may fuse.
 KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) { return settled(a * b) + c; }
 
-/// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it; what `no_rank`
-/// says for NaN.
+/// order_key of core/bits.hpp with the top bit flipped, so that signed comparisons order it. The rank of NaN
+/// is `no_rank`.
 constexpr std::int32_t no_rank = -0x7f800002;  // one below the rank of -infinity
 KVMELD_SIMD integers ranks(floats x) {
   integers u = reinterpret_cast<integers>(x);
@@ -111,7 +112,7 @@ KVMELD_SIMD integers ranks(floats x) {
   integers const rank = u ^ ((u >> 31) & 0x7fffffff);
   return rank > 0x7f800000 ? no_rank - integers{} : rank;
 }
-/// Keeps the larger of best and x, and with it where it was found; NaN is never larger.
+/// Keeps the larger of best and x, and in `at` where it was found. NaN is never larger.
 KVMELD_SIMD void keep_larger(floats x, integers here, floats& best, integers& at) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   std::uint16_t const larger =
@@ -136,9 +137,9 @@ KVMELD_SIMD void keep_larger(floats x, integers here, floats& best, integers& at
 #endif
 }
 
-/// Sums in the tree of core/dot.hpp: lane i of foldN(a, b) is a[i] + a[i ^ N] where bit N of i is clear, else
-/// the same of b. `fold` turns `width` vectors, each the partial sums of one dot product, into a vector with
-/// one sum per lane.
+/// Sums in the tree of core/dot.hpp. Lane i of foldN(a, b) is a[i] + a[i ^ N] where bit N of i is clear, else
+/// b[i] + b[i ^ N]. `fold` takes `width` vectors, each with the partial sums of one dot product, and returns
+/// a vector with one sum per lane.
 #if KVMELD_SIMD_WIDTH == 16
 KVMELD_SIMD floats fold8(floats a, floats b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31) +
@@ -187,7 +188,7 @@ KVMELD_SIMD floats fold1(floats a, floats b) {
 KVMELD_SIMD floats fold(floats const* p) { return fold1(fold2(p[0], p[2]), fold2(p[1], p[3])); }
 #endif
 
-/// Writes the words of the chosen lanes side by side; up to `width` words of `out` may change.
+/// Writes the words of the chosen lanes to `out`, side by side. Up to `width` words of `out` may change.
 KVMELD_SIMD void pack_lanes(std::uint32_t lanes, words x, std::uint32_t* out) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = int __attribute__((vector_size(64)));
