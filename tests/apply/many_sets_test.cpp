@@ -1,6 +1,8 @@
 // More sets than are merged at a time, in values that lie along tokens.
 #include <kvmeld/kvmeld.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +23,17 @@ struct pair_across : kvmeld::identify::defaults {
     round.for_each(blocks * apart, [&](std::uint32_t i) {
       std::uint32_t const into = i / apart * 2 * apart + i % apart;
       round.merge(into + apart, into);
+    });
+  }
+};
+
+// Blocks of `size` entries become one entry each.
+struct block_wise : kvmeld::identify::defaults {
+  std::uint32_t size = 2;
+  explicit block_wise(std::uint32_t s) : size(s) {}
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live() / size * size, [&](std::uint32_t i) {
+      if (i % size != 0) round.merge(i, i / size * size);
     });
   }
 };
@@ -57,6 +70,40 @@ TEST_CASE("thousands of sets along tokens are merged one like another") {
       }
     }
     CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("sets of many members along tokens") {
+  constexpr std::uint32_t n = 6720, channels = 20;
+  for (std::uint32_t size : {3u, 16u, 40u, 120u, 3360u}) {
+    CAPTURE(size);
+    kvmeld::shape const s{1, 1, 1, 1, channels, channels, n};
+    support::dice d(size);
+    std::vector<float> k(std::size_t{n} * channels), v(k.size());
+    for (float& x : k) x = static_cast<float>(d.normal());
+    for (float& x : v) x = static_cast<float>(d.normal());
+    std::vector<float> const before = v;
+    kvmeld::policy const p{
+        kvmeld::score::none{},
+        kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
+        block_wise(size), kvmeld::merge::average{}};
+    kvmeld::merged_cache cache{kvmeld::host_executor(2), p,
+                               kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, channels),
+                                          kvmeld::transposed<float>(v.data(), {0, 0, 0, 1, n}, s, channels)},
+                               kvmeld::cache_options{s}};
+    cache.open(0, n);
+    cache.compress({0}, kvmeld::budget::entries(n / size), kvmeld::shortfall::keep);
+    REQUIRE(cache.length(0, 0, 0) == n / size);
+    double worst = 0;
+    for (std::uint32_t i = 0; i < n / size; ++i) {
+      for (std::uint32_t c = 0; c < channels; ++c) {
+        double sum = 0;
+        for (std::uint32_t j = 0; j < size; ++j)
+          sum += static_cast<double>(before[std::size_t{c} * n + i * size + j]);
+        worst = std::max(worst, std::fabs(static_cast<double>(v[std::size_t{c} * n + i]) - sum / size));
+      }
+    }
+    CHECK(worst < 1e-5);
   }
 }
 
