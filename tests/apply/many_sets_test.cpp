@@ -38,35 +38,47 @@ struct block_wise : kvmeld::identify::defaults {
   }
 };
 
+constexpr std::uint32_t n = 6720, channels = 20;
+
+// Values [channel][slot] of one track before and after a compression to `left` entries.
+struct values {
+  std::vector<float> before, after;
+};
+template <class Identify>
+values compressed(Identify const& identify, std::uint32_t left, std::uint64_t seed) {
+  kvmeld::shape const s{1, 1, 1, 1, channels, channels, n};
+  support::dice d(seed);
+  std::vector<float> k(std::size_t{n} * channels), v(k.size());
+  for (float& x : k) x = static_cast<float>(d.normal());
+  for (float& x : v) x = static_cast<float>(d.normal());
+  values out{v, {}};
+  kvmeld::policy const p{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)}, identify,
+      kvmeld::merge::average{}};
+  kvmeld::merged_cache cache{kvmeld::host_executor(2), p,
+                             kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, channels),
+                                        kvmeld::transposed<float>(v.data(), {0, 0, 0, 1, n}, s, channels)},
+                             kvmeld::cache_options{s}};
+  cache.open(0, n);
+  cache.compress({0}, kvmeld::budget::entries(left), kvmeld::shortfall::keep);
+  REQUIRE(cache.length(0, 0, 0) == left);
+  out.after = v;
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("thousands of sets along tokens are merged one like another") {
-  constexpr std::uint32_t n = 6720, channels = 20;
   for (std::uint32_t apart : {1u, 7u, 60u, 3360u}) {
     CAPTURE(apart);
-    kvmeld::shape const s{1, 1, 1, 1, channels, channels, n};
-    support::dice d(apart);
-    std::vector<float> k(std::size_t{n} * channels), v(k.size());
-    for (float& x : k) x = static_cast<float>(d.normal());
-    for (float& x : v) x = static_cast<float>(d.normal());
-    std::vector<float> const before = v;
-    kvmeld::policy const p{
-        kvmeld::score::none{},
-        kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
-        pair_across(apart), kvmeld::merge::average{}};
-    kvmeld::merged_cache cache{kvmeld::host_executor(2), p,
-                               kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, channels),
-                                          kvmeld::transposed<float>(v.data(), {0, 0, 0, 1, n}, s, channels)},
-                               kvmeld::cache_options{s}};
-    cache.open(0, n);
-    cache.compress({0}, kvmeld::budget::entries(n / 2), kvmeld::shortfall::keep);
-    REQUIRE(cache.length(0, 0, 0) == n / 2);
+    values const v = compressed(pair_across(apart), n / 2, apart);
     std::size_t wrong = 0;
     for (std::uint32_t i = 0; i < n / 2; ++i) {
       std::uint32_t const a = i / apart * 2 * apart + i % apart, b = a + apart;
-      for (std::uint32_t c = 0; c < channels; ++c) {
-        float const mean = 0.5f * before[std::size_t{c} * n + a] + 0.5f * before[std::size_t{c} * n + b];
-        wrong += v[std::size_t{c} * n + i] == mean ? 0 : 1;
+      for (std::size_t row = 0; row < std::size_t{n} * channels; row += n) {
+        float const mean = 0.5f * v.before[row + a] + 0.5f * v.before[row + b];
+        wrong += v.after[row + i] == mean ? 0 : 1;
       }
     }
     CHECK(wrong == 0);
@@ -74,33 +86,15 @@ TEST_CASE("thousands of sets along tokens are merged one like another") {
 }
 
 TEST_CASE("sets of many members along tokens") {
-  constexpr std::uint32_t n = 6720, channels = 20;
   for (std::uint32_t size : {3u, 16u, 40u, 120u, 3360u}) {
     CAPTURE(size);
-    kvmeld::shape const s{1, 1, 1, 1, channels, channels, n};
-    support::dice d(size);
-    std::vector<float> k(std::size_t{n} * channels), v(k.size());
-    for (float& x : k) x = static_cast<float>(d.normal());
-    for (float& x : v) x = static_cast<float>(d.normal());
-    std::vector<float> const before = v;
-    kvmeld::policy const p{
-        kvmeld::score::none{},
-        kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
-        block_wise(size), kvmeld::merge::average{}};
-    kvmeld::merged_cache cache{kvmeld::host_executor(2), p,
-                               kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, channels),
-                                          kvmeld::transposed<float>(v.data(), {0, 0, 0, 1, n}, s, channels)},
-                               kvmeld::cache_options{s}};
-    cache.open(0, n);
-    cache.compress({0}, kvmeld::budget::entries(n / size), kvmeld::shortfall::keep);
-    REQUIRE(cache.length(0, 0, 0) == n / size);
+    values const v = compressed(block_wise(size), n / size, size);
     double worst = 0;
     for (std::uint32_t i = 0; i < n / size; ++i) {
-      for (std::uint32_t c = 0; c < channels; ++c) {
+      for (std::size_t row = 0; row < std::size_t{n} * channels; row += n) {
         double sum = 0;
-        for (std::uint32_t j = 0; j < size; ++j)
-          sum += static_cast<double>(before[std::size_t{c} * n + i * size + j]);
-        worst = std::max(worst, std::fabs(static_cast<double>(v[std::size_t{c} * n + i]) - sum / size));
+        for (std::uint32_t j = 0; j < size; ++j) sum += static_cast<double>(v.before[row + i * size + j]);
+        worst = std::max(worst, std::fabs(static_cast<double>(v.after[row + i]) - sum / size));
       }
     }
     CHECK(worst < 1e-5);
