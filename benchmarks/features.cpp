@@ -36,6 +36,9 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
   fill_scores(original.ledger());
   cache_of<Policy> cache = original.clone(x.rows());
   std::array<std::uint32_t, 1> const slots{0};
+  auto const fallback = kvmeld::is_guarded<typename Policy::identify_type>::value
+                            ? kvmeld::shortfall::keep
+                            : kvmeld::shortfall::evict_lowest;
   s.measure(
       name, x.of(),
       [&] {
@@ -43,7 +46,8 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
         cache = original.clone(x.rows());
         prepare(cache);
       },
-      [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share).over(among)); }, [] { return 0.0; },
+      [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share).over(among), fallback); },
+      [] { return 0.0; },
       [&] {
         references r;
         for (row const& a : s.rows()) {

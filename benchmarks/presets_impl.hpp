@@ -20,7 +20,7 @@ namespace kvmeld_bench {
 
 template <class Phase> struct is_proposal : std::false_type {};
 template <class Identify, class Rows>
-struct is_proposal<kvmeld::propose_phase<Identify, Rows>> : std::true_type {};
+struct is_proposal<kvmeld::detail::propose_phase<Identify, Rows>> : std::true_type {};
 
 /// A host executor that notes how much scratch a worker needed, how often it launched, and how long proposals
 /// took.

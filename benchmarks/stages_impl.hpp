@@ -63,12 +63,12 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   s.measure(
       "inspect", of,
       [&] {
-        b.launch(kvmeld::begin_phase{b.wave(), kvmeld::budget::entries(1)});
+        b.launch(kvmeld::detail::begin_phase{b.wave(), kvmeld::budget::entries(1)});
         b.forget_checks();
       },
       [&] {
-        b.launch(kvmeld::inspect_phase<keys_type>{x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked,
-                                                  kvmeld::looked_at::everything});
+        b.launch(kvmeld::detail::inspect_phase<keys_type>{
+            x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked, kvmeld::detail::looked_at::everything});
       },
       [&] { return entries * (key_bytes + 2); });
 
@@ -80,7 +80,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   std::uint32_t state = 3;
   for (float& q : query) q = noise(state);
   std::vector<float> const lse(std::size_t{observed_rows} * heads, std::log(static_cast<float>(of.n)) + 0.5f);
-  kvmeld::observe_queries_phase<score_type, keys_type, float const> const from_queries{
+  kvmeld::detail::observe_queries_phase<score_type, keys_type, float const> const from_queries{
       {{}, b.ledger(), source},
       x.rows().keys,
       {},
@@ -93,7 +93,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
 
   // The rows borrow the memory of V, which is just as large: 32 queries x 32 heads = 8 heads x 128 channels.
   static_assert(observed_rows * group == head_dim);
-  kvmeld::observe_rows_phase<score_type, T const> const from_rows{
+  kvmeld::detail::observe_rows_phase<score_type, T const> const from_rows{
       {{}, b.ledger(), source}, {}, kvmeld::rows_by_head<T const>(x.values(), observed_rows, heads, of.n)};
   s.measure(
       "observe_rows", of, none, [&] { b.executor().run(from_rows, x.extent(), source.items(), source); },
@@ -137,30 +137,31 @@ private:
 
   void decide() {
     kvmeld::wave_ref const& wave = b_.wave();
-    b_.launch(kvmeld::begin_phase{wave, kvmeld::budget::ratio(kept_share)});
+    b_.launch(kvmeld::detail::begin_phase{wave, kvmeld::budget::ratio(kept_share)});
     auto const opened = b_.states();
     measure(
         "score_select",
         [&] {
-          b_.launch(kvmeld::score_phase<typename Policy::score_type>{policy_.score, wave});
-          b_.launch(kvmeld::select_phase<typename Policy::select_type>{policy_.select, wave});
+          b_.launch(kvmeld::detail::score_phase<typename Policy::score_type>{policy_.score, wave});
+          b_.launch(kvmeld::detail::select_phase<typename Policy::select_type>{policy_.select, wave});
         },
         [&](counts const& c) { return c.entries * (channels_ * 4.0 + 5); });
     s_.measure(
         "select" + suffix_, x_.of(), [] {},
         [&] {
-          b_.launch(kvmeld::select_phase<typename Policy::select_type>{policy_.select, wave});
+          b_.launch(kvmeld::detail::select_phase<typename Policy::select_type>{policy_.select, wave});
         },
         [&] { return b_.count().entries * 5; }, [&] { return pass_over_scores(); });
     measure(
-        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::round_phase{wave}); },
+        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::detail::round_phase{wave}); },
         [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
     auto const round = b_.states();
     if constexpr (identify_type::needs_keys) {
       s_.measure(
           "propose" + suffix_, x_.of(), [] {},
           [&] {
-            b_.launch(kvmeld::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
+            b_.launch(
+                kvmeld::detail::propose_phase<identify_type, keys_type>{policy_.identify, keys(), wave});
           },
           [&] { return b_.count().candidates * (row_bytes + 4 + candidate_bytes / 2); },
           [&] {
@@ -171,10 +172,11 @@ private:
         "admit" + suffix_, x_.of(),
         [&] {
           b_.restore(round);
-          b_.launch(kvmeld::round_phase{wave});
+          b_.launch(kvmeld::detail::round_phase{wave});
         },
         [&] {
-          b_.launch(kvmeld::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
+          b_.launch(
+              kvmeld::detail::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
         },
         [&] {
           counts const c = b_.count();
@@ -188,13 +190,13 @@ private:
     measure(
         "link",
         [&] {
-          b_.launch(kvmeld::link_phase{wave, wave.step});
+          b_.launch(kvmeld::detail::link_phase{wave, wave.step});
         },
         [&](counts const& c) { return c.entries * 9 + c.members * 4; });
     measure(
         "weigh",
         [&] {
-          b_.launch(kvmeld::weigh_phase<merge_type, keys_type>{policy_.merge, keys(), wave});
+          b_.launch(kvmeld::detail::weigh_phase<merge_type, keys_type>{policy_.merge, keys(), wave});
         },
         [&](counts const& c) { return c.members * ((merge_type::cooperative ? row_bytes : 4.0) + 8); });
   }
@@ -202,34 +204,35 @@ private:
   void merge() {
     kvmeld::wave_ref const& wave = b_.wave();
     measure(
-        "compose", [&] { b_.clear_plan(); }, [&] { b_.launch(kvmeld::compose_phase{wave}); },
+        "compose", [&] { b_.clear_plan(); }, [&] { b_.launch(kvmeld::detail::compose_phase{wave}); },
         [&](counts const& c) { return c.entries * 38; });
     auto const rows = [&](counts const& c) { return (c.members + c.sets) * row_bytes; };
     measure(
         "merge_keys",
         [&] {
-          b_.launch(kvmeld::merge_rows_phase<keys_type>{keys(), wave, wave.step, kvmeld::side::key});
+          b_.launch(kvmeld::detail::merge_rows_phase<keys_type>{keys(), wave, wave.step,
+                                                                kvmeld::detail::side::key});
         },
         rows);
     measure(
         "merge_ledger",
         [&] {
-          b_.launch(kvmeld::merge_ledger_phase{wave, wave.step});
+          b_.launch(kvmeld::detail::merge_ledger_phase{wave, wave.step});
         },
         [&](counts const& c) { return c.entries * 4 + c.members * (16.0 + 4.0 * channels_) + c.sets * 8; });
-    b_.launch(kvmeld::link_phase{wave, wave.plan});
+    b_.launch(kvmeld::detail::link_phase{wave, wave.plan});
     measure(
         "merge_values",
         [&] {
-          b_.launch(
-              kvmeld::merge_rows_phase<keys_type>{x_.rows().values, wave, wave.plan, kvmeld::side::value});
+          b_.launch(kvmeld::detail::merge_rows_phase<keys_type>{x_.rows().values, wave, wave.plan,
+                                                                kvmeld::detail::side::value});
         },
         rows);
     measure(
         "merge_values_transposed",
         [&] {
-          b_.launch(kvmeld::merge_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, wave.plan,
-                                                                    kvmeld::side::value});
+          b_.launch(kvmeld::detail::merge_rows_phase<kvmeld::transposed<T>>{
+              transposed_values(), wave, wave.plan, kvmeld::detail::side::value});
         },
         rows);
   }
@@ -237,34 +240,35 @@ private:
   void move() {
     kvmeld::wave_ref const& wave = b_.wave();
     if constexpr (!identify_type::makes_sets) {
-      b_.launch(kvmeld::compose_phase{wave});
-      b_.launch(kvmeld::link_phase{wave, wave.plan});
+      b_.launch(kvmeld::detail::compose_phase{wave});
+      b_.launch(kvmeld::detail::link_phase{wave, wave.plan});
     }
     measure(
-        "renumber", [&] { b_.launch(kvmeld::renumber_phase{wave}); },
+        "renumber", [&] { b_.launch(kvmeld::detail::renumber_phase{wave}); },
         [&](counts const& c) { return c.entries * 1 + (c.entries - c.emptied) * 4; });
     measure(
         "compact_keys",
         [&] {
-          b_.launch(kvmeld::compact_rows_phase<keys_type>{keys(), wave, false});
+          b_.launch(kvmeld::detail::compact_rows_phase<keys_type>{keys(), wave, false});
         },
         [&](counts const& c) { return 2 * c.moved * row_bytes; });
     auto const values = [&](counts const& c) { return (2 * c.moved + c.emptied) * row_bytes; };
     measure(
         "compact_values",
         [&] {
-          b_.launch(kvmeld::compact_rows_phase<keys_type>{x_.rows().values, wave, true});
+          b_.launch(kvmeld::detail::compact_rows_phase<keys_type>{x_.rows().values, wave, true});
         },
         values);
     measure(
         "compact_values_transposed",
         [&] {
-          b_.launch(kvmeld::compact_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, true});
+          b_.launch(
+              kvmeld::detail::compact_rows_phase<kvmeld::transposed<T>>{transposed_values(), wave, true});
         },
         values);
     move_in_layouts();
     measure(
-        "compact_ledger", [&] { b_.launch(kvmeld::compact_ledger_phase{wave}); },
+        "compact_ledger", [&] { b_.launch(kvmeld::detail::compact_ledger_phase{wave}); },
         [&](counts const& c) { return c.moved * (2 * (9.0 + 4.0 * channels_) + 5) + c.emptied * 4; });
   }
 
@@ -278,8 +282,9 @@ private:
       measure((std::string(merges ? "apply_" : "evict_") + name).c_str(),
               [&] {
                 if (merges)
-                  b_.launch(kvmeld::merge_rows_phase<layout>{rows, wave, wave.plan, kvmeld::side::key});
-                b_.launch(kvmeld::compact_rows_phase<layout>{rows, wave, false});
+                  b_.launch(kvmeld::detail::merge_rows_phase<layout>{rows, wave, wave.plan,
+                                                                     kvmeld::detail::side::key});
+                b_.launch(kvmeld::detail::compact_rows_phase<layout>{rows, wave, false});
               },
               [&](counts const& c) { return (2 * c.moved + (merges ? c.members + c.sets : 0)) * row_bytes; });
     });

@@ -27,19 +27,20 @@ int main(int argc, char** argv) {
   }
   examples::engine_tensors engine;
   try {
-    any_cache cache(merged_cache{host_executor{}, policy, kv{engine.keys(), engine.values()},
-                                 cache_options{engine.extent}});
-    std::cout << cache.name() << "\n";
-    cache.open(0, 1000);
-    if (cache.needs_attention()) {  // an engine would pass its queries; here every entry is looked at alike
+    std::unique_ptr<any_cache> const cache = make_any_cache(merged_cache{
+        host_executor{}, policy, kv{engine.keys(), engine.values()}, cache_options{engine.extent}});
+    std::cout << cache->name() << "\n";
+    cache->open(0, 1000);
+    if (cache->needs_observation().when !=
+        observation::none) {  // an engine would pass its queries; here every entry is looked at alike
       std::vector<float> const rows(std::size_t{engine.extent.query_heads()} * engine.extent.capacity, 1e-3f);
       for (std::uint32_t layer = 0; layer < engine.extent.layers; ++layer) {
-        cache.observe_rows({layer, 0, 1},
-                           rows_by_head(rows.data(), 1, engine.extent.query_heads(), engine.extent.capacity));
+        cache->observe_rows(
+            {layer, 0, 1}, rows_by_head(rows.data(), 1, engine.extent.query_heads(), engine.extent.capacity));
       }
     }
-    cache.compress({0}, budget::ratio(0.3));
-    std::cout << "1000 tokens in " << cache.longest(0) << " entries per head\n";
+    cache->compress({0}, budget::ratio(0.3));
+    std::cout << "1000 tokens in " << cache->longest(0) << " entries per head\n";
     return 0;
   } catch (
       invalid_argument const& problem) {  // parts that make no policy together, a budget that is too small

@@ -51,7 +51,7 @@ def read_contracts():
 def group_of(header):
     """The group of a header, from its folder below include/kvmeld."""
     folder = header.parent.as_posix()
-    if folder == "identify/admit":
+    if header.as_posix() in ("identify/admit.hpp", "identify/admission.hpp"):
         return "admit"
     if folder.startswith("backend") or header.name in ("cuda.cuh", "kokkos.hpp"):
         return "backend"
@@ -66,7 +66,7 @@ KIND = r"(?:mutable )?(?:static constexpr )?(?:constexpr )?[\w:<>]+(?: const\*|\
 VALUE = r"(?: = [^,;(){}]+|\{\})?"
 SEVERAL = re.compile(rf"^(\s+)({KIND})(\w+{VALUE}(?:, \w+{VALUE})+);(.*)$")
 CONSTANT = re.compile(r"^\s+static constexpr (?:bool|int|float|char const\*|std::uint32_t) (\w+) =")
-FUNCTION = re.compile(r"^\s+(?:template <[^{]*> )?(?:KVMELD_HD |__device__ |KOKKOS_\w+ )?(?:static )?(?:constexpr )?"
+FUNCTION = re.compile(r"^\s+(?:template <[^{]*> )?(?:KVMELD_HD |__device__ |KOKKOS_\w+ )?(?:static )?(?:virtual )?(?:constexpr )?"
                       r"(?!return |else |using )[\w:<>&*]+ (?:const[&*]? |[&*] )?(\w+)\(")
 ALIAS = re.compile(r"^\s+using (\w+) =")
 TEMPLATE = re.compile(r"^\s*template <[^{};]*>$")

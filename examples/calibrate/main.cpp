@@ -1,6 +1,5 @@
 // Measures what a model's heads need, and writes it to a file that the demo takes: Chelsea's outlier heads,
 // KVMerger's thresholds per layer, and per method what it costs to keep less of one head alone.
-#include "chart.hpp"
 #include "prompted.hpp"
 
 #include <demo/material.hpp>
@@ -34,7 +33,7 @@ using calibrating::sample;
 using kvmeld::calibrate::calibration;
 
 struct options {
-  std::string model = "examples/data/tiny-kjv", text, out = "calibration.json", chart;
+  std::string model = "examples/data/tiny-kjv", text, out = "calibration.json";
   std::vector<std::string> methods{"streaming_llm", "h2o", "snapkv", "kvmerger", "chelsea", "recommended"};
   std::vector<double> shares{0.05, 0.1, 0.2, 0.35, 0.6};
   std::vector<double> ratios{0.5, 0.35, 0.2};
@@ -68,7 +67,6 @@ void check(options const& o) {
              "; it must be a method of the demo other than full, composed, ems and chelsea_probed");
   }
   tiny_llama::expect_writable("--out", o.out);
-  if (!o.chart.empty()) tiny_llama::expect_writable("--chart", o.chart);
 }
 
 /// Returns the text of --help where it was asked for.
@@ -101,8 +99,6 @@ std::string parse(int argc, char** argv, options& o) {
            [&](auto const& v) { o.seed = seed_number("--seed", v); });
   line.add("--out", "FILE", "file to write [calibration.json]",
            [&](auto const& v) { o.out = some_path("--out", v); });
-  line.add("--chart", "FILE", "write a picture as SVG",
-           [&](auto const& v) { o.chart = some_path("--chart", v); });
   line.add("--threads", "N", "threads, 0 for as many as the machine has [0]",
            [&](auto const& v) { o.threads = small_number("--threads", v, 0, 1024); });
   return line.parse(argc, argv);
@@ -114,7 +110,7 @@ void add_thresholds(calibration& c, tiny_llama::model& model, sample& s, std::ui
   auto const heads = static_cast<std::uint32_t>(model.shape().heads),
              d = static_cast<std::uint32_t>(model.shape().head_dim);
   kvmeld::shape const extent = tiny_llama::extent_of(model.shape(), capacity);
-  kvmeld::strided<kvmeld::half> const keys(p.keys.data(), "LSTHC", extent, d),
+  kvmeld::strided<kvmeld::float16> const keys(p.keys.data(), "LSTHC", extent, d),
       values(p.values.data(), "LSTHC", extent, d);
   for (auto& t : c.thresholds) {
     auto const theta = kvmeld::calibrate::thresholds_for(
@@ -134,9 +130,9 @@ void add_thresholds(calibration& c, tiny_llama::model& model, sample& s, std::ui
 }
 
 void add_unmatched(calibration& c, sample& s, kvmeld::shape const& extent, std::size_t samples) {
-  kvmeld::strided<kvmeld::half> const keys(s.context.plain.keys.data(), "LSTHC", extent, extent.key_dim);
-  kvmeld::strided<kvmeld::half> const values(s.context.plain.values.data(), "LSTHC", extent,
-                                             extent.value_dim);
+  kvmeld::strided<kvmeld::float16> const keys(s.context.plain.keys.data(), "LSTHC", extent, extent.key_dim);
+  kvmeld::strided<kvmeld::float16> const values(s.context.plain.values.data(), "LSTHC", extent,
+                                                extent.value_dim);
   auto const found = kvmeld::calibrate::unmatched_shares(kvmeld::host_executor(), kvmeld::kv{keys, values},
                                                          extent, 0, s.context.plain.tokens);
   c.unmatched.resize(found.size(), 0.0);
@@ -275,11 +271,7 @@ int main(int argc, char** argv) {
     calibration const c = measure(o);
     print(c, o);
     tiny_llama::save_calibration(c, o.out);
-    std::cout << "\ncalibration: " << o.out << "\n";
-    if (!o.chart.empty()) {
-      tiny_llama::write_file(o.chart, calibrating::to_chart(c));
-      std::cout << "chart:       " << o.chart << "\n";
-    }
+    std::cout << "\ncalibration: " << o.out << " (examples/plot.py draws it)\n";
     return 0;
   } catch (tiny_llama::option_error const& problem) {
     std::cerr << "kvmeld_calibrate: " << problem.what() << "\n";

@@ -134,7 +134,7 @@ tiny_llama::report run(options const& o) {
   auto const& c = model.shape();
   std::uint64_t const full_bytes =
       static_cast<std::uint64_t>(o.context) * static_cast<std::uint64_t>(c.layers) *
-      static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::half);
+      static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::float16);
   for (std::size_t n = 0; n < variants.size(); ++n) {
     demo::variant const& v = variants[n];
     for (std::size_t b = 0; b < v.targets.size(); ++b) {
@@ -155,8 +155,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     options const& chosen = parsed.chosen;
-    for (auto const& [name, path] :
-         {std::pair{"--json", chosen.json}, {"--chart", chosen.chart}, {"--figures", chosen.figures}}) {
+    for (auto const& [name, path] : {std::pair{"--json", chosen.json}, {"--chart", chosen.chart}}) {
       if (!path.empty()) tiny_llama::expect_writable(name, path);
     }
     bool const composes =
@@ -174,10 +173,6 @@ int main(int argc, char** argv) {
     if (!parsed.chosen.chart.empty()) {
       tiny_llama::write_chart(results, parsed.chosen.chart);
       std::cout << "chart:   " << parsed.chosen.chart << "\n";
-    }
-    if (!parsed.chosen.figures.empty()) {
-      tiny_llama::write_figures_chart(results, parsed.chosen.figures);
-      std::cout << "live:    " << parsed.chosen.figures << "\n";
     }
     return 0;
   } catch (tiny_llama::option_error const& problem) {

@@ -19,7 +19,7 @@ namespace tiny_llama {
 
 /// A prompt that was read once: its K and V, and what scores are made of. Several engines can start from it.
 struct prompt_state {
-  std::vector<kvmeld::half> keys, values;        ///< as an engine of the same capacity lays them out
+  std::vector<kvmeld::float16> keys, values;     ///< as an engine of the same capacity lays them out
   std::vector<std::vector<float>> queries, lse;  ///< per layer [tokens][heads][head_dim] and [tokens][heads]
   std::uint32_t tokens = 0;
 };
@@ -94,16 +94,17 @@ public:
   }
   void forget() { cache_.commit({0}, {0}); }
 
-  /// Merges or evicts down to a share of the tokens read.
+  /// Merges or evicts down to a share of the tokens read. Policies whose thresholds or guards decide how much
+  /// merges may stay above it.
   void compress(double share) {
-    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over));
+    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over), fallback());
   }
 
   /// The same with a share per head, [layers][kv_heads].
   void compress(std::vector<double> const& shares) {
     std::vector<std::uint32_t> const entries = kvmeld::calibrate::entries_of(shares, cache_.tokens(0));
     std::vector<std::uint32_t> const table = kvmeld::calibrate::budget_table(extent_, 0, entries);
-    cache_.compress({0}, kvmeld::budget::per_track(table.data()));
+    cache_.compress({0}, kvmeld::budget::per_track(table.data()), fallback());
   }
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
@@ -120,14 +121,21 @@ public:
   }
 
   auto const& cache() const { return cache_; }
-  std::vector<kvmeld::half> const& keys() const { return keys_; }
-  std::vector<kvmeld::half> const& values() const { return values_; }
+  std::vector<kvmeld::float16> const& keys() const { return keys_; }
+  std::vector<kvmeld::float16> const& values() const { return values_; }
   std::size_t kv_bytes() const {
-    return cache_.entries(0) * (extent_.key_dim + extent_.value_dim) * sizeof(kvmeld::half);
+    return cache_.entries(0) * (extent_.key_dim + extent_.value_dim) * sizeof(kvmeld::float16);
   }
 
 private:
-  using layout = kvmeld::strided<kvmeld::half>;
+  using layout = kvmeld::strided<kvmeld::float16>;
+
+  kvmeld::shortfall fallback() const {
+    auto const traits = kvmeld::traits_of_identifier(cache_.policy().identify);
+    bool const guarded = kvmeld::is_guarded<typename Policy::identify_type>::value;
+    bool const lands = !guarded && (traits.meets_budget || traits.drops_unmerged);
+    return lands ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
+  }
 
   /// Policies that share entries keep members: at most every token of the capacity.
   static kvmeld::cache_options limits_of(kvmeld::shape const& extent, reading how) {
@@ -190,8 +198,8 @@ private:
         std::size_t const to = ((std::size_t{layer} * extent_.capacity + slot) * extent_.kv_heads + head) * d;
         std::size_t const from = (std::size_t{i} * extent_.kv_heads + head) * d;
         for (std::uint32_t c = 0; c < d; ++c) {
-          keys_[to + c] = kvmeld::element_traits<kvmeld::half>::from_float(k[from + c]);
-          values_[to + c] = kvmeld::element_traits<kvmeld::half>::from_float(v[from + c]);
+          keys_[to + c] = kvmeld::element_traits<kvmeld::float16>::from_float(k[from + c]);
+          values_[to + c] = kvmeld::element_traits<kvmeld::float16>::from_float(v[from + c]);
         }
       }
     }
@@ -214,7 +222,7 @@ private:
 
   model* model_;
   kvmeld::shape extent_;
-  std::vector<kvmeld::half> keys_, values_;
+  std::vector<kvmeld::float16> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   std::vector<float> lse_;
   struct probe_memory {

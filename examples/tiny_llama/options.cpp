@@ -109,8 +109,6 @@ parsed_options parse_options(int argc, char const* const* argv) {
         o.split = v;
         if (v != "head" && v != "layer" && v != "group") refuse_option("--split", v, "head, layer or group");
       });
-  add("--figures", "FILE", "write the live figures (degrees, fates, attention mass) as SVG",
-      [&](auto const& v) { o.figures = some_path("--figures", v); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",
       [&](auto const& v) { o.threads = small_number("--threads", v, 0, 1024); });
 

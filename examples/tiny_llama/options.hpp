@@ -20,7 +20,7 @@ struct options {
   std::uint64_t seed = 1;
   std::string score = "global", select = "top", identify = "chunked_bipartite",
               merge = "degree_weighted";  ///< parts of the method "composed"
-  std::string json, chart, figures;       ///< empty: not written
+  std::string json, chart;                ///< empty: not written
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
   double epsilon = 0.25;                  ///< of the method "chelsea_probed"
   std::string split = "head";             ///< whose entries a budget counts together: head, layer, group

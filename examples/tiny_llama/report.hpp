@@ -55,11 +55,4 @@ std::string to_chart(report const& results);
 /// Writes to_chart beside `path` and renames it. Throws std::runtime_error.
 void write_chart(report const& results, std::string const& path);
 
-/// An SVG of the live figures: per budget and method the degrees, what became of the tokens, and the mass
-/// retained.
-std::string to_figures_chart(report const& results);
-
-/// Writes to_figures_chart beside `path` and renames it. Throws std::runtime_error.
-void write_figures_chart(report const& results, std::string const& path);
-
 }  // namespace tiny_llama

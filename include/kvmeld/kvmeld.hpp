@@ -12,7 +12,7 @@
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/random.hpp>
-#include <kvmeld/identify/none.hpp>
+#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/turned.hpp>
 #include <kvmeld/layout/from_mdspan.hpp>
 #include <kvmeld/layout/latent.hpp>
@@ -26,8 +26,7 @@
 #include <kvmeld/layout/tiled.hpp>
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/layout/validate_pages.hpp>
-#include <kvmeld/merge/average.hpp>
-#include <kvmeld/merge/score_weighted.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/d2o.hpp>

@@ -224,7 +224,7 @@ TEST_CASE("random plans of every kind are what the reference makes of them, and 
   dice d(71);
   for (int i = 0; i < 150; ++i) {
     compare_random<float>(d);
-    compare_random<kvmeld::half>(d);
+    compare_random<kvmeld::float16>(d);
     compare_random<kvmeld::bfloat16>(d);
   }
 }
@@ -251,7 +251,7 @@ TEST_CASE("both loop orders give the same bits: rows first for strided, tokens f
   for (int i = 0; i < 120; ++i) {
     kvmeld::shape const s{d.between(1, 2), 1, d.between(1, 2), 1, d.between(1, 40), d.between(1, 40), 70};
     std::uint32_t const n = d.between(2, 70);
-    support::engine_memory<kvmeld::half> rowwise(s), columnwise(s, "LSHCT");
+    support::engine_memory<kvmeld::float16> rowwise(s), columnwise(s, "LSHCT");
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
       for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
         auto const k = support::random_rows(d, n, s.key_dim, support::texture::walk);
@@ -261,8 +261,8 @@ TEST_CASE("both loop orders give the same bits: rows first for strided, tokens f
       }
     }
     kvmeld::kv const turned{
-        kvmeld::transposed<kvmeld::half>(columnwise.keys.data(), "LSHCT", s, s.key_dim),
-        kvmeld::transposed<kvmeld::half>(columnwise.values.data(), "LSHCT", s, s.value_dim)};
+        kvmeld::transposed<kvmeld::float16>(columnwise.keys.data(), "LSHCT", s, s.key_dim),
+        kvmeld::transposed<kvmeld::float16>(columnwise.values.data(), "LSHCT", s, s.value_dim)};
     kvmeld::cache_options sizes = support::with_plan(2 * s.capacity);
     sizes.extent = s;
     auto one = make_cache(rowwise, hand_made::policy(), sizes);

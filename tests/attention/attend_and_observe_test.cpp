@@ -138,7 +138,7 @@ TEST_CASE("attention that observes leaves the bits of attention and observation"
     auto const policy = i % 3 == 0   ? composed_of(kvmeld::preset::h2o::defaults())
                         : i % 3 == 1 ? composed_of(kvmeld::preset::snapkv::with_window(6))
                                      : composed_of(kvmeld::preset::scissorhands::defaults(11));
-    fused_is_separate<kvmeld::half>(d, how, policy);
+    fused_is_separate<kvmeld::float16>(d, how, policy);
     fused_is_separate<float>(d, how, policy);
   }
 }
@@ -196,13 +196,14 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
               "members have logits of their own (or call observe)");
 
   // The same behind any_cache, which refuses other types of outputs as attend does.
-  kvmeld::any_cache any(std::move(cache));
+  auto const held = kvmeld::make_any_cache(std::move(cache));
+  kvmeld::any_cache& any = *held;
   CHECK(refusal_of([&] {
           any.attend_and_observe({0, 0, 3}, rows, to, {room.data(), 101});
         }).find("number of floats of memory is 101; it must be at least ") != std::string::npos);
   any.attend_and_observe({0, 0, 3}, rows, to, room);
   CHECK(any.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 6);
-  std::vector<kvmeld::half> half_out(out.size());
+  std::vector<kvmeld::float16> half_out(out.size());
   CHECK(refusal_of([&] {
           any.attend_and_observe({0, 0, 3}, rows, kvmeld::rows_by_token(half_out.data(), 3, 2, 4), room);
         }) == "any_cache::attend_and_observe: element type of the outputs is another than that of the "

@@ -40,12 +40,12 @@ template <class T, class Q, class Out> void against_reference(std::uint64_t seed
 
 TEST_CASE("attend is softmax attention with log-degree bias") {
   using kvmeld::bfloat16;
-  using kvmeld::half;
+  using kvmeld::float16;
   for (std::uint64_t seed = 0; seed < 60; ++seed) against_reference<float, float, float>(seed, 3e-5);
-  for (std::uint64_t seed = 100; seed < 120; ++seed) against_reference<half, half, float>(seed, 3e-5);
+  for (std::uint64_t seed = 100; seed < 120; ++seed) against_reference<float16, float16, float>(seed, 3e-5);
   for (std::uint64_t seed = 200; seed < 220; ++seed)
     against_reference<bfloat16, bfloat16, bfloat16>(seed, 0.02);
-  for (std::uint64_t seed = 300; seed < 320; ++seed) against_reference<float, bfloat16, half>(seed, 0.003);
+  for (std::uint64_t seed = 300; seed < 320; ++seed) against_reference<float, bfloat16, float16>(seed, 0.003);
 }
 
 TEST_CASE("attend gives the same bits for any number of threads and lanes, and for each sequence alone") {

@@ -109,13 +109,13 @@ template <class T> void check_written(merged& x, double relative) {
 TEST_CASE("behind_end::unmerged: engines that read token by token write the bias once per compression") {
   merged x;
   check_single_tokens<float>(x);
-  check_single_tokens<kvmeld::half>(x);
+  check_single_tokens<kvmeld::float16>(x);
 }
 
 TEST_CASE("write_log_degree writes logarithms of degrees and a finite floor") {
   merged x;
   check_written<float>(x, 1e-6);
-  check_written<kvmeld::half>(x, 0x1p-11 * 1.001);
+  check_written<kvmeld::float16>(x, 0x1p-11 * 1.001);
   check_written<kvmeld::bfloat16>(x, 0x1p-8 * 1.001);
 }
 

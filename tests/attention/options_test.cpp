@@ -145,14 +145,15 @@ struct by_hand {
 
 TEST_CASE("attend with every option at once is the reference's attention") {
   using kvmeld::bfloat16;
-  using kvmeld::half;
+  using kvmeld::float16;
   std::size_t blind = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) blind += all_options<float, float, float>(seed, 6e-5);
-  for (std::uint64_t seed = 1000; seed < 1040; ++seed) blind += all_options<half, half, float>(seed, 6e-5);
+  for (std::uint64_t seed = 1000; seed < 1040; ++seed)
+    blind += all_options<float16, float16, float>(seed, 6e-5);
   for (std::uint64_t seed = 2000; seed < 2040; ++seed)
     blind += all_options<bfloat16, bfloat16, bfloat16>(seed, 0.02);
   for (std::uint64_t seed = 3000; seed < 3010; ++seed)
-    blind += all_options<float, half, half>(seed, 0.003, 96);
+    blind += all_options<float, float16, float16>(seed, 0.003, 96);
   CHECK(blind > 0);  // queries that the window leaves nothing to see are among them
 }
 

@@ -78,9 +78,9 @@ std::size_t many_calls(std::uint64_t seed, int times, double tolerance) {
 
 TEST_CASE("attention over shared entries is attention over every token") {
   CHECK(many_calls<float, float, float>(231, 150, 5e-5) > 0);
-  many_calls<kvmeld::half, kvmeld::half, kvmeld::half>(232, 60, 4e-3);
+  many_calls<kvmeld::float16, kvmeld::float16, kvmeld::float16>(232, 60, 4e-3);
   many_calls<kvmeld::bfloat16, kvmeld::bfloat16, kvmeld::bfloat16>(233, 60, 3e-2);
-  many_calls<kvmeld::bfloat16, float, kvmeld::half>(234, 40, 4e-3);
+  many_calls<kvmeld::bfloat16, float, kvmeld::float16>(234, 40, 4e-3);
 }
 
 TEST_CASE("what is observed of shared entries is what attention gave each token") {
@@ -143,7 +143,7 @@ TEST_CASE("shared entries: the same bits for any number of threads") {
     for (std::uint32_t threads : {1u, 2u, 3u}) {
       dice d(seed);
       kvmeld::shape const s = some_shape(d);
-      shared_cache<kvmeld::half> x(s, d, 200, 0, threads);
+      shared_cache<kvmeld::float16> x(s, d, 200, 0, threads);
       form const f = some_form(d, s);
       call<float, float> c(s, d, 30);
       for (auto& n : c.counts) n = std::min(n, 1u);

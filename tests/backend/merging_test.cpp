@@ -88,7 +88,7 @@ template <class T, class Check> void over_lengths(Check check) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("merging along tokens has the bits of merging row by row", T, float, kvmeld::half,
+TEST_CASE_TEMPLATE("merging along tokens has the bits of merging row by row", T, float, kvmeld::float16,
                    kvmeld::bfloat16) {
   over_lengths<T>([](std::uint32_t n, std::uint32_t capacity, std::uint32_t channels, std::uint32_t seed) {
     kvmeld::shape const s{1, 1, 1, 1, channels, 1, capacity};
@@ -107,8 +107,8 @@ TEST_CASE_TEMPLATE("merging along tokens has the bits of merging row by row", T,
   });
 }
 
-TEST_CASE_TEMPLATE("merging in groups of channels has the bits of merging whole rows", T, float, kvmeld::half,
-                   kvmeld::bfloat16) {
+TEST_CASE_TEMPLATE("merging in groups of channels has the bits of merging whole rows", T, float,
+                   kvmeld::float16, kvmeld::bfloat16) {
   over_lengths<T>([](std::uint32_t n, std::uint32_t capacity, std::uint32_t channels, std::uint32_t seed) {
     kvmeld::shape const s{1, 1, 1, 1, channels, 1, capacity};
     std::vector<T> memory(std::size_t{capacity} * channels);

@@ -98,8 +98,8 @@ TEST_CASE("16-bit rows give the bits of the generic loops") {
         round_to<kvmeld::bfloat16>(a);
         round_to<kvmeld::bfloat16>(b);
       } else {
-        round_to<kvmeld::half>(a);
-        round_to<kvmeld::half>(b);
+        round_to<kvmeld::float16>(a);
+        round_to<kvmeld::float16>(b);
       }
       std::vector<float> out(std::size_t{rows} * columns), norms(rows);
       k.products(a.data(), rows, dim, b.data(), columns, dim, dim, out.data(), columns);
@@ -130,9 +130,9 @@ TEST_CASE("a row's match is within the stated bound of the best one, near ties i
           for (std::uint32_t j = 0; j < dim; ++j) b[c * dim + j] = b[j] * (1.0f + 1e-7f * uniform(d));
         }
       }
-      tuned_lane lane(kvmeld::kernels_of(set), kvmeld::row_match_scratch(64));
+      tuned_lane lane(kvmeld::kernels_of(set), kvmeld::detail::row_match_scratch(64));
       auto const team = lane.team();
-      kvmeld::row_match const match(team, 64);
+      kvmeld::detail::row_match const match(team, 64);
       match.begin(team, a.data(), rows, dim);
       std::uint32_t const first = columns / 2;  // in two pieces
       if (first != 0) kvmeld::tile_similarity(team, a.data(), rows, b.data(), first, dim, 0, match);
@@ -170,9 +170,9 @@ TEST_CASE("equal columns match the lowest, zero rows the first, and what is not 
           a[dim + c] = 0.0f;
           a[2 * dim + c] = c % 2 == 0 ? nan : inf;
         }
-        tuned_lane lane(kvmeld::kernels_of(set), kvmeld::row_match_scratch(96));
+        tuned_lane lane(kvmeld::kernels_of(set), kvmeld::detail::row_match_scratch(96));
         auto const team = lane.team();
-        kvmeld::row_match const match(team, 96);
+        kvmeld::detail::row_match const match(team, 96);
         match.begin(team, a.data(), 3, dim);
         kvmeld::tile_similarity(team, a.data(), 3, b.data(), columns, dim, 10, match);
         CHECK(match.best_column[0] == 10);
@@ -184,7 +184,7 @@ TEST_CASE("equal columns match the lowest, zero rows the first, and what is not 
         match.begin(team, huge.data(), 1, dim);
         kvmeld::tile_similarity(team, huge.data(), 1, huge.data(), 1, dim, 0, match);
         kvmeld::serial_team const plain(lane.scratch.data(), lane.scratch.size());
-        kvmeld::row_match const wanted(plain, 96);
+        kvmeld::detail::row_match const wanted(plain, 96);
         wanted.begin(plain, huge.data(), 1, dim);
         kvmeld::tile_similarity(plain, huge.data(), 1, huge.data(), 1, dim, 0, wanted);
         CHECK(match.best_key[0] == wanted.best_key[0]);
@@ -199,10 +199,10 @@ TEST_CASE("without kernels a host team is a serial team, bit for bit") {
   for (int i = 0; i < 30; ++i) {
     std::uint32_t const dim = d.between(1, 100), rows = d.between(1, 20), columns = d.between(1, 20);
     std::vector<float> const a = noise(d, std::size_t{rows} * dim), b = noise(d, std::size_t{columns} * dim);
-    tuned_lane lane(nullptr, kvmeld::row_match_scratch(32));
-    kvmeld::host_memory other(kvmeld::row_match_scratch(32));
+    tuned_lane lane(nullptr, kvmeld::detail::row_match_scratch(32));
+    kvmeld::host_memory other(kvmeld::detail::row_match_scratch(32));
     auto const run = [&](auto const& team) {
-      kvmeld::row_match const match(team, 32);
+      kvmeld::detail::row_match const match(team, 32);
       match.begin(team, a.data(), rows, dim);
       kvmeld::tile_similarity(team, a.data(), rows, b.data(), columns, dim, 0, match);
       std::vector<std::uint32_t> all(match.best_key, match.best_key + rows);

@@ -102,7 +102,7 @@ template <class T> void check_blend(kvmeld::host_kernels const& k, dice& d) {
 TEST_CASE("every 16-bit pattern decodes as its element_traits say") {
   for (auto set : instruction_sets()) {
     CAPTURE(kvmeld::name_of(set));
-    check_decode<kvmeld::half>(*kvmeld::kernels_of(set));
+    check_decode<kvmeld::float16>(*kvmeld::kernels_of(set));
     check_decode<kvmeld::bfloat16>(*kvmeld::kernels_of(set));
   }
 }
@@ -112,7 +112,7 @@ TEST_CASE("blends have the bits of the generic loop, in place too") {
     CAPTURE(kvmeld::name_of(set));
     dice d(21);
     check_blend<float>(*kvmeld::kernels_of(set), d);
-    check_blend<kvmeld::half>(*kvmeld::kernels_of(set), d);
+    check_blend<kvmeld::float16>(*kvmeld::kernels_of(set), d);
     check_blend<kvmeld::bfloat16>(*kvmeld::kernels_of(set), d);
   }
 }
@@ -123,7 +123,7 @@ TEST_CASE("rows read from storage give the bits of the same rows as floats") {
     CAPTURE(kvmeld::name_of(set));
     dice d(22);
     check_reading<float>(*kvmeld::kernels_of(set), d);
-    check_reading<kvmeld::half>(*kvmeld::kernels_of(set), d);
+    check_reading<kvmeld::float16>(*kvmeld::kernels_of(set), d);
     check_reading<kvmeld::bfloat16>(*kvmeld::kernels_of(set), d);
   }
 }
@@ -201,7 +201,8 @@ TEST_CASE("finiteness looks at every element") {
     kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
     for (std::uint32_t n : {1u, 4u, 15u, 16u, 17u, 33u, 40u, 70u}) {
       std::vector<float> const row(n, -3e38f);
-      std::vector<kvmeld::half> const halves(n, element<kvmeld::half>(0xfbff));  // the largest magnitude
+      std::vector<kvmeld::float16> const halves(n,
+                                                element<kvmeld::float16>(0xfbff));  // the largest magnitude
       std::vector<kvmeld::bfloat16> const brains(n, element<kvmeld::bfloat16>(0xff7f));
       CHECK(k.all_finite(row.data(), n));
       CHECK(k.all_finite(halves.data(), n));
@@ -213,8 +214,8 @@ TEST_CASE("finiteness looks at every element") {
           CHECK_FALSE(k.all_finite(bad.data(), n));
         }
         for (std::uint32_t bits : {0x7c00u, 0xfc00u, 0x7e00u, 0xfc01u}) {
-          std::vector<kvmeld::half> bad = halves;
-          bad[i] = element<kvmeld::half>(bits);
+          std::vector<kvmeld::float16> bad = halves;
+          bad[i] = element<kvmeld::float16>(bits);
           CHECK_FALSE(k.all_finite(bad.data(), n));
         }
         for (std::uint32_t bits : {0x7f80u, 0xff80u, 0x7fc0u, 0xff81u}) {

@@ -128,8 +128,9 @@ TEST_CASE("what a cache says about its memory") {
   filled x;
   auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
   using local = kvmeld::score::local;
-  CHECK(kvmeld::cache_bytes(kvmeld::cache_options{extent}, cache.policy().score.channels(),
-                            cache.executor().workers()) == cache.ledger_bytes() + cache.workspace_bytes());
+  CHECK(kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, cache.policy().score.channels(),
+                                    cache.executor().workers()) ==
+        cache.ledger_bytes() + cache.workspace_bytes());
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::none::channels()) == 9);
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::global::channels()) == 13);
   CHECK(kvmeld::ledger_bytes_per_entry(local::channels()) == 17);

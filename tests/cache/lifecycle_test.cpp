@@ -261,7 +261,7 @@ TEST_CASE("emptied values are zeroed, or left to an engine that never reads them
 }
 
 TEST_CASE("nothing to do changes no bit") {
-  support::engine_memory<kvmeld::half> memory(extent);
+  support::engine_memory<kvmeld::float16> memory(extent);
   support::dice d(5);
   memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
   auto cache = support::make_cache(memory, chelsea());

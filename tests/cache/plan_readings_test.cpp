@@ -171,6 +171,17 @@ TEST_CASE("sigma of a set by each of its three rules") {
   CHECK(sigma(bandwidth::eq7_000, 1) == Approx((1.0 + 9.0) / (std::sqrt(2.0) * 3)));
   CHECK(sigma(bandwidth::fixed, 1) == Approx(3.25));
   CHECK(sigma(bandwidth::mean_l2, 0) == 0);  // alone
+  // A pair: keys 0 and 3 along the second channel, the better score in slot 0.
+  support::engine_memory<float> two({1, 1, 1, 1, 2, 1, 2});
+  two.fill({0, 0, 0, 0}, 0, {{1, 1}, {1, 4}}, support::rows(2, {1}));
+  kvmeld::policy const p{kvmeld::score::global{}, nobody,
+                         kvmeld::identify::consecutive_threshold<kvmeld::admit::threshold>{},
+                         kvmeld::merge::gaussian{}};
+  auto pair = make_cache(two, p, support::with_plan());
+  pair.open(0, 2);
+  support::set_scores(pair.ledger(), {0, 0, 0, 0}, {5, 1});
+  pair.plan({0}, kvmeld::budget::entries(1));
+  CHECK(pair.planned_sigma(0, 0) == Approx(3));
   CHECK(sigma(bandwidth::mean_l2, 2) == 0);  // a member, no pivot
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("extents of nothing and of too much") {
   check_text(with(&shape::sequences, 0x40000000u), {"layers * sequences * kv_heads", "2147483647"});
   check_text(with(&shape::layers, 0xffffffffu), {"layers", "2147483647"});
   check_text(with(&shape::capacity, (1u << 30) + 1), {"shape: capacity is 1073741825", "1 to 1073741824"});
-  CHECK(kvmeld::extent_problem(extent).empty());
+  CHECK(kvmeld::detail::extent_problem(extent).empty());
 }
 
 TEST_CASE("tensors that cannot serve the extent") {

@@ -83,6 +83,12 @@ TEST_CASE("frequencies that are no numbers, where the host can look at them") {
   cache.open(0, 10);
   for (float bad : {not_a_number(), infinity()}) {
     std::vector<float> frequencies(6, 0.5f);
+    frequencies[0] = bad;
+    kvmeld::rope_params first;
+    first.pairing = kvmeld::rope_pairing::half_split;
+    first.frequencies = frequencies.data();
+    check_text(refusal_of([&] { cache.shift(0, 1, first); }), {"shift: rope.frequencies[0] is "});
+    frequencies[0] = 0.5f;
     frequencies[4] = bad;
     kvmeld::attention_params params;
     params.rope.pairing = kvmeld::rope_pairing::half_split;

@@ -247,7 +247,9 @@ TEST_CASE(
   sizes.stats = true;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks();
   kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
-  kvmeld::any_cache near(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), sizes});
+  auto const held =
+      kvmeld::make_any_cache(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), sizes});
+  kvmeld::any_cache& near = *held;
   auto const both = [&](auto f) {
     f(near);
     f(far);
@@ -302,7 +304,7 @@ TEST_CASE("the output error of probes is that of naive sums") {
   dice d(84);
   for (int i = 0; i < 10; ++i) {
     kvmeld::shape const s{1, 2, 2, d.between(1, 3), 16, d.between(4, 24), 120};
-    support::engine_memory<kvmeld::half> memory(s);
+    support::engine_memory<kvmeld::float16> memory(s);
     auto cache = make_cache(memory, composed_of(kvmeld::preset::streaming_llm::with_sinks()), counting());
     std::uint32_t const slots[] = {1, 0}, counts[] = {d.between(1, 9), d.between(0, 9)};
     for (std::uint32_t slot : slots) {

@@ -3,7 +3,7 @@
 #include <kvmeld/kvmeld.hpp>
 
 #if defined(KVMELD_CONTROL)
-using keys = kvmeld::strided<kvmeld::half>;
+using keys = kvmeld::strided<kvmeld::float16>;
 #else
 using keys = kvmeld::int8_rows<kvmeld::strided<std::int8_t>, kvmeld::strided<float>>;
 #endif

@@ -109,15 +109,15 @@ template <class T> void rounding(format f) {
 }  // namespace
 
 TEST_CASE("every half and bfloat16 survives a round trip") {
-  round_trip<kvmeld::half>(half_format);
+  round_trip<kvmeld::float16>(half_format);
   round_trip<kvmeld::bfloat16>(bfloat16_format);
 }
 
-TEST_CASE("half rounds to nearest even") { rounding<kvmeld::half>(half_format); }
+TEST_CASE("half rounds to nearest even") { rounding<kvmeld::float16>(half_format); }
 TEST_CASE("bfloat16 rounds to nearest even") { rounding<kvmeld::bfloat16>(bfloat16_format); }
 
 TEST_CASE("known conversions") {
-  auto const half_bits = [](float x) { return kvmeld::element_traits<kvmeld::half>::from_float(x).bits; };
+  auto const half_bits = [](float x) { return kvmeld::element_traits<kvmeld::float16>::from_float(x).bits; };
   CHECK(half_bits(1.0f) == 0x3c00);
   CHECK(half_bits(-2.0f) == 0xc000);
   CHECK(half_bits(65504.0f) == 0x7bff);
@@ -134,7 +134,7 @@ TEST_CASE("known conversions") {
 
 TEST_CASE("lowest is the most negative finite number") {
   CHECK(kvmeld::float_bits(kvmeld::element_traits<float>::lowest) == 0xff7fffffu);
-  using half_traits = kvmeld::element_traits<kvmeld::half>;
+  using half_traits = kvmeld::element_traits<kvmeld::float16>;
   using bfloat_traits = kvmeld::element_traits<kvmeld::bfloat16>;
   CHECK(half_traits::from_float(half_traits::lowest).bits == 0xfbff);
   CHECK(bfloat_traits::from_float(bfloat_traits::lowest).bits == 0xff7f);

@@ -26,7 +26,8 @@ TEST_CASE("a list keeps its numbers until a window's worth of others has been pl
   support::dice d(3);
   for (int run = 0; run < 50; ++run) {
     std::size_t const first = d.between(3, 400);
-    kvmeld::staging_ring<kvmeld::host_memory> ring(kvmeld::host_memory(first * sizeof(std::uint32_t)));
+    kvmeld::detail::staging_ring<kvmeld::host_memory> ring(
+        kvmeld::host_memory(first * sizeof(std::uint32_t)));
     CHECK(ring.window() == first / 3);
     std::deque<placed> alive;
     std::size_t grown = 0;

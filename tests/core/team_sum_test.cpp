@@ -1,5 +1,5 @@
 // team_sum adds up every term, in one order for any number of lanes.
-#include <kvmeld/exec/team_sum.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cmath>
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace cuda_test {
 
 struct cuda_device {
-  using half = __half;
+  using float16 = __half;
   using bfloat16 = __nv_bfloat16;
   using executor_type = kvmeld::cuda_executor<>;
 

@@ -2,6 +2,11 @@
 // never run.
 #include <kvmeld/cuda.cuh>
 
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
 namespace {
 
 template <class T, class Policy> void instantiate(Policy const& policy, T* rows) {
@@ -78,4 +83,19 @@ void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::cam::over_h2o(), b);
   instantiate(kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<__half>{0.1f}), a);
   instantiate(kvmeld::preset::kvmerger::guarded(kvmeld::guard::probed<__half>{0.1f}), b);
+}
+
+// Names of kvmeld and of CUDA's headers do not meet: an engine may use both without a prefix.
+using namespace kvmeld;
+__global__ void beside_cuda(strided<half> from, strided<nv_bfloat16> into, float16* codes, half2* pairs,
+                            ledger_ref ledger) {
+  namespace cg = cooperative_groups;
+  track const t = make_track(ledger.extent, 0, 0, 0);
+  segment<half> const row = from.locate(t, 0);
+  for (std::uint32_t c = cg::this_thread_block().thread_rank(); c < from.channels(); c += blockDim.x) {
+    float const x = element_traits<half>::to_float(row.base[c]);
+    into.locate(t, 0).base[c] = element_traits<nv_bfloat16>::from_float(x);
+    codes[c] = element_traits<float16>::from_float(x);
+    pairs[c] = half2(row.base[c], row.base[c]);
+  }
 }

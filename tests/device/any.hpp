@@ -17,14 +17,15 @@ template <class Device> void any_caches(Device const& device) {
   typename Device::template array<element> const far_keys(keys), far_values(values);
   auto const sizes = usual_limits<decltype(kvmeld::preset::h2o::defaults())>();
   auto const made = [&](auto executor, element* k, element* v) {
-    return kvmeld::any_cache(
+    return kvmeld::make_any_cache(
         kvmeld::merged_cache{std::move(executor), kvmeld::preset::h2o::defaults(),
                              kvmeld::kv{kvmeld::strided<element>(k, "LSTHC", s, s.key_dim),
                                         kvmeld::strided<element>(v, "LSTHC", s, s.value_dim)},
                              sizes});
   };
-  auto here = made(kvmeld::host_executor(1, kvmeld::tuning::off), keys.data(), values.data());
-  auto there = made(device.executor(kvmeld::tuning::on), far_keys.data(), far_values.data());
+  auto const held_here = made(kvmeld::host_executor(1, kvmeld::tuning::off), keys.data(), values.data());
+  auto const held_there = made(device.executor(kvmeld::tuning::on), far_keys.data(), far_values.data());
+  kvmeld::any_cache &here = *held_here, &there = *held_there;
   auto const both = [&](auto f) {
     f(here);
     f(there);

@@ -11,13 +11,14 @@ template <class Device> void merges(Device const& device, bool usual = true) {
     same_life<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 0, tuning);
     bool const skipped = tuning == kvmeld::tuning::off && brief() && !usual;
     if (!skipped)
-      same_life<typename Device::half>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 1, tuning);
+      same_life<typename Device::float16>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 1,
+                                          tuning);
   }
 }
 
 /// KVMerger's sets otherwise: ended by gaps, chained, stored where the newest is; by a given threshold.
 template <class Device> void sets_otherwise(Device const& device) {
-  using half = typename Device::half;
+  using float16 = typename Device::float16;
   made_for const now({2, 3, 2, 2, 32, 16, 112});
   constexpr tokens_of_life life{90, 70, 48, 36, 28};
   auto gaps = kvmeld::preset::kvmerger::for_budget(), chained = gaps;
@@ -28,9 +29,9 @@ template <class Device> void sets_otherwise(Device const& device) {
   printed.identify.admission.theta = 0.6f;
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     if (tuning == kvmeld::tuning::off && brief()) continue;  // `compositions` has the generic forms
-    same_life<half>(device, "between gaps", gaps, 1, tuning, life);
-    same_life<half>(device, "by a threshold", printed, 1, tuning, life);
-    if (!brief()) same_life<half>(device, "chained", chained, 1, tuning, life);  // has no tuned form
+    same_life<float16>(device, "between gaps", gaps, 1, tuning, life);
+    same_life<float16>(device, "by a threshold", printed, 1, tuning, life);
+    if (!brief()) same_life<float16>(device, "chained", chained, 1, tuning, life);  // has no tuned form
   }
 }
 
@@ -46,8 +47,8 @@ template <class Device> void thresholds_per_layer(Device const& device) {
   };
   auto const here = by(theta.data()), there = by(far_theta.data());
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on})
-    same_life<typename Device::half>(device, "thresholds per layer", here, 1, tuning, {90, 70, 48, 36, 28},
-                                     &there);
+    same_life<typename Device::float16>(device, "thresholds per layer", here, 1, tuning, {90, 70, 48, 36, 28},
+                                        &there);
 }
 
 /// Nearly all that could be sources are no numbers, so that a track takes more rounds than caches of numbers
@@ -64,7 +65,7 @@ template <class Device> void unlikely_rounds(Device const& device) {
     pair.both([](auto& c) {
       c.open(0, 100);
       c.open(1, 20);
-      c.compress({0, 1}, kvmeld::budget::entries(80));
+      c.compress({0, 1}, kvmeld::budget::entries(80), kvmeld::shortfall::keep);
     });
     pair.check(0);
     CHECK(pair.host().longest(0) == 80);

@@ -96,8 +96,8 @@ template <class Device> struct far_pages : pool_rows<Device, typename Device::bf
 };
 
 /// vLLM's keys: [page][layer][head][channels / 8][token][8].
-template <class Device> struct vllm_keys : pool_rows<Device, typename Device::half, 16> {
-  using base = pool_rows<Device, typename Device::half, 16>;
+template <class Device> struct vllm_keys : pool_rows<Device, typename Device::float16, 16> {
+  using base = pool_rows<Device, typename Device::float16, 16>;
   using base::base;
   auto on(side where) {
     kvmeld::shape const& s = this->extent;
@@ -110,8 +110,8 @@ template <class Device> struct vllm_keys : pool_rows<Device, typename Device::ha
 };
 
 /// vLLM's values: [page][layer][head][channel][token], tables as FlashInfer has them.
-template <class Device> struct vllm_values : pool_rows<Device, typename Device::half, 16> {
-  using base = pool_rows<Device, typename Device::half, 16>;
+template <class Device> struct vllm_values : pool_rows<Device, typename Device::float16, 16> {
+  using base = pool_rows<Device, typename Device::float16, 16>;
   vllm_values(kvmeld::shape const& s, std::uint32_t channels)
       : base(s, channels), first(std::vector<std::int32_t>(s.sequences + 1)) {
     for (std::uint32_t i = 0; i <= s.sequences; ++i)
@@ -178,21 +178,21 @@ template <class Device> struct fp8_rows : rows_of<Device, kvmeld::fp8_e4m3> {
 
 /// Bytes with a scale per row.
 template <class Device> struct byte_rows : rows_of<Device, std::int8_t> {
-  using half = typename Device::half;
+  using float16 = typename Device::float16;
   byte_rows(kvmeld::shape const& s, std::uint32_t channels)
       : rows_of<Device, std::int8_t>(s, channels, s.slots() * channels),
-        scales(std::vector<half>(s.slots(), kvmeld::element_traits<half>::from_float(0.0f))) {}
+        scales(std::vector<float16>(s.slots(), kvmeld::element_traits<float16>::from_float(0.0f))) {}
   auto on(side where) {
     return kvmeld::int8_rows(
         kvmeld::strided<std::int8_t>(this->memory.on(where), "LSTHC", this->extent, this->width),
-        kvmeld::strided<half>(scales.on(where), "LSHTC", this->extent, 1));
+        kvmeld::strided<float16>(scales.on(where), "LSHTC", this->extent, 1));
   }
   void put() {
     this->memory.put();
     scales.put();
   }
   bool same() const { return this->memory.same() && scales.same(); }
-  doubled<Device, half> scales;
+  doubled<Device, float16> scales;
 };
 
 /// ggml's q8_0: blocks of 34 bytes.
@@ -206,8 +206,8 @@ template <class Device> struct q8_0_blocks : rows_of<Device, std::uint8_t> {
 };
 
 /// A ring behind two sinks, one element off every boundary.
-template <class Device> struct crooked_ring : rows_of<Device, typename Device::half> {
-  using T = typename Device::half;
+template <class Device> struct crooked_ring : rows_of<Device, typename Device::float16> {
+  using T = typename Device::float16;
   crooked_ring(kvmeld::shape const& s, std::uint32_t channels)
       : rows_of<Device, T>(s, channels, s.slots() * channels + 1), start(begun(s)) {}
   static std::vector<std::uint32_t> begun(kvmeld::shape const& s) {

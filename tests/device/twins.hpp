@@ -248,7 +248,7 @@ private:
             kvmeld::strided<T>(values, "LSTHC", extent, extent.value_dim)};
   }
   static double farthest(std::vector<T> const& a, std::vector<T> const& b, std::uint32_t channels) {
-    constexpr int digits = std::is_same_v<T, typename Device::half> ? 11 : 8;
+    constexpr int digits = std::is_same_v<T, typename Device::float16> ? 11 : 8;
     double most = 0.0;
     for (std::size_t row = 0; row < a.size(); row += channels) {
       float largest = 0.0f, off = 0.0f;

@@ -142,7 +142,7 @@ TEST_CASE("shared beginnings are read once, are never written, and outlive who r
   std::vector<std::uint32_t> const shared(e.running()[0].pages.begin(), e.running()[0].pages.begin() + 3);
   auto const digest = [&] {
     std::uint64_t hash = 1469598103934665603u;
-    for (kvmeld::half const x : e.kv().read_pages(shared)) hash = (hash ^ x.bits) * 1099511628211u;
+    for (kvmeld::float16 const x : e.kv().read_pages(shared)) hash = (hash ^ x.bits) * 1099511628211u;
     return hash;
   };
   std::uint64_t const before = digest();

@@ -66,8 +66,6 @@ TEST_CASE("options: values") {
                         "0.5",
                         "--split",
                         "layer",
-                        "--figures",
-                        "f",
                         "--chart",
                         "c",
                         "--threads",
@@ -83,7 +81,6 @@ TEST_CASE("options: values") {
   CHECK(o.seed == 18446744073709551615u);
   CHECK(o.json == "j");
   CHECK(o.chart == "c");
-  CHECK(o.figures == "f");
   CHECK(o.calibration == "c.json");
   CHECK(o.split == "layer");
   CHECK(o.epsilon == 0.5);
@@ -122,7 +119,7 @@ TEST_CASE("options: refusals") {
                   "--seed is '18446744073709551616'; it must be a whole number from 0 to"));
   CHECK(test::has(told({"--threads", "2000"}),
                   "--threads is '2000'; it must be a whole number from 0 to 1024"));
-  for (char const* path : {"--model", "--text", "--json", "--chart", "--figures", "--calibration"}) {
+  for (char const* path : {"--model", "--text", "--json", "--chart", "--calibration"}) {
     CHECK(told({path, ""}) == std::string(path) + " is ''; it must be a path.");
   }
   for (char const* bad : {"0", "-1", "1e", "", "nan"}) {

@@ -132,30 +132,6 @@ TEST_CASE("the chart is well-formed and escapes names") {
   CHECK(tiny_llama::read_file(folder / "c.svg", 1 << 20) == svg);
 }
 
-TEST_CASE("the picture of the live figures is well-formed, and its bars are as long as their shares") {
-  auto const svg = tiny_llama::to_figures_chart(sample());
-  CHECK(svg.rfind("<svg ", 0) == 0);
-  CHECK(test::has(svg, "tiny &lt;&amp;&gt; &quot;model&quot;"));
-  CHECK(test::has(svg, "budget 50%"));
-  CHECK(test::has(svg, "budget 20%"));
-  CHECK(test::has(svg, ">87.5%<"));
-  CHECK(test::has(svg, ">no score<"));
-  CHECK(!test::has(svg, ">full<"));
-  CHECK(!test::has(svg, "nan"));
-  CHECK(!test::has(svg, "inf"));
-  CHECK(std::count(svg.begin(), svg.end(), '<') == std::count(svg.begin(), svg.end(), '>'));
-  // Half of 330 pixels for degree 1, an eighth for 32 and more at the end, 0.4375 of 240 for what merged.
-  CHECK(test::has(svg, "\"140.0,"));
-  CHECK(test::has(svg, " 305.0,"));
-  CHECK(test::has(svg, "\"428.8,"));
-  CHECK(test::has(svg, "\"620.0,"));
-  CHECK(test::has(svg, " 725.0,"));
-  CHECK(!test::has(tiny_llama::to_figures_chart(report{}), "nan"));
-  test::temporary_folder const folder;
-  tiny_llama::write_figures_chart(sample(), folder / "f.svg");
-  CHECK(tiny_llama::read_file(folder / "f.svg", 1 << 20) == svg);
-}
-
 TEST_CASE("progress: a line per tenth in a log, one line redrawn on a terminal") {
   std::ostringstream log, screen;
   {

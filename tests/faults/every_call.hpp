@@ -171,25 +171,27 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
     every_allocation(sum, name, from, [&](subject_type& s) { call(s.cache); });
   };
 
-  each("compress", start, [](auto& c) { c.compress({0}, budget::entries(25)); });
-  bool const evicts = !kvmeld::is_guarded<typename Policy::identify_type>::value;
+  each("compress, evicting nothing", start,
+       [](auto& c) { c.compress({0}, budget::entries(25), shortfall::keep); });
+  constexpr bool evicts = !kvmeld::is_guarded<typename Policy::identify_type>::value;
+  constexpr shortfall fallback = evicts ? shortfall::evict_lowest : shortfall::keep;
   if (evicts) {
-    each("compress, evicting what is missing", start,
-         [](auto& c) { c.compress({0}, budget::ratio(0.4), shortfall::evict_lowest); });
+    each("compress", start, [](auto& c) { c.compress({0}, budget::ratio(0.4)); });
     each("append to a full sequence", start,
          [](auto& c) { c.append({0}, {30}, kvmeld::when_full{budget::entries(25)}); });
   }
   if (!sizes.padded) {
-    each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30)); });
+    each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30), fallback); });
     subject_type planned(start);
-    planned.cache.plan({0}, budget::entries(30));
+    planned.cache.plan({0}, budget::entries(30), fallback);
     each("apply", planned, [](auto& c) { c.apply(); });
-    each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28)); });
-    each("compress with a plan made", planned, [](auto& c) { c.compress({0}, budget::entries(25)); });
+    each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28), fallback); });
+    each("compress with a plan made", planned,
+         [](auto& c) { c.compress({0}, budget::entries(25), fallback); });
   }
   if (sizes.budgets_over != kvmeld::budget_scope::head) {
     each("compress, budgets shared", start,
-         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3)); });
+         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3), fallback); });
   }
 
   each("open", start, [](auto& c) { c.open(2, 20, 3, kvmeld::sequence_id{1}); });

@@ -178,7 +178,8 @@ TEST_CASE("a cache chosen at run time passes failures on") {
   auto const start = faults::lived(kvmeld::host_executor(1), small_chelsea(), usual_limits(false));
   for (std::int64_t n = 1;; ++n) {
     auto s = start;
-    kvmeld::any_cache any(std::move(s.cache));
+    auto const held = kvmeld::make_any_cache(std::move(s.cache));
+    kvmeld::any_cache& any = *held;
     std::uint32_t const before = any.longest(0);
     bool failed = false, over = false;
     {

@@ -113,7 +113,7 @@ void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
   guard.probes.room = room.data();
   cache.set_guard(guard);
   std::uint32_t const limit = recents + d.between(4, 12);
-  cache.compress({0, 1}, kvmeld::budget::entries(limit));
+  cache.compress({0, 1}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
   auto const after = results();
   for (std::uint32_t l = 0; l < s.layers; ++l) {
     for (std::uint32_t q = 0; q < 2; ++q) {
@@ -165,7 +165,7 @@ TEST_CASE("probes of clustered entries move by epsilon at most") {
 }
 
 TEST_CASE("probes of KVMerger's sets move by epsilon at most") {
-  tally const t = live_many<kvmeld::half>(2, 60, consecutive);
+  tally const t = live_many<kvmeld::float16>(2, 60, consecutive);
   CHECK(t.reached > 10);
   CHECK(t.short_of > 20);
   CHECK(t.merged > t.tokens / 5);
@@ -213,14 +213,15 @@ TEST_CASE("guards and calls that make no sense are refused") {
   cache.open(0, 32);
   auto const budget = kvmeld::budget::entries(10);
   cache_test::refused(
-      cache, memory, [&](auto& c) { c.compress({0}, budget.over(kvmeld::budget_scope::layer)); },
+      cache, memory,
+      [&](auto& c) { c.compress({0}, budget.over(kvmeld::budget_scope::layer), kvmeld::shortfall::keep); },
       {"budget_scope::layer", "compress: scope of the budget is budget_scope::layer", "budget_scope::head"});
-  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
+  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::keep); },
                       {"guard::probed.probes.count is 0", "set_guard"});
   g = probed{1.0f};
   g.probes.count = 1;
   cache.set_guard(g);
-  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
+  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::keep); },
                       {"compress: guard::probed.probes.query.data is null",
                        "it must be an array of the probes (give probes by set_guard)"});
   std::vector<float> some(1000);
@@ -228,8 +229,7 @@ TEST_CASE("guards and calls that make no sense are refused") {
   g.probes.lse.data = some.data();
   g.probes.room = some.data();
   cache.set_guard(g);
-  cache_test::refused(cache, memory,
-                      [&](auto& c) { c.compress({0}, budget, kvmeld::shortfall::evict_lowest); },
+  cache_test::refused(cache, memory, [&](auto& c) { c.compress({0}, budget); },
                       {"shortfall::evict_lowest", "guarded", "shortfall::keep"});
   cache_test::refused(cache, memory, [&](auto& c) { c.set_guard(probed{0.0f}); },
                       {"guard::probed.epsilon is 0"});

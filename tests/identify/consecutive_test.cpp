@@ -48,7 +48,7 @@ std::vector<std::uint32_t> targets(support::engine_memory<float> memory, Policy 
   std::uint32_t const n = static_cast<std::uint32_t>(scores.size());
   cache.open(0, n);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
-  cache.plan({0}, kvmeld::budget::entries(limit));
+  cache.plan({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
   return {cache.current_plan().target, cache.current_plan().target + n};
 }
 
@@ -174,16 +174,17 @@ TEST_CASE("none and the zero class: nothing goes, or all that may") {
                                kvmeld::merge::drop{}};
   kvmeld::policy const zero{kvmeld::score::global{}, ends, kvmeld::identify::evict_rest{},
                             kvmeld::merge::drop{}};
-  auto const fates = [&](auto const& policy) {
+  auto const fates = [&](auto const& policy, auto... fallback) {
     auto memory = at_angles({0, 10, 20, 30, 40});
     auto cache = make_cache(memory, policy, support::with_plan());
     cache.open(0, 5);
     support::set_scores(cache.ledger(), {0, 0, 0, 0}, {1, 1, 1, 1, 1});
-    cache.plan({0}, kvmeld::budget::entries(3));
+    cache.plan({0}, kvmeld::budget::entries(3), fallback...);
     std::string out;
     for (int i = 0; i < 5; ++i) out += cache.current_plan().fates[i] == kvmeld::fate::drop ? 'd' : 'k';
     return out + std::to_string(cache.warnings(0));
   };
-  CHECK(fates(nothing) == "kkkkk2");  // warning::budget_unreached
+  CHECK(fates(nothing, kvmeld::shortfall::keep) == "kkkkk2");  // warning::budget_unreached
+  CHECK(fates(nothing) == "kddkk4");                           // warning::evicted_fallback
   CHECK(fates(zero) == "kddkk0");
 }

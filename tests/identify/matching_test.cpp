@@ -31,7 +31,7 @@ std::vector<std::uint32_t> planned(support::engine_memory<float>& memory, Policy
                                    std::uint32_t n, std::uint32_t limit) {
   auto cache = make_cache(memory, policy, support::with_plan());
   cache.open(0, n);
-  cache.plan({0}, kvmeld::budget::entries(limit));
+  cache.plan({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
   kvmeld::plan_ref const& p = cache.current_plan();
   for (std::uint32_t i = 0; i < n; ++i) {
     CHECK((p.fates[i] == kvmeld::fate::keep) == (p.target[i] == i));

@@ -61,7 +61,7 @@ template <class Policy> list planned(std::string const& letters, Policy const& p
   for (auto const& executor : executors) {
     auto memory = rows_of(letters), other = memory;
     auto cache = cache_on(executor, memory, policy, n);
-    cache.plan({0}, kvmeld::budget::entries(limit));
+    cache.plan({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
     kvmeld::plan_ref const& p = cache.current_plan();
     list const targets(p.target, p.target + n);
     if (found.empty()) found = targets;
@@ -73,7 +73,7 @@ template <class Policy> list planned(std::string const& letters, Policy const& p
     CHECK((cache.warnings(0) & kvmeld::warning::nonfinite_rows) != 0);
     auto whole = cache_on(executor, other, policy, n);
     if (!Policy::identify_type::repeats) {
-      whole.compress({0}, kvmeld::budget::entries(limit));
+      whole.compress({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
       CHECK(support::read_track(whole.ref(), only).position == kept);
     }
   }
@@ -137,10 +137,10 @@ TEST_CASE("a later round finds a row that is no number in its new place") {
   // Two entries that no edge joins are what can be left: above the budget, and said so.
   auto other = rows_of("xKxKxK");
   auto stuck = cache_on(kvmeld::host_executor(1), other, policy, 6);
-  stuck.compress({0}, kvmeld::budget::entries(5));
+  stuck.compress({0}, kvmeld::budget::entries(5), kvmeld::shortfall::keep);
   CHECK(stuck.longest(0) == 6);
   CHECK(stuck.warnings(0) == (kvmeld::warning::nonfinite_rows | kvmeld::warning::budget_unreached));
-  stuck.compress({0}, kvmeld::budget::entries(5), kvmeld::shortfall::evict_lowest);
+  stuck.compress({0}, kvmeld::budget::entries(5));
   CHECK(stuck.longest(0) == 5);
 }
 

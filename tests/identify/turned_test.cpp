@@ -53,7 +53,7 @@ template <class Identify> auto policy_of(Identify identify) {
 }
 
 template <class Cache> std::vector<std::uint32_t> targets(Cache& cache, std::uint32_t n) {
-  cache.plan({0}, kvmeld::budget::entries(1));
+  cache.plan({0}, kvmeld::budget::entries(1), kvmeld::shortfall::keep);
   std::vector<std::uint32_t> out;
   for (std::uint32_t item = 0; item < 2; ++item) {
     auto const first = cache.current_plan().target + cache.current_plan().at(item, 0);
@@ -140,7 +140,7 @@ TEST_CASE("similarity without positions over keys that lie rotated, of EMS too, 
   auto cache = make_cache(memory, p, support::with_plan());
   cache.open(0, 6);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, {9, 8, 1, 2, 1, 2});  // 0 and 1 are centres
-  cache.plan({0}, kvmeld::budget::entries(2));
+  cache.plan({0}, kvmeld::budget::entries(2), kvmeld::shortfall::keep);
   kvmeld::plan_ref const& plan = cache.current_plan();
   CHECK(std::vector<std::uint32_t>(plan.target, plan.target + 6) ==
         std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1});

@@ -13,7 +13,7 @@ namespace kokkos_test {
 
 /// `Immediate` false: a host space as if it were a device.
 template <class Space, bool Immediate = kvmeld::runs_on_host<Space>::value> struct kokkos_device {
-  using half = kvmeld::half;
+  using float16 = kvmeld::float16;
   using bfloat16 = kvmeld::bfloat16;
   using executor_type = kvmeld::kokkos_executor<Space, Immediate>;
 

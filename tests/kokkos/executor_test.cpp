@@ -211,7 +211,7 @@ TEST_CASE("a report that was asked for arrives") {
                              kvmeld::kv{layout(k.data(), "LSTHC", s, 4), layout(v.data(), "LSTHC", s, 4)},
                              kvmeld::cache_options{s}};
   cache.open(0, 30);
-  cache.compress({0}, kvmeld::budget::entries(20));
+  cache.compress({0}, kvmeld::budget::entries(20), kvmeld::shortfall::keep);
   CHECK(cache.length_bound(0) == 30);  // what is left depends on the rows
   cache.request_lengths();
   CHECK(cache.poll_lengths());

@@ -50,7 +50,7 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
     });
   }
   std::vector<float> bias(2 * extent.query_heads() * extent.capacity);
-  std::vector<kvmeld::half> bias_half(2 * extent.kv_heads * extent.capacity);
+  std::vector<kvmeld::float16> bias_half(2 * extent.kv_heads * extent.capacity);
   kvmeld::attention::write_log_degree(
       cache.executor(), cache.ref(), 1, slots,
       kvmeld::rows_by_head(bias.data(), 1, extent.query_heads(), extent.capacity),

@@ -12,12 +12,12 @@ namespace numbers_lanes_cases {
 
 namespace {
 
-using kvmeld::half;
+using kvmeld::float16;
 
 // A sequence of `n` entries per head, of which about a share `poisoned` hold NaN or infinity in K or in V.
-support::engine_memory<half> poisoned_rows(support::dice& d, kvmeld::shape const& s, std::uint32_t n,
-                                           double poisoned) {
-  support::engine_memory<half> memory(s);
+support::engine_memory<float16> poisoned_rows(support::dice& d, kvmeld::shape const& s, std::uint32_t n,
+                                              double poisoned) {
+  support::engine_memory<float16> memory(s);
   memory.fill_sequence(d, 0, 0, n, d.chance(0.5) ? support::texture::walk : support::texture::clusters);
   auto const x = memory.tensors();
   support::for_tracks(s, 0, [&](kvmeld::track t) {
@@ -33,7 +33,7 @@ support::engine_memory<half> poisoned_rows(support::dice& d, kvmeld::shape const
 // What a compression leaves of a copy: every entry's position and degree, warnings and rounds.
 template <class Executor, class Policy>
 std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
-                                   support::engine_memory<half> memory, std::uint32_t n,
+                                   support::engine_memory<float16> memory, std::uint32_t n,
                                    kvmeld::budget const& allowed) {
   kvmeld::cache_options sizes;
   sizes.extent = memory.extent;
@@ -105,7 +105,7 @@ TEST_CASE("sets among rows that are no numbers are the same on every team") {
   }
   // Long runs: entries look further back than a window, up to a row that is no number.
   support::dice d(9);
-  support::engine_memory<half> memory({1, 1, 1, 1, 8, 4, 400});
+  support::engine_memory<float16> memory({1, 1, 1, 1, 8, 4, 400});
   memory.fill({0, 0, 0, 0}, 0, support::rows(400, std::vector<float>(8, 1.0f)),
               support::rows(400, std::vector<float>(4, 1.0f)));
   for (std::uint32_t slot : {30u, 200u, 201u, 330u})

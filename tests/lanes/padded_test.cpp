@@ -56,22 +56,22 @@ TEST_CASE("padded tracks are the same on any number of lanes") {
     CHECK(run(support::warp_executor(2), type) == expected);
   };
   same(float{});
-  same(kvmeld::half{});
+  same(kvmeld::float16{});
 }
 
 TEST_CASE("attention on warps does not see empty slots") {
   constexpr kvmeld::shape s{1, 1, 2, 4, 32, 32, 200};
-  using kvmeld::half;
+  using kvmeld::float16;
   support::dice d(6);
-  support::engine_memory<half> memory(s), plain_memory(s);
+  support::engine_memory<float16> memory(s), plain_memory(s);
   memory.fill_sequence(d, 0, 0, 190, support::texture::walk);
   plain_memory = memory;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(1);
   auto cache = support::make_cache(memory, policy, padded());
   auto plain = support::make_cache(plain_memory, policy);
   std::uint32_t const table[] = {9, 150};
-  std::vector<half> q(2 * s.query_heads() * 32);
-  for (half& x : q) x = kvmeld::element_traits<half>::from_float(static_cast<float>(d.normal()));
+  std::vector<float16> q(2 * s.query_heads() * 32);
+  for (float16& x : q) x = kvmeld::element_traits<float16>::from_float(static_cast<float>(d.normal()));
   auto const row = support::random_rows(d, 2, 32, support::texture::noise);
   auto const attend = [&](auto& c, auto& m) {
     c.open(0, 190);
@@ -84,7 +84,7 @@ TEST_CASE("attention on warps does not see empty slots") {
     support::warp_executor executor(2);
     std::vector<float> out(2 * s.query_heads() * 32);
     kvmeld::attention::attend(executor, {0, 0, 2},
-                              kvmeld::rows_by_token<half const>(q.data(), 2, s.query_heads(), 32), c.ref(),
+                              kvmeld::rows_by_token<float16 const>(q.data(), 2, s.query_heads(), 32), c.ref(),
                               kvmeld::rows_by_token(out.data(), 2, s.query_heads(), 32));
     CHECK(executor.tuned_launches() == 1);
     return out;

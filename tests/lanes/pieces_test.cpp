@@ -58,7 +58,7 @@ template <class T> void check_pieces(support::dice& d, char const* order) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("pieces are read and written wherever rows lie", T, float, kvmeld::half,
+TEST_CASE_TEMPLATE("pieces are read and written wherever rows lie", T, float, kvmeld::float16,
                    kvmeld::bfloat16) {
   support::dice d(41);
   for (int i = 0; i < 40; ++i) {
@@ -67,7 +67,7 @@ TEST_CASE_TEMPLATE("pieces are read and written wherever rows lie", T, float, kv
 }
 
 TEST_CASE("layouts made of elements have pieces and quantised ones have not") {
-  CHECK(kvmeld::has_row_pieces<kvmeld::strided<kvmeld::half>>::value);
+  CHECK(kvmeld::has_row_pieces<kvmeld::strided<kvmeld::float16>>::value);
   CHECK(kvmeld::has_row_pieces<support::paged<float>>::value);
   CHECK_FALSE(kvmeld::has_row_pieces<support::int8_rows>::value);
 }

@@ -41,10 +41,10 @@ inline constexpr sizes_of_life long_life{
 // Keys in float, row by row; values in half, along tokens.
 struct row_keys {
   using key_type = float;
-  using value_type = kvmeld::half;
-  static auto view(float* k, kvmeld::half* v, kvmeld::shape const& s) {
+  using value_type = kvmeld::float16;
+  static auto view(float* k, kvmeld::float16* v, kvmeld::shape const& s) {
     return kvmeld::kv{kvmeld::strided<float>(k, "LSHTC", s, s.key_dim),
-                      kvmeld::transposed<kvmeld::half>(v, "LSHCT", s, s.value_dim)};
+                      kvmeld::transposed<kvmeld::float16>(v, "LSHCT", s, s.value_dim)};
   }
 };
 

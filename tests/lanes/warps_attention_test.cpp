@@ -63,13 +63,14 @@ template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attent
 }  // namespace
 
 TEST_CASE("few queries on warps attend as softmax attention does") {
-  for (std::uint64_t seed = 0; seed < 9; ++seed) against_reference<kvmeld::half, float>(seed, 2e-4);
+  for (std::uint64_t seed = 0; seed < 9; ++seed) against_reference<kvmeld::float16, float>(seed, 2e-4);
   for (std::uint64_t seed = 100; seed < 104; ++seed) against_reference<kvmeld::bfloat16, float>(seed, 2e-4);
   for (std::uint64_t seed = 200; seed < 202; ++seed)
     against_reference<kvmeld::bfloat16, kvmeld::bfloat16>(seed, 0.02);
 }
 
-TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvmeld::half, kvmeld::bfloat16) {
+TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvmeld::float16,
+                   kvmeld::bfloat16) {
   kvmeld::shape const s{1, 1, 1, 1, 8, 8, 3000};
   support::engine_memory<T> memory(s);
   support::rows keys(3000, std::vector<float>(8, 0.0f)), values(3000, std::vector<float>(8, 1.0f));
@@ -98,7 +99,7 @@ TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvme
 TEST_CASE("what a query does not see is not even multiplied by zero") {
   kvmeld::shape const s{1, 1, 1, 2, 16, 70, 60};
   support::dice d(8);
-  support::engine_memory<kvmeld::half> memory(s);
+  support::engine_memory<kvmeld::float16> memory(s);
   memory.fill_sequence(d, 0, 0, 41, support::texture::clusters);
   kvmeld::track const where = kvmeld::make_track(s, 0, 0, 0);
   float const nan = kvmeld::bits_float(0x7fc00000u);
@@ -106,14 +107,14 @@ TEST_CASE("what a query does not see is not even multiplied by zero") {
   support::write_row(memory.tensors().keys, where, 40, std::vector<float>(s.key_dim, nan));
   auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
   cache.open(0, 41);
-  std::vector<kvmeld::half> q;
+  std::vector<kvmeld::float16> q;
   for (std::uint32_t i = 0; i < 4 * 2 * s.key_dim; ++i)
-    q.push_back(kvmeld::element_traits<kvmeld::half>::from_float(static_cast<float>(d.normal())));
+    q.push_back(kvmeld::element_traits<kvmeld::float16>::from_float(static_cast<float>(d.normal())));
   for (std::uint32_t warps : {1u, 2u}) {
     std::vector<float> out(4 * 2 * s.value_dim);
     support::warp_executor executor(warps);
     kvmeld::attention::attend(executor, {0, 0, 4},
-                              kvmeld::rows_by_token<kvmeld::half const>(q.data(), 4, 2, s.key_dim),
+                              kvmeld::rows_by_token<kvmeld::float16 const>(q.data(), 4, 2, s.key_dim),
                               cache.ref(), kvmeld::rows_by_token(out.data(), 4, 2, s.value_dim));
     CHECK(executor.tuned_launches() == 1);
     for (std::uint32_t query = 0; query < 4; ++query) {
@@ -127,21 +128,21 @@ TEST_CASE("what a query does not see is not even multiplied by zero") {
 
 TEST_CASE("attention that warps have no tuned form for is the generic one") {
   using kvmeld::bfloat16;
-  using kvmeld::half;
+  using kvmeld::float16;
   kvmeld::shape const small{1, 3, 1, 2, 24, 20, 70};
-  CHECK(replaced<half, half>(small, {}));
-  CHECK_FALSE(replaced<half, float>(small, {}));
-  CHECK_FALSE(replaced<half, bfloat16>(small, {}));
+  CHECK(replaced<float16, float16>(small, {}));
+  CHECK_FALSE(replaced<float16, float>(small, {}));
+  CHECK_FALSE(replaced<float16, bfloat16>(small, {}));
   CHECK_FALSE(replaced<float, float>(small, {}));
   kvmeld::attention_params windowed;
   windowed.window = 30;
-  CHECK_FALSE(replaced<half, half>(small, windowed));
+  CHECK_FALSE(replaced<float16, float16>(small, windowed));
   kvmeld::attention_params rotated;
   rotated.rope.pairing = kvmeld::rope_pairing::half_split;
-  CHECK_FALSE(replaced<half, half>(small, rotated));
-  CHECK_FALSE(replaced<half, half>({1, 3, 1, 17, 24, 20, 70}, {}));
-  CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 130, 20, 40}, {}));
-  CHECK_FALSE(replaced<half, half>({1, 3, 1, 2, 24, 129, 40}, {}));
+  CHECK_FALSE(replaced<float16, float16>(small, rotated));
+  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 17, 24, 20, 70}, {}));
+  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 130, 20, 40}, {}));
+  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 24, 129, 40}, {}));
 }
 
 }  // namespace warps_attention_cases

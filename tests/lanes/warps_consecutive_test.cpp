@@ -56,7 +56,7 @@ template <class T> support::engine_memory<T> one_track(rows const& keys) {
 template <class Policy>
 void same_sets(Policy const& policy, rows const& keys, std::uint32_t budget, bool replaced = true) {
   auto const length = static_cast<std::uint32_t>(keys.size());
-  auto const memory = one_track<kvmeld::half>(keys);
+  auto const memory = one_track<kvmeld::float16>(keys);
   auto const host = plan_on(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, length, budget);
   std::uint32_t const warps = 1 + length % 2;
   CAPTURE(warps);

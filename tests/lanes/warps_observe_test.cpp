@@ -104,7 +104,7 @@ TEST_CASE("scores from queries on warps are the host's") {
   namespace preset = kvmeld::preset;
   for (std::uint64_t seed = 0; seed < 1; ++seed) {
     for (std::uint32_t group : {1u, 2u, 4u, 8u, 16u}) {
-      same_scores<kvmeld::half>(seed, preset::h2o::defaults(), group);
+      same_scores<kvmeld::float16>(seed, preset::h2o::defaults(), group);
     }
     same_scores<kvmeld::bfloat16>(seed, preset::snapkv::with_window(7), 4);
     same_scores<kvmeld::bfloat16>(seed, preset::scissorhands::defaults(20), 2);
@@ -113,10 +113,10 @@ TEST_CASE("scores from queries on warps are the host's") {
 
 TEST_CASE("scores that warps have no tuned form for are the generic ones") {
   namespace preset = kvmeld::preset;
-  same_scores<kvmeld::half>(50, preset::h2o::defaults(), 3, 1);  // attention has one
-  same_scores<kvmeld::half>(51, preset::h2o::defaults(), 2, 0, 129);
+  same_scores<kvmeld::float16>(50, preset::h2o::defaults(), 3, 1);  // attention has one
+  same_scores<kvmeld::float16>(51, preset::h2o::defaults(), 2, 0, 129);
   same_scores<float>(52, preset::h2o::defaults(), 2, 0);
-  same_scores<kvmeld::half, decltype(preset::h2o::defaults()), float>(53, preset::h2o::defaults(), 2, 0);
+  same_scores<kvmeld::float16, decltype(preset::h2o::defaults()), float>(53, preset::h2o::defaults(), 2, 0);
 }
 
 }  // namespace warps_observe_cases

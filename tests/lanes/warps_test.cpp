@@ -29,8 +29,8 @@ template <class K, class V> struct matrix_rows {
 // vLLM's forms: keys in groups of 8 channels in pages of 20, values row by row in pages of 20.
 struct page_rows {
   using key_type = kvmeld::bfloat16;
-  using value_type = kvmeld::half;
-  static auto view(kvmeld::bfloat16* k, kvmeld::half* v, kvmeld::shape const& s) {
+  using value_type = kvmeld::float16;
+  static auto view(kvmeld::bfloat16* k, kvmeld::float16* v, kvmeld::shape const& s) {
     constexpr std::uint32_t page = 20;
     static std::int32_t const table[] = {3, 1, 0, 2, 7, 5, 4, 6, 9, 8, 10, 11};
     REQUIRE(s.sequences * s.capacity / page <= std::size(table));
@@ -176,21 +176,21 @@ std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& po
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("matrix units multiply rows as they are stored", T, kvmeld::half, kvmeld::bfloat16) {
+TEST_CASE_TEMPLATE("matrix units multiply rows as they are stored", T, kvmeld::float16, kvmeld::bfloat16) {
   support::dice d(91);
   for (int i = 0; i < 12; ++i) check_products<T>(d);
 }
 
 TEST_CASE("matching in chunks on warps is the host's") {
   using kvmeld::bfloat16;
-  using kvmeld::half;
+  using kvmeld::float16;
   auto const chelsea = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                               kvmeld::quantity::entries(5));
-  same_on_warps<matrix_rows<bfloat16, half>>("chelsea", chelsea, aligned_life);
-  same_on_warps<matrix_rows<half, bfloat16>>("chelsea, odd rows", chelsea, odd_life);
+  same_on_warps<matrix_rows<bfloat16, float16>>("chelsea", chelsea, aligned_life);
+  same_on_warps<matrix_rows<float16, bfloat16>>("chelsea, odd rows", chelsea, odd_life);
   auto small = chelsea;
   small.identify.chunk = 31;  // too small for a matrix unit
-  same_on_warps<matrix_rows<bfloat16, half>>("chelsea, small chunks", small, odd_life, false);
+  same_on_warps<matrix_rows<bfloat16, float16>>("chelsea, small chunks", small, odd_life, false);
   same_on_warps<lanes_test::row_keys>("chelsea in float", chelsea, odd_life);  // only compaction is replaced
 }
 
@@ -204,7 +204,7 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
     CAPTURE(length);
     auto const run = [&](auto executor) {
       support::dice same(length);
-      support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, 16, 16, 100});
+      support::engine_memory<kvmeld::float16> memory({1, 1, 1, 1, 16, 16, 100});
       memory.fill_sequence(same, 0, 0, length, support::texture::walk);
       kvmeld::cache_options sizes{memory.extent};
       kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
@@ -216,7 +216,7 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
   }
   auto const d2o = [](auto executor) {
     support::dice same(4);
-    support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, 16, 16, 60});
+    support::engine_memory<kvmeld::float16> memory({1, 1, 1, 1, 16, 16, 60});
     memory.fill_sequence(same, 0, 0, 60, support::texture::walk);
     for (std::uint32_t i = 20; i < 60; ++i) {
       support::write_row(memory.tensors().keys, {0, 0, 0, 0}, i,
@@ -245,20 +245,22 @@ TEST_CASE("pages and groups of channels on warps are the host's") {
 
 TEST_CASE("matching with centres on warps is the host's") {
   using kvmeld::bfloat16;
-  using kvmeld::half;
-  support::each_ems_preset(
-      [](char const* name, auto const& p) { same_on_warps<matrix_rows<bfloat16, half>>(name, p, odd_life); });
+  using kvmeld::float16;
+  support::each_ems_preset([](char const* name, auto const& p) {
+    same_on_warps<matrix_rows<bfloat16, float16>>(name, p, odd_life);
+  });
   // The ledger holds D2O's threshold, a mean of cosines.
-  same_on_warps<matrix_rows<half, half>>("d2o", kvmeld::preset::d2o::defaults(), aligned_life, true, false);
+  same_on_warps<matrix_rows<float16, float16>>("d2o", kvmeld::preset::d2o::defaults(), aligned_life, true,
+                                               false);
 }
 
 TEST_CASE("rows compacted slice by slice are the host's") {
-  using kvmeld::half;
+  using kvmeld::float16;
   auto const h2o = kvmeld::preset::h2o::defaults();
-  same_on_warps<matrix_rows<half, half>>("48 and 32 channels", h2o, aligned_life, true, true);
+  same_on_warps<matrix_rows<float16, float16>>("48 and 32 channels", h2o, aligned_life, true, true);
   constexpr lanes_test::sizes_of_life wide{{1, 2, 1, 1, 70, 33, 120}, 110, 44, 50, 30};
-  same_on_warps<matrix_rows<half, float>>("70 and 33 channels", h2o, wide, true, true);
-  same_on_warps<matrix_rows<half, half>>("one slice", h2o, odd_life, false, true);
+  same_on_warps<matrix_rows<float16, float>>("70 and 33 channels", h2o, wide, true, true);
+  same_on_warps<matrix_rows<float16, float16>>("one slice", h2o, odd_life, false, true);
 }
 
 TEST_CASE("a chunk's partners are the best up to the stated bound") {
@@ -291,7 +293,7 @@ TEST_CASE("of targets that are nearly as good, one within the bound is taken") {
                                                        kvmeld::quantity::entries(0));
   policy.identify.chunk = 200;
   constexpr std::uint32_t length = 200, dim = 64;
-  support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, dim, 4, length});
+  support::engine_memory<kvmeld::float16> memory({1, 1, 1, 1, dim, 4, length});
   auto const few = support::random_rows(d, 3, dim, support::texture::noise);
   support::rows keys, values(length, std::vector<float>(4, 1.0f));
   for (std::uint32_t i = 0; i < length; ++i) {
@@ -313,7 +315,7 @@ TEST_CASE("of targets that are nearly as good, one within the bound is taken") {
 TEST_CASE("centres are the best up to the stated bound") {
   support::dice d(6);
   std::uint32_t const length = 330, dim = 40;
-  support::engine_memory<kvmeld::half> memory({1, 1, 1, 1, dim, dim, 400});
+  support::engine_memory<kvmeld::float16> memory({1, 1, 1, 1, dim, dim, 400});
   memory.fill_sequence(d, 0, 0, length, support::texture::clusters);
   auto policy = kvmeld::preset::d2o::defaults();
   std::uint32_t const merged = check_partners(
@@ -332,7 +334,7 @@ TEST_CASE("centres are the best up to the stated bound") {
 TEST_CASE("without room in shared memory, and with tuning off, phases are the generic ones") {
   auto const chelsea = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(3),
                                                               kvmeld::quantity::entries(5));
-  using storage = matrix_rows<kvmeld::half, kvmeld::half>;
+  using storage = matrix_rows<kvmeld::float16, kvmeld::float16>;
   auto const host = lanes_test::play<storage>(kvmeld::host_executor(1, kvmeld::tuning::off), chelsea,
                                               kvmeld::shortfall::keep, odd_life);
   for (support::warp_executor const& executor : {support::warp_executor(1, kvmeld::tuning::off),

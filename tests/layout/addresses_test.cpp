@@ -134,7 +134,8 @@ TEST_CASE("64-bit offsets: a tensor of more elements than 32 bits count") {
   CHECK(s.layer == std::int64_t{256} * 32 * 32768 * 128);
   CHECK(s.sequence == std::int64_t{32} * 32768 * 128);
   std::uint8_t base = 0;  // never read: only addresses are compared
-  auto const* const last = kvmeld::strided_address(&base, s, kvmeld::make_track(large, 63, 255, 31), 32767);
+  auto const* const last =
+      kvmeld::detail::strided_address(&base, s, kvmeld::make_track(large, 63, 255, 31), 32767);
   CHECK(reinterpret_cast<std::uintptr_t>(last) - reinterpret_cast<std::uintptr_t>(&base) ==
         std::uintptr_t{64} * 256 * 32 * 32768 * 128 - 128);
 }

@@ -92,13 +92,13 @@ struct not_trivially_copyable : kvmeld::strided<float> {
 TEST_CASE("layouts load, store and move rows on any number of lanes") {
   using namespace layout_test;
   SUBCASE("strided float") { conforms<strided_tensor<float>>(); }
-  SUBCASE("strided half") { conforms<strided_tensor<kvmeld::half>>(); }
+  SUBCASE("strided half") { conforms<strided_tensor<kvmeld::float16>>(); }
   SUBCASE("relocatable bfloat16") { conforms<relocatable_tensor<kvmeld::bfloat16>>(); }
   SUBCASE("transposed bfloat16") { conforms<transposed_tensor<kvmeld::bfloat16>>(); }
   SUBCASE("paged float, pages of 7") { conforms<paged_tensor<float, 7>>(); }
-  SUBCASE("paged half, pages of 16") { conforms<paged_tensor<kvmeld::half, 16>>(); }
-  SUBCASE("interleaved half") { conforms<interleaved_tensor<kvmeld::half>>(); }
-  SUBCASE("vLLM's keys") { conforms<vllm_keys_tensor<kvmeld::half, 16>>(); }
+  SUBCASE("paged half, pages of 16") { conforms<paged_tensor<kvmeld::float16, 16>>(); }
+  SUBCASE("interleaved half") { conforms<interleaved_tensor<kvmeld::float16>>(); }
+  SUBCASE("vLLM's keys") { conforms<vllm_keys_tensor<kvmeld::float16, 16>>(); }
   SUBCASE("vLLM's values, CSR tables") { conforms<vllm_values_tensor<float, 3>>(); }
   SUBCASE("a pointer per block") { conforms<blocks_tensor<kvmeld::bfloat16>>(); }
   SUBCASE("a ring behind sinks") { conforms<ring_tensor<float>>(); }
@@ -107,7 +107,7 @@ TEST_CASE("layouts load, store and move rows on any number of lanes") {
 
 TEST_CASE("what is a layout") {
   CHECK(kvmeld::is_layout<kvmeld::strided<float>>::value);
-  CHECK(kvmeld::is_layout<kvmeld::transposed<kvmeld::half>>::value);
+  CHECK(kvmeld::is_layout<kvmeld::transposed<kvmeld::float16>>::value);
   CHECK(kvmeld::is_layout<kvmeld::relocatable<support::paged<float>>>::value);
   CHECK_FALSE(kvmeld::is_always_writable<kvmeld::relocatable<support::paged<float>>>::value);
   CHECK(kvmeld::runs_along_tokens<kvmeld::relocatable<kvmeld::transposed<float>>>);

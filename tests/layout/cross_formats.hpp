@@ -144,15 +144,15 @@ template <class T> format fp8_format(char const* name) {
           [](order const& o, dice& d) { return dense_tensor<float>("plain", "LSHTC", o, d); },
           encode_row_of<float>,
           [=](float_row const& row) {
-            return layout_test::element_step<kvmeld::half>(row.data(),
-                                                           static_cast<std::uint32_t>(row.size())) *
+            return layout_test::element_step<kvmeld::float16>(row.data(),
+                                                              static_cast<std::uint32_t>(row.size())) *
                    per_step;
           },
           1};
 }
 
 inline float int8_step(float_row const& row) {
-  return layout_test::element_step<kvmeld::half>(row.data(), static_cast<std::uint32_t>(row.size())) *
+  return layout_test::element_step<kvmeld::float16>(row.data(), static_cast<std::uint32_t>(row.size())) *
          (0x1p10f / 120.0f);
 }
 
@@ -202,12 +202,12 @@ inline format q8_0_format() {
 }
 
 inline std::vector<format> exact_formats() {
-  return {exact_format<float>("float"), exact_format<kvmeld::half>("half"),
+  return {exact_format<float>("float"), exact_format<kvmeld::float16>("half"),
           exact_format<kvmeld::bfloat16>("bfloat16")};
 }
 inline std::vector<format> quantised_formats() {
   return {fp8_format<kvmeld::fp8_e4m3>("e4m3"), fp8_format<kvmeld::fp8_e5m2>("e5m2"),
-          int8_format<kvmeld::half>("int8"), q8_0_format()};
+          int8_format<kvmeld::float16>("int8"), q8_0_format()};
 }
 
 }  // namespace cross_test

@@ -88,12 +88,13 @@ template <class K, class V> void against_all_addresses(std::uint64_t seed, findi
     bool folds = false, other = false, common = false;
     auto const a = bytes_of(keys, s, folds), b = bytes_of(values, s, other);
     for (std::uintptr_t x : a) common = common || b.count(x) != 0;
-    auto const k = kvmeld::lattice_of(keys, s, s.capacity), v = kvmeld::lattice_of(values, s, s.capacity);
+    auto const k = kvmeld::detail::lattice_of(keys, s, s.capacity),
+               v = kvmeld::detail::lattice_of(values, s, s.capacity);
     // Nothing sound is refused, and little that is wrong goes unseen.
-    CHECK((!kvmeld::folds_onto_itself(k) || folds));
-    CHECK((!kvmeld::folds_onto_itself(v) || other));
+    CHECK((!kvmeld::detail::folds_onto_itself(k) || folds));
+    CHECK((!kvmeld::detail::folds_onto_itself(v) || other));
     CHECK((!kvmeld::overlap(k, v) || common));
-    if (folds) seen.folds.of++, seen.folds.found += kvmeld::folds_onto_itself(k);
+    if (folds) seen.folds.of++, seen.folds.found += kvmeld::detail::folds_onto_itself(k);
     if (common) seen.overlaps.of++, seen.overlaps.found += kvmeld::overlap(k, v);
     seen.sound += !folds && !common;
   }
@@ -104,8 +105,8 @@ template <class K, class V> void against_all_addresses(std::uint64_t seed, findi
 TEST_CASE("what strides refuse is wrong by all addresses") {
   findings seen;
   against_all_addresses<float, float>(1, seen);
-  against_all_addresses<kvmeld::half, float>(2, seen);
-  against_all_addresses<std::uint8_t, kvmeld::half>(3, seen);
+  against_all_addresses<kvmeld::float16, float>(2, seen);
+  against_all_addresses<std::uint8_t, kvmeld::float16>(3, seen);
   INFO(seen.folds.found, " of ", seen.folds.of, "; ", seen.overlaps.found, " of ", seen.overlaps.of);
   CHECK(seen.sound > 300);
   CHECK(seen.folds.found * 4 > seen.folds.of * 3);

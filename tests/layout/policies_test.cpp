@@ -4,7 +4,7 @@
 namespace policies_cases {
 
 using kvmeld::bfloat16;
-using kvmeld::half;
+using kvmeld::float16;
 using namespace layout_test;
 
 TEST_CASE("float keys by token, bfloat16 values along tokens") {
@@ -12,11 +12,11 @@ TEST_CASE("float keys by token, bfloat16 values along tokens") {
 }
 
 TEST_CASE("half keys in groups of channels, values in int8") {
-  every_preset_same_as_plain<interleaved_tensor<half>, int8_tensor>();
+  every_preset_same_as_plain<interleaved_tensor<float16>, int8_tensor>();
 }
 
 TEST_CASE("keys in int8, half values along tokens") {
-  every_preset_same_as_plain<int8_tensor, transposed_tensor<half>>();
+  every_preset_same_as_plain<int8_tensor, transposed_tensor<float16>>();
 }
 
 }  // namespace policies_cases

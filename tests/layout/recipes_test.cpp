@@ -17,7 +17,7 @@
 
 namespace {
 
-using kvmeld::half;
+using kvmeld::float16;
 using idx = std::size_t;
 
 auto const policy = kvmeld::preset::chelsea::with_schedule({0.4, 0.05, 3, 0.05}, kvmeld::quantity::entries(2),
@@ -121,73 +121,74 @@ TEST_CASE("llama2.c: [layer][token][head x channel], floats") {
 TEST_CASE("calm on CUDA: keys in tiles of 16 channels, values transposed") {
   kvmeld::shape const s{2, 1, 2, 2, 32, 32, 52};
   idx const seq_len = 52, kv_dim = 2 * 32;
-  std::vector<half> key_cache(2 * seq_len * kv_dim), value_cache(key_cache.size());
+  std::vector<float16> key_cache(2 * seq_len * kv_dim), value_cache(key_cache.size());
   // recipe
   std::int64_t const head = std::int64_t{s.capacity} * s.key_dim, layer = head * s.kv_heads;
   kvmeld::cache_strides const groups{layer, layer, head, 16, std::int64_t{s.capacity} * 16};
-  kvmeld::tiled const keys(kvmeld::strided<half>(key_cache.data(), groups, s, s.key_dim / 16), 16);
-  kvmeld::transposed<half> const values(value_cache.data(), "LSHCT", s, s.value_dim);
+  kvmeld::tiled const keys(kvmeld::strided<float16>(key_cache.data(), groups, s, s.key_dim / 16), 16);
+  kvmeld::transposed<float16> const values(value_cache.data(), "LSHCT", s, s.value_dim);
   //
-  auto const key = [&](idx l, idx, idx h, idx t, idx c) -> half& {
+  auto const key = [&](idx l, idx, idx h, idx t, idx c) -> float16& {
     return key_cache[l * seq_len * kv_dim + h * 32 * seq_len + c / 16 * seq_len * 16 + t * 16 + c % 16];
   };
-  auto const value = [&](idx l, idx, idx h, idx t, idx c) -> half& {
+  auto const value = [&](idx l, idx, idx h, idx t, idx c) -> float16& {
     return value_cache[l * seq_len * kv_dim + (h * 32 + c) * seq_len + t];
   };
-  serves<half>(s, keys, values, {&key_cache, &value_cache}, {49}, key, value);
+  serves<float16>(s, keys, values, {&key_cache, &value_cache}, {49}, key, value);
 }
 
 TEST_CASE("calm past its context: a ring behind two sinks") {
   kvmeld::shape const s{1, 1, 2, 1, 16, 16, 48};
-  std::vector<half> key_cache(48 * 2 * 16), value_cache(key_cache.size());
+  std::vector<float16> key_cache(48 * 2 * 16), value_cache(key_cache.size());
   std::uint32_t const sinks = 2, start = 13;
   // recipe
-  auto const in_ring = [&](std::vector<half>& x) {
-    return kvmeld::ring(kvmeld::strided<half>(x.data(), "LSTHC", s, 16), s.capacity, sinks, &start);
+  auto const in_ring = [&](std::vector<float16>& x) {
+    return kvmeld::ring(kvmeld::strided<float16>(x.data(), "LSTHC", s, 16), s.capacity, sinks, &start);
   };
   //
-  auto const at = [&](std::vector<half>& x) {
-    return [&](idx, idx, idx h, idx t, idx c) -> half& {
+  auto const at = [&](std::vector<float16>& x) {
+    return [&](idx, idx, idx h, idx t, idx c) -> float16& {
       idx const place = t < sinks ? t : sinks + (t - sinks + start) % (48 - sinks);
       return x[place * 2 * 16 + h * 16 + c];
     };
   };
-  serves<half>(s, in_ring(key_cache), in_ring(value_cache), {&key_cache, &value_cache}, {48}, at(key_cache),
-               at(value_cache));
+  serves<float16>(s, in_ring(key_cache), in_ring(value_cache), {&key_cache, &value_cache}, {48},
+                  at(key_cache), at(value_cache));
 }
 
 TEST_CASE("Hugging Face DynamicCache, one layer: [batch][head][tokens so far][channel]") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 100};  // room for more than the tensor has now
   idx const tokens = 57;
-  std::vector<half> k(2 * 3 * tokens * 16), v(k.size());
+  std::vector<float16> k(2 * 3 * tokens * 16), v(k.size());
   // recipe
   auto const stride = [](auto x) { return static_cast<std::int64_t>(x); };
   kvmeld::cache_strides const now{0, stride(3 * tokens * 16), stride(tokens * 16), 16, 1};  // tensor.stride()
-  kvmeld::strided<half> const keys(k.data(), now, s, s.key_dim), values(v.data(), now, s, s.value_dim);
+  kvmeld::strided<float16> const keys(k.data(), now, s, s.key_dim), values(v.data(), now, s, s.value_dim);
   //
-  auto const at = [&](std::vector<half>& x) {
-    return [&](idx, idx b, idx h, idx t, idx c) -> half& { return x[((b * 3 + h) * tokens + t) * 16 + c]; };
+  auto const at = [&](std::vector<float16>& x) {
+    return
+        [&](idx, idx b, idx h, idx t, idx c) -> float16& { return x[((b * 3 + h) * tokens + t) * 16 + c]; };
   };
-  serves<half>(s, keys, values, {&k, &v}, {57, 57}, at(k), at(v));
+  serves<float16>(s, keys, values, {&k, &v}, {57, 57}, at(k), at(v));
 }
 
 TEST_CASE("llama.cpp, one layer: cells of all heads, values transposed without flash attention") {
   kvmeld::shape const s{1, 1, 3, 2, 16, 16, 64};
   idx const cells = 64, row = 3 * 16;
-  std::vector<half> k(cells * row), v(cells * row);
+  std::vector<float16> k(cells * row), v(cells * row);
   // recipe
-  kvmeld::strided<half> const keys(k.data(), "LSTHC", s, s.key_dim);
-  kvmeld::strided<half> const flash(v.data(), "LSTHC", s, s.value_dim);
-  kvmeld::transposed<half> const no_flash(v.data(), "LSHCT", s, s.value_dim);
+  kvmeld::strided<float16> const keys(k.data(), "LSTHC", s, s.key_dim);
+  kvmeld::strided<float16> const flash(v.data(), "LSTHC", s, s.value_dim);
+  kvmeld::transposed<float16> const no_flash(v.data(), "LSHCT", s, s.value_dim);
   //
-  auto const by_cell = [&](std::vector<half>& x) {
-    return [&](idx, idx, idx h, idx t, idx c) -> half& { return x[t * row + h * 16 + c]; };
+  auto const by_cell = [&](std::vector<float16>& x) {
+    return [&](idx, idx, idx h, idx t, idx c) -> float16& { return x[t * row + h * 16 + c]; };
   };
-  auto const along_cells = [&](idx, idx, idx h, idx t, idx c) -> half& {
+  auto const along_cells = [&](idx, idx, idx h, idx t, idx c) -> float16& {
     return v[(h * 16 + c) * cells + t];
   };
-  serves<half>(s, keys, flash, {&k, &v}, {61}, by_cell(k), by_cell(v));
-  serves<half>(s, keys, no_flash, {&k, &v}, {61}, by_cell(k), along_cells);
+  serves<float16>(s, keys, flash, {&k, &v}, {61}, by_cell(k), by_cell(v));
+  serves<float16>(s, keys, no_flash, {&k, &v}, {61}, by_cell(k), along_cells);
 }
 
 TEST_CASE("llama.cpp: the state of a sequence, shortened") {
@@ -211,36 +212,36 @@ TEST_CASE("llama.cpp: the state of a sequence, shortened") {
     auto const number = [](std::uint32_t layer, std::uint32_t token, std::uint32_t column, float offset) {
       float const x =
           offset + static_cast<float>(token / 8) + 0.25f * static_cast<float>((column + layer) % 5);
-      return kvmeld::element_traits<half>::from_float(x);
+      return kvmeld::element_traits<float16>::from_float(x);
     };
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
       put(1);
-      put(std::uint64_t{row * sizeof(half)});
+      put(std::uint64_t{row * sizeof(float16)});
       for (std::uint32_t i = 0; i < cells; ++i)
         for (std::uint32_t c = 0; c < row; ++c) put(number(layer, (i + 11) % cells, c, 1.0f));
     }
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
       put(1);
       if (transposed) {
-        put(static_cast<std::uint32_t>(sizeof(half)));
+        put(static_cast<std::uint32_t>(sizeof(float16)));
         put(row);
         for (std::uint32_t c = 0; c < row; ++c)
           for (std::uint32_t i = 0; i < cells; ++i) put(number(layer, (i + 11) % cells, c, 9.0f));
       } else {
-        put(std::uint64_t{row * sizeof(half)});
+        put(std::uint64_t{row * sizeof(float16)});
         for (std::uint32_t i = 0; i < cells; ++i)
           for (std::uint32_t c = 0; c < row; ++c) put(number(layer, (i + 11) % cells, c, 9.0f));
       }
     }
     auto const evict =
         kvmeld::preset::streaming_llm::with_sinks(2);  // so that rows left are rows as they were
-    llama_cpp::sequence_shortener<half, std::decay_t<decltype(evict)>> shortener(s, evict);
+    llama_cpp::sequence_shortener<float16, std::decay_t<decltype(evict)>> shortener(s, evict);
     std::vector<std::uint8_t> const shorter = shortener.shorten(bytes, 0.25);
     llama_cpp::sequence_state state(shorter);
     CHECK(state.cells() == 10);
     CHECK(state.transposed() == transposed);
     std::vector<std::int32_t> const order = state.order();
-    auto const left = state.layouts<half>(s, order.data());
+    auto const left = state.layouts<float16>(s, order.data());
     for (std::uint32_t slot = 0; slot < 10; ++slot) {
       std::uint32_t const token = slot < 2 ? slot : 30 + slot;
       CHECK(state.position(slot) == static_cast<std::int32_t>(token));
@@ -274,9 +275,9 @@ idx block_of(idx sequence, idx token) {
 TEST_CASE("vLLM's FlashAttention backend, one layer: [2][block][token][head][channel], NHD or HND") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   std::int64_t const P = 16, heads = 3, d = 16, blocks = 12;
-  std::vector<half> pool(2 * 12 * 16 * 3 * 16);
+  std::vector<float16> pool(2 * 12 * 16 * 3 * 16);
   auto const table = kvmeld::table_rows(blocks_of.data(), 4);
-  half* const value_pool = pool.data() + blocks * P * heads * d;
+  float16* const value_pool = pool.data() + blocks * P * heads * d;
   std::uint32_t const page_size = 16;
   for (bool nhd : {true, false}) {
     CAPTURE(nhd);
@@ -287,20 +288,20 @@ TEST_CASE("vLLM's FlashAttention backend, one layer: [2][block][token][head][cha
     kvmeld::paged const values(kvmeld::pool_pages(value_pool, table), page_size, strides, s, s.value_dim);
     //
     auto const at = [&](idx which) {
-      return [&pool, nhd, which](idx, idx b, idx h, idx t, idx c) -> half& {
+      return [&pool, nhd, which](idx, idx b, idx h, idx t, idx c) -> float16& {
         idx const block = which * 12 + block_of(b, t);
         return nhd ? pool[((block * 16 + t % 16) * 3 + h) * 16 + c]
                    : pool[((block * 3 + h) * 16 + t % 16) * 16 + c];
       };
     };
-    serves<half>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
+    serves<float16>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
   }
 }
 
 TEST_CASE("vLLM's FlashInfer backend, all layers: [block][2][token][head][channel] in a pool per layer") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   std::int64_t const P = 16, heads = 3, d = 16;
-  std::vector<half> pool(12 * 2 * 16 * 3 * 16);
+  std::vector<float16> pool(12 * 2 * 16 * 3 * 16);
   // recipe
   auto const table = kvmeld::table_rows(blocks_of.data(), 4);
   kvmeld::page_strides const strides{2 * P * heads * d, 0, d, heads * d, 1};
@@ -309,19 +310,19 @@ TEST_CASE("vLLM's FlashInfer backend, all layers: [block][2][token][head][channe
                              s.value_dim);
   //
   auto const at = [&](idx which) {
-    return [&pool, which](idx, idx b, idx h, idx t, idx c) -> half& {
+    return [&pool, which](idx, idx b, idx h, idx t, idx c) -> float16& {
       return pool[(((block_of(b, t) * 2 + which) * 16 + t % 16) * 3 + h) * 16 + c];
     };
   };
-  serves<half>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
+  serves<float16>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
 }
 
 TEST_CASE("vLLM's paged attention v1, one layer: keys [block][head][d/x][token][x], values "
           "[block][head][d][token]") {
   kvmeld::shape const s{1, 2, 3, 2, 32, 32, 64};
-  std::vector<half> k(12 * 3 * 32 * 16), v(k.size());
+  std::vector<float16> k(12 * 3 * 32 * 16), v(k.size());
   // recipe
-  std::int64_t const P = 16, heads = 3, d = 32, x = 16 / sizeof(half);
+  std::int64_t const P = 16, heads = 3, d = 32, x = 16 / sizeof(float16);
   auto const table = kvmeld::table_rows(blocks_of.data(), 4);
   kvmeld::page_strides const groups{heads * d * P, 0, d * P, x, P * x};
   kvmeld::paged const key_groups(kvmeld::pool_pages(k.data(), table), 16, groups, s, s.key_dim / 8);
@@ -329,13 +330,13 @@ TEST_CASE("vLLM's paged attention v1, one layer: keys [block][head][d/x][token][
   kvmeld::paged const values(kvmeld::pool_pages(v.data(), table), 16,
                              kvmeld::dense_pages("LPHCT", 12, 16, s, s.value_dim), s, s.value_dim);
   //
-  auto const key = [&](idx, idx b, idx h, idx t, idx c) -> half& {
+  auto const key = [&](idx, idx b, idx h, idx t, idx c) -> float16& {
     return k[(((block_of(b, t) * 3 + h) * 4 + c / 8) * 16 + t % 16) * 8 + c % 8];
   };
-  auto const value = [&](idx, idx b, idx h, idx t, idx c) -> half& {
+  auto const value = [&](idx, idx b, idx h, idx t, idx c) -> float16& {
     return v[((block_of(b, t) * 3 + h) * 32 + c) * 16 + t % 16];
   };
-  serves<half>(s, keys, values, {&k, &v}, {60, 33}, key, value);
+  serves<float16>(s, keys, values, {&k, &v}, {60, 33}, key, value);
 }
 
 TEST_CASE("vLLM with an fp8 cache: codes and one scale") {
@@ -354,7 +355,7 @@ TEST_CASE("vLLM with an fp8 cache: codes and one scale") {
 
 TEST_CASE("FlashInfer: CSR tables, and the view that folds heads into the batch") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
-  std::vector<half> k(12 * 16 * 3 * 16), v(k.size());
+  std::vector<float16> k(12 * 16 * 3 * 16), v(k.size());
   std::vector<std::int32_t> const indptr = {0, 4, 7}, indices = {7, 2, 11, 0, 9, 4, 1};
   // recipe
   auto const table = kvmeld::table_csr(indptr.data(), indices.data());
@@ -362,13 +363,13 @@ TEST_CASE("FlashInfer: CSR tables, and the view that folds heads into the batch"
   kvmeld::paged const keys(kvmeld::pool_pages(k.data(), table), 16, nhd, s, 16);
   kvmeld::paged const values(kvmeld::pool_pages(v.data(), table), 16, nhd, s, 16);
   //
-  auto const at = [&](std::vector<half>& x) {
-    return [&](idx, idx b, idx h, idx t, idx c) -> half& {
+  auto const at = [&](std::vector<float16>& x) {
+    return [&](idx, idx b, idx h, idx t, idx c) -> float16& {
       auto const block = static_cast<idx>(indices[static_cast<idx>(indptr[b]) + t / 16]);
       return x[((block * 16 + t % 16) * 3 + h) * 16 + c];
     };
   };
-  serves<half>(s, keys, values, {&k, &v}, {60, 33}, at(k), at(v));
+  serves<float16>(s, keys, values, {&k, &v}, {60, 33}, at(k), at(v));
   // The folded view of the same memory: one head, pages of stride d (NHD) or P d (HND), numbers by page and
   // head.
   auto const hnd = kvmeld::dense_pages("LPHTC", 12, 16, s, 16);
@@ -386,7 +387,7 @@ TEST_CASE("FlashInfer: CSR tables, and the view that folds heads into the batch"
 TEST_CASE("SGLang, one layer: a slot per token, found by request") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   idx const slots = 150;
-  std::vector<half> k((slots + 1) * 3 * 16), v(k.size());
+  std::vector<float16> k((slots + 1) * 3 * 16), v(k.size());
   std::vector<std::int32_t> req_to_token(2 * 64);
   for (std::size_t i = 0; i < req_to_token.size(); ++i)
     req_to_token[i] = static_cast<std::int32_t>(1 + i * 7 % slots);  // slot 0 is for padding
@@ -396,17 +397,17 @@ TEST_CASE("SGLang, one layer: a slot per token, found by request") {
   kvmeld::paged const keys(kvmeld::pool_pages(k.data(), table), 1, row, s, s.key_dim);
   kvmeld::paged const values(kvmeld::pool_pages(v.data(), table), 1, row, s, s.value_dim);
   //
-  auto const at = [&](std::vector<half>& x) {
-    return [&](idx, idx r, idx h, idx t, idx c) -> half& {
+  auto const at = [&](std::vector<float16>& x) {
+    return [&](idx, idx r, idx h, idx t, idx c) -> float16& {
       return x[(static_cast<idx>(req_to_token[r * 64 + t]) * 3 + h) * 16 + c];
     };
   };
-  serves<half>(s, keys, values, {&k, &v}, {60, 33}, at(k), at(v));
+  serves<float16>(s, keys, values, {&k, &v}, {60, 33}, at(k), at(v));
 }
 
 TEST_CASE("TensorRT-LLM, one layer: blocks [head][token][channel], a row of the table for K and one for V") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
-  std::vector<half> pool(24 * 3 * 16 * 16);
+  std::vector<float16> pool(24 * 3 * 16 * 16);
   std::vector<std::int32_t> offsets;  // [sequence][2][max_pages]
   for (idx sequence : {0u, 1u})
     for (idx kv : {0u, 1u})
@@ -421,18 +422,18 @@ TEST_CASE("TensorRT-LLM, one layer: blocks [head][token][channel], a row of the 
   kvmeld::paged const values(kvmeld::pool_pages(pool.data(), value_rows), 16, hnd, s, s.value_dim);
   //
   auto const at = [&](idx kv) {
-    return [&, kv](idx, idx b, idx h, idx t, idx c) -> half& {
+    return [&, kv](idx, idx b, idx h, idx t, idx c) -> float16& {
       auto const offset = static_cast<idx>(offsets[b * max_pages * 2 + kv * max_pages + t / 16]);
       return pool[offset * 3 * 16 * 16 + h * 16 * 16 + t % 16 * 16 + c];
     };
   };
-  serves<half>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
+  serves<float16>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
 }
 
 TEST_CASE("LMDeploy: a pointer per block, all layers in it, K and V side by side per head") {
   kvmeld::shape const s{2, 2, 3, 2, 16, 16, 64};
   idx const layer_size = 3 * 2 * 16 * 16;
-  std::vector<half> memory(7 * 2 * layer_size + 5);
+  std::vector<float16> memory(7 * 2 * layer_size + 5);
   std::vector<char*> block_ptrs;
   for (idx i : {4u, 0u, 6u, 2u, 1u, 5u, 3u})
     block_ptrs.push_back(reinterpret_cast<char*>(memory.data() + 5 + i * 2 * layer_size));
@@ -442,16 +443,16 @@ TEST_CASE("LMDeploy: a pointer per block, all layers in it, K and V side by side
   std::vector<void*> const blocks(block_ptrs.begin(), block_ptrs.end());
   auto const table = kvmeld::table_csr(cu_block_nums.data(), blocks.data());
   kvmeld::page_strides const strides{0, layer, 2 * P * d, d, 1};
-  kvmeld::paged const keys(kvmeld::pointed_pages<half>{table, 0}, 16, strides, s, s.key_dim);
-  kvmeld::paged const values(kvmeld::pointed_pages<half>{table, 16 * 16 * sizeof(half)}, 16, strides, s,
+  kvmeld::paged const keys(kvmeld::pointed_pages<float16>{table, 0}, 16, strides, s, s.key_dim);
+  kvmeld::paged const values(kvmeld::pointed_pages<float16>{table, 16 * 16 * sizeof(float16)}, 16, strides, s,
                              s.value_dim);
   //
   auto const at = [&](idx kv) {
-    return [&, kv](idx l, idx b, idx h, idx t, idx c) -> half& {
+    return [&, kv](idx l, idx b, idx h, idx t, idx c) -> float16& {
       char* const block = block_ptrs[static_cast<idx>(cu_block_nums[b]) + t / 16];
-      idx const bytes = (l * layer_size + h * 2 * 16 * 16 + kv * 16 * 16 + t % 16 * 16 + c) * sizeof(half);
-      return *reinterpret_cast<half*>(block + bytes);
+      idx const bytes = (l * layer_size + h * 2 * 16 * 16 + kv * 16 * 16 + t % 16 * 16 + c) * sizeof(float16);
+      return *reinterpret_cast<float16*>(block + bytes);
     };
   };
-  serves<half>(s, keys, values, {&memory}, {60, 33}, at(0), at(1));
+  serves<float16>(s, keys, values, {&memory}, {60, 33}, at(0), at(1));
 }

@@ -56,7 +56,7 @@ TEST_CASE("strides of which no address is made") {
       // The same when the strides alone are looked at.
       kvmeld::kv const both{keys, kvmeld::strided<float>(memory() + extent.slots() * 12, "LSHTC", extent, 8)};
       CHECK_FALSE(kvmeld::validate_tensors(both, extent, extent.capacity).empty());
-      CHECK(kvmeld::overlap_problem(both.keys, both.values, extent, extent.capacity).empty());
+      CHECK(kvmeld::detail::overlap_problem(both.keys, both.values, extent, extent.capacity).empty());
     }
   }
   // A stride that is not used may be any number.

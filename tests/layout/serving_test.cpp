@@ -17,17 +17,17 @@ namespace serving_cases {
 
 namespace {
 
-using kvmeld::half;
+using kvmeld::float16;
 constexpr std::uint32_t page_size = 8, pool_size = 30, max_pages = 8;
 constexpr kvmeld::shape extent{2, 2, 3, 2, 16, 16, page_size* max_pages};
 
 // An engine's pool of pages [page][layer][head][token][channel], for K and for V, and a table by sequence.
 struct worker {
-  std::vector<half> k = std::vector<half>(pool_size * page_elements()), v = k;
+  std::vector<float16> k = std::vector<float16>(pool_size * page_elements()), v = k;
   std::vector<std::int32_t> table = std::vector<std::int32_t>(2 * max_pages, 0);
 
   static std::size_t page_elements() { return std::size_t{2} * 3 * page_size * 16; }
-  auto rows(std::vector<half>& x) {
+  auto rows(std::vector<float16>& x) {
     return kvmeld::paged(kvmeld::pool_pages(x.data(), kvmeld::table_rows(table.data(), max_pages)), page_size,
                          kvmeld::dense_pages("PLHTC", pool_size, page_size, extent, 16), extent, 16);
   }
@@ -49,7 +49,7 @@ struct worker {
           for (std::uint32_t c = 0; c < 16; ++c) {
             float const base = static_cast<float>((at / 5 + c) % 6);
             auto const x =
-                kvmeld::element_traits<half>::from_float(base + 0.1f * static_cast<float>(d.normal()));
+                kvmeld::element_traits<float16>::from_float(base + 0.1f * static_cast<float>(d.normal()));
             ref.keys.locate(t, at).base[c] = ref.values.locate(t, at).base[c] = x;
           }
         }
@@ -87,8 +87,8 @@ template <class Cache> std::vector<float> contents(Cache const& cache, std::uint
         out.push_back(ref.degree(t, s));
         out.push_back(static_cast<float>(ref.position(t, s)));
         for (std::uint32_t c = 0; c < 16; ++c) {
-          out.push_back(kvmeld::element_traits<half>::to_float(ref.keys.locate(t, s).base[c]));
-          out.push_back(kvmeld::element_traits<half>::to_float(ref.values.locate(t, s).base[c]));
+          out.push_back(kvmeld::element_traits<float16>::to_float(ref.keys.locate(t, s).base[c]));
+          out.push_back(kvmeld::element_traits<float16>::to_float(ref.values.locate(t, s).base[c]));
         }
       }
     }
@@ -113,8 +113,8 @@ TEST_CASE("preempted with its ledger, back in other pages, as if nothing had bee
   CHECK(pages == 4);  // of 8 that 60 tokens would take
   std::size_t const bytes = pages * worker::page_elements();
   auto const from = static_cast<std::ptrdiff_t>(3 * worker::page_elements());
-  std::vector<half> const k(w.k.begin() + from, w.k.begin() + from + static_cast<std::ptrdiff_t>(bytes));
-  std::vector<half> const v(w.v.begin() + from, w.v.begin() + from + static_cast<std::ptrdiff_t>(bytes));
+  std::vector<float16> const k(w.k.begin() + from, w.k.begin() + from + static_cast<std::ptrdiff_t>(bytes));
+  std::vector<float16> const v(w.v.begin() + from, w.v.begin() + from + static_cast<std::ptrdiff_t>(bytes));
   cache.close(0);
   w.give(0, 3);
   cache.open(0);
@@ -141,9 +141,9 @@ TEST_CASE("from a prefill worker to a decode worker: another cache, another capa
   kvmeld::shape there = extent;
   there.sequences = 5;
   there.capacity = 200;
-  std::vector<half> k(there.slots() * 16), v(k.size());
-  kvmeld::kv const tensors{kvmeld::strided<half>(k.data(), "LSTHC", there, 16),
-                           kvmeld::strided<half>(v.data(), "LSTHC", there, 16)};
+  std::vector<float16> k(there.slots() * 16), v(k.size());
+  kvmeld::kv const tensors{kvmeld::strided<float16>(k.data(), "LSTHC", there, 16),
+                           kvmeld::strided<float16>(v.data(), "LSTHC", there, 16)};
   kvmeld::merged_cache decode{kvmeld::host_executor(1), policy, tensors, kvmeld::cache_options{there}};
   std::vector<std::byte> const ledger = cache.save(1);
   auto const from = cache.ref();
@@ -151,8 +151,8 @@ TEST_CASE("from a prefill worker to a decode worker: another cache, another capa
     for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
       kvmeld::track const a = from.where(layer, 1, head), b = kvmeld::make_track(there, layer, 4, head);
       for (std::uint32_t s = 0; s < from.length(a); ++s) {  // rows below the length, no more
-        std::memcpy(tensors.keys.locate(b, s).base, from.keys.locate(a, s).base, 16 * sizeof(half));
-        std::memcpy(tensors.values.locate(b, s).base, from.values.locate(a, s).base, 16 * sizeof(half));
+        std::memcpy(tensors.keys.locate(b, s).base, from.keys.locate(a, s).base, 16 * sizeof(float16));
+        std::memcpy(tensors.values.locate(b, s).base, from.values.locate(a, s).base, 16 * sizeof(float16));
       }
     }
   }

@@ -15,7 +15,7 @@ namespace snippets_cases {
 
 namespace {
 
-using kvmeld::half;
+using kvmeld::float16;
 using kvmeld::shape;
 using page = std::uint32_t const;
 using count = std::int64_t const;
@@ -36,31 +36,31 @@ template <class Cache, class Reduce> void replicas(Cache const& cache, Reduce al
 }
 
 auto plain_c(page layers, page kv_heads, page heads, page head_dim, page seq_len, float* key_cache,
-             float* value_cache, half* half_keys, half* half_values, page sinks, page start) {
+             float* value_cache, float16* half_keys, float16* half_values, page sinks, page start) {
   kvmeld::shape s{layers, 1, kv_heads, heads / kv_heads, head_dim, head_dim, seq_len};
   kvmeld::strided<float> keys(key_cache, "LSTHC", s, head_dim), values(value_cache, "LSTHC", s, head_dim);
 
   std::int64_t const head = std::int64_t{s.capacity} * s.key_dim, layer = head * s.kv_heads;
   kvmeld::cache_strides const groups{layer, layer, head, 16, std::int64_t{s.capacity} * 16};
-  kvmeld::tiled const tile_keys(kvmeld::strided<half>(half_keys, groups, s, s.key_dim / 16), 16);
-  kvmeld::transposed<half> const column_values(half_values, "LSHCT", s, s.value_dim);
+  kvmeld::tiled const tile_keys(kvmeld::strided<float16>(half_keys, groups, s, s.key_dim / 16), 16);
+  kvmeld::transposed<float16> const column_values(half_values, "LSHCT", s, s.value_dim);
 
-  kvmeld::ring const ring_keys(kvmeld::strided<half>(half_keys, "LSTHC", s, head_dim), s.capacity, sinks,
+  kvmeld::ring const ring_keys(kvmeld::strided<float16>(half_keys, "LSTHC", s, head_dim), s.capacity, sinks,
                                &start);
   return keys.channels() + values.channels() + tile_keys.channels() + column_values.channels() +
          ring_keys.channels();
 }
 
-auto hugging_face(half* k, half* v, shape const& s, count sequence, count head, count slot) {
+auto hugging_face(float16* k, float16* v, shape const& s, count sequence, count head, count slot) {
   kvmeld::cache_strides const now{0, sequence, head, slot, 1};
-  kvmeld::strided<half> const keys(k, now, s, s.key_dim), values(v, now, s, s.value_dim);
+  kvmeld::strided<float16> const keys(k, now, s, s.key_dim), values(v, now, s, s.value_dim);
   return keys.channels() + values.channels();
 }
 
-auto llama_cpp_layouts(half* k, half* v, half* rows, std::int32_t const* cells_by_position,
+auto llama_cpp_layouts(float16* k, float16* v, float16* rows, std::int32_t const* cells_by_position,
                        kvmeld::page_strides const& strides, shape const& s) {
-  kvmeld::strided<half> const keys(k, "LSTHC", s, s.key_dim);
-  kvmeld::transposed<half> const values(v, "LSHCT", s, s.value_dim);
+  kvmeld::strided<float16> const keys(k, "LSTHC", s, s.key_dim);
+  kvmeld::transposed<float16> const values(v, "LSHCT", s, s.value_dim);
 
   kvmeld::pool_pages const cells(rows, kvmeld::table_rows(cells_by_position, s.capacity));
   kvmeld::paged const state_keys(cells, 1, strides, s, s.key_dim);
@@ -75,7 +75,7 @@ std::size_t llama_state_seq_set_data(llama_context*, std::uint8_t const*, std::s
 
 template <class policy_type>
 void llama_cpp_calls(llama_context* ctx, int seq, shape const& extent, policy_type const& policy) {
-  llama_cpp::sequence_shortener<half, policy_type> shortener(extent, policy);
+  llama_cpp::sequence_shortener<float16, policy_type> shortener(extent, policy);
 
   std::vector<std::uint8_t> bytes(llama_state_seq_get_size(ctx, seq));
   llama_state_seq_get_data(ctx, bytes.data(), bytes.size(), seq);
@@ -83,7 +83,7 @@ void llama_cpp_calls(llama_context* ctx, int seq, shape const& extent, policy_ty
   llama_state_seq_set_data(ctx, bytes.data(), bytes.size(), seq);
 }
 
-auto flashinfer(half* k, half* v, std::int32_t const* indptr, std::int32_t const* indices,
+auto flashinfer(float16* k, float16* v, std::int32_t const* indptr, std::int32_t const* indices,
                 std::uint8_t const* shared, page pages, page P, shape const& s, page d) {
   auto const table = kvmeld::table_csr(indptr, indices);
   auto const nhd = kvmeld::dense_pages("LPTHC", pages, P, s, d);
@@ -94,7 +94,7 @@ auto flashinfer(half* k, half* v, std::int32_t const* indptr, std::int32_t const
   return keys.channels() + values.channels() + static_cast<std::uint32_t>(by_head.head_stride);
 }
 
-auto vllm(half* pool, half* k, half* v, kvmeld::fp8_e4m3* codes, std::int32_t const* block_table,
+auto vllm(float16* pool, float16* k, float16* v, kvmeld::fp8_e4m3* codes, std::int32_t const* block_table,
           page max_blocks, std::uint8_t const* shared, page blocks, page P, page heads, page d, page x,
           shape const& s, float k_scale) {
   kvmeld::page_strides const nhd{P * heads * d, 0, d, heads * d, 1};
@@ -112,7 +112,7 @@ auto vllm(half* pool, half* k, half* v, kvmeld::fp8_e4m3* codes, std::int32_t co
          fp8_keys.channels();
 }
 
-auto sglang(half* k, half* v, std::int32_t const* req_to_token, page max_context_len,
+auto sglang(float16* k, float16* v, std::int32_t const* req_to_token, page max_context_len,
             std::uint8_t const* shared, page heads, page d, shape const& s) {
   auto const table = kvmeld::table_rows(req_to_token, max_context_len);
   kvmeld::page_strides const row{heads * d, 0, d, 0, 1};
@@ -121,7 +121,7 @@ auto sglang(half* k, half* v, std::int32_t const* req_to_token, page max_context
   return keys.channels() + values.channels();
 }
 
-auto tensorrt_llm(half* pool, std::int32_t const* offsets, count most, std::uint8_t const* shared, page H,
+auto tensorrt_llm(float16* pool, std::int32_t const* offsets, count most, std::uint8_t const* shared, page H,
                   page P, page d, shape const& s) {
   kvmeld::page_table<std::int32_t> const key_rows{offsets, 2 * most}, value_rows{offsets + most, 2 * most};
   kvmeld::page_strides const hnd{H * P * d, 0, P * d, d, 1};
@@ -135,8 +135,9 @@ auto lmdeploy(std::int32_t const* cu_block_nums, void* const* blocks, page heads
   auto const table = kvmeld::table_csr(cu_block_nums, blocks);
   std::int64_t const layer = heads * 2 * P * d;
   kvmeld::page_strides const strides{0, layer, 2 * P * d, d, 1};
-  kvmeld::paged const keys(kvmeld::pointed_pages<half>{table, 0}, P, strides, s, d);
-  kvmeld::paged const values(kvmeld::pointed_pages<half>{table, P * d * sizeof(half)}, P, strides, s, d);
+  kvmeld::paged const keys(kvmeld::pointed_pages<float16>{table, 0}, P, strides, s, d);
+  kvmeld::paged const values(kvmeld::pointed_pages<float16>{table, P * d * sizeof(float16)}, P, strides, s,
+                             d);
   return keys.channels() + values.channels();
 }
 
@@ -144,13 +145,13 @@ auto lmdeploy(std::int32_t const* cu_block_nums, void* const* blocks, page heads
 
 TEST_CASE("the blocks of the engines' pages compile and run") {
   shape const s{1, 1, 2, 1, 16, 16, 16};
-  std::vector<half> memory(4096);
+  std::vector<float16> memory(4096);
   std::vector<float> floats(4096);
   std::vector<kvmeld::fp8_e4m3> codes(4096);
   std::vector<std::int32_t> const zeros(64, 0);
   std::vector<std::uint8_t> const marks(64, 0);
   std::vector<void*> const pointers(4, memory.data());
-  half* const m = memory.data();
+  float16* const m = memory.data();
   std::int32_t const* const z = zeros.data();
   CHECK(plain_c(1, 2, 2, 16, 16, floats.data(), floats.data(), m, m, 2, 0) == 80);
   CHECK(hugging_face(m, m, s, 512, 256, 16) == 32);

@@ -18,7 +18,7 @@ namespace layout_test {
 template <class T> float element_step(float const* row, std::uint32_t channels) {
   float most = 0.0f;
   for (std::uint32_t c = 0; c < channels; ++c) most = kvmeld::max_of(most, row[c] < 0.0f ? -row[c] : row[c]);
-  return most * (std::is_same_v<T, float> ? 0.0f : std::is_same_v<T, kvmeld::half> ? 0x1p-10f : 0x1p-7f);
+  return most * (std::is_same_v<T, float> ? 0.0f : std::is_same_v<T, kvmeld::float16> ? 0x1p-10f : 0x1p-7f);
 }
 
 template <class T> struct tensor_base {
@@ -160,7 +160,7 @@ template <class T> struct scaled_tensor : strided_tensor<T> {
   static constexpr float scale = 0.125f;
   auto view() { return kvmeld::scaled(strided_tensor<T>::view(), scale); }
   float step(float const* row) const {
-    return element_step<kvmeld::half>(row, this->width) *
+    return element_step<kvmeld::float16>(row, this->width) *
            (std::is_same_v<T, kvmeld::fp8_e4m3> ? 0x1p7f : 0x1p8f);
   }
 };
@@ -183,13 +183,15 @@ template <class Scale> struct int8_memory {
 };
 
 // The library's, scales in binary16.
-struct int8_rows_tensor : int8_memory<kvmeld::half> {
+struct int8_rows_tensor : int8_memory<kvmeld::float16> {
   using int8_memory::int8_memory;
   auto view() {
     return kvmeld::int8_rows(kvmeld::strided<std::int8_t>(codes.data(), "LSTHC", extent, width),
-                             kvmeld::strided<kvmeld::half>(scales.data(), "LSHTC", extent, 1));
+                             kvmeld::strided<kvmeld::float16>(scales.data(), "LSHTC", extent, 1));
   }
-  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
+  float step(float const* row) const {
+    return element_step<kvmeld::float16>(row, width) * (0x1p10f / 120.0f);
+  }
 };
 
 // ggml's q8_0, 32 channels to a block.
@@ -202,7 +204,9 @@ struct q8_0_tensor {
     return kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(memory.data(), "LSHTC", extent, width / 32 * 34));
   }
   support::byte_list bytes() const { return support::bytes_of(memory); }
-  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 120.0f); }
+  float step(float const* row) const {
+    return element_step<kvmeld::float16>(row, width) * (0x1p10f / 120.0f);
+  }
   std::vector<std::uint8_t> memory;
   kvmeld::shape extent;
   std::uint32_t width;
@@ -211,7 +215,9 @@ struct q8_0_tensor {
 struct int8_tensor : int8_memory<float> {
   using int8_memory::int8_memory;
   auto view() { return support::int8_rows(codes.data(), scales.data(), extent, width); }
-  float step(float const* row) const { return element_step<kvmeld::half>(row, width) * (0x1p10f / 127.0f); }
+  float step(float const* row) const {
+    return element_step<kvmeld::float16>(row, width) * (0x1p10f / 127.0f);
+  }
 };
 
 }  // namespace layout_test

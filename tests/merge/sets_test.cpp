@@ -22,9 +22,9 @@ slots places(slots const& members, std::vector<std::uint32_t> const& keys) {
   std::vector<kvmeld::candidate> ranks(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) ranks[i].key = keys[i];
   slots out(keys.size(), 99);
-  kvmeld::place_by_key(kvmeld::serial_team(nullptr, 0), ranks.data(),
-                       {members.data(), static_cast<std::uint32_t>(members.size())},
-                       [&](kvmeld::slot_t s, std::uint32_t place) { out[s] = place; });
+  kvmeld::detail::place_by_key(kvmeld::serial_team(nullptr, 0), ranks.data(),
+                               {members.data(), static_cast<std::uint32_t>(members.size())},
+                               [&](kvmeld::slot_t s, std::uint32_t place) { out[s] = place; });
   return out;
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("slots are sorted whatever their order was") {
     }
     for (std::size_t i = list.size(); i > 1 && !pivot_first; --i)
       std::swap(list[i - 1], list[d.below(static_cast<std::uint32_t>(i))]);
-    kvmeld::sort_members(list.data(), static_cast<std::uint32_t>(list.size()));
+    kvmeld::detail::sort_members(list.data(), static_cast<std::uint32_t>(list.size()));
     CHECK(list == expected);
   }
 }

@@ -57,7 +57,7 @@ weights weigh(Merge merge, every_few sets, support::rows const& keys, std::vecto
   cache.open(0, n);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
   for (std::uint32_t i = 0; i < n; ++i) cache.ledger().degree[i] = degrees[i];
-  cache.plan({0}, kvmeld::budget::entries(1));
+  cache.plan({0}, kvmeld::budget::entries(1), kvmeld::shortfall::keep);
   kvmeld::plan_ref const& p = cache.current_plan();
   return {{p.key_weight, p.key_weight + n},
           {p.value_weight, p.value_weight + n},
@@ -118,6 +118,35 @@ TEST_CASE("weights by hand: a set of three and an entry alone") {
   using kvmeld::fate;
   CHECK(dropped.fates == std::vector<fate>{fate::drop, fate::keep, fate::drop, fate::keep});
   check_equal(dropped.key, {1, 1, 1, 1});
+}
+
+// A merge function of one's own, of everything that a set_view shows.
+struct by_view : kvmeld::merge::defaults {
+  static constexpr bool needs_score = true;
+  float scale = 1;
+  explicit by_view(float s) : scale(s) {}
+  float weight(kvmeld::set_view const& set, std::uint32_t i) const {
+    bool const own = set.where().index == 0 && set.slot(i) < 100 && (set.is_pivot(i) == (set.slot(i) == 4));
+    if (!own || set.size() != 3) return std::nanf("");
+    return scale * (set.degree(i) + 10.0f * set.score(i) + 100.0f * static_cast<float>(set.position(i)));
+  }
+};
+
+TEST_CASE("a merge function that gives one weight per member sees degrees, scores and positions") {
+  support::rows const keys{{1}, {2}, {3}, {4}, {5}, {6}};
+  std::vector<float> const scores{9, 9, 9, 1, 2, 3}, degrees{1, 1, 1, 2, 4, 6};
+  // Slots 3, 4, 5 around pivot 4: 2 + 10 + 300, 4 + 20 + 400, 6 + 30 + 500, of 1272. The other set's pivot
+  // is 1.
+  auto const seen = weigh(by_view{1}, {3, 1}, keys, scores, degrees);
+  check_equal({seen.key.begin() + 3, seen.key.end()}, {312.0 / 1272, 424.0 / 1272, 536.0 / 1272});
+  CHECK(seen.value == seen.key);
+  check_equal(seen.degree, {1, 1, 1, 1, 1, 1});
+  // NaN, a sum of 0 and a sum below 0 weigh all alike.
+  check_equal({seen.key.begin(), seen.key.begin() + 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3});
+  for (float scale : {0.0f, -1.0f}) {
+    auto const equal = weigh(by_view{scale}, {3, 1}, keys, scores, degrees);
+    check_equal({equal.key.begin() + 3, equal.key.end()}, {1.0 / 3, 1.0 / 3, 1.0 / 3});
+  }
 }
 
 TEST_CASE("gaussian weights are the reference's, in sets of every size") {

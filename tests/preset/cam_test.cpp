@@ -372,7 +372,7 @@ TEST_CASE("CaM at once is the reference's") {
     compare_at_once<float>(d, cam::over_h2o(), choose_h2o, count);
     compare_at_once<kvmeld::bfloat16>(d, cam::over_streaming_llm(), choose_streaming, count);
     compare_at_once<kvmeld::bfloat16>(d, cam::over_h2o(), choose_h2o, count);
-    compare_at_once<kvmeld::half>(d, cam::over_h2o(), choose_h2o, count);
+    compare_at_once<kvmeld::float16>(d, cam::over_h2o(), choose_h2o, count);
   }
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
   CHECK(count.compared > 1000);

@@ -172,7 +172,8 @@ TEST_CASE("the step of the schedule is set: each step has its share of the middl
   auto const zero = kvmeld::quantity::entries(0);
   auto cache =
       make_cache(memory, chelsea::with_schedule({0.45, 0.05, 3, 0.05}, zero, zero), support::with_plan());
-  kvmeld::any_cache any(support::twin_of(cache));
+  auto const held = kvmeld::make_any_cache(support::twin_of(cache));
+  kvmeld::any_cache& any = *held;
   any.open(1, 20);
   cache.open(1, 20);
   std::uint32_t const removed[] = {9, 8, 7, 6, 6};
@@ -298,7 +299,7 @@ TEST_CASE("Chelsea in 16 bits is the reference where no rounded key decides a la
   for (int i = 0; i < 150; ++i) {
     std::uint32_t const most = d.pick({16u, 40u, 90u});
     choice const c = choose(d, most / 8);
-    compare_whole<kvmeld::half>(d, c, c.policy, reference::star_weighting::degree, most, count);
+    compare_whole<kvmeld::float16>(d, c, c.policy, reference::star_weighting::degree, most, count);
     compare_whole<kvmeld::bfloat16>(d, c, c.policy, reference::star_weighting::degree, most, count);
   }
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
@@ -311,7 +312,7 @@ TEST_CASE("Chelsea's rounds one by one are the reference's in every storage type
   support::tally count;
   for (int i = 0; i < 30; ++i) {
     compare_rounds<float>(d, d.pick({30u, 100u, 300u}), count);
-    compare_rounds<kvmeld::half>(d, d.pick({30u, 100u, 300u}), count);
+    compare_rounds<kvmeld::float16>(d, d.pick({30u, 100u, 300u}), count);
     compare_rounds<kvmeld::bfloat16>(d, d.pick({30u, 100u, 300u}), count);
   }
   MESSAGE("compared ", count.compared, " rounds, skipped ", count.skipped);

@@ -80,7 +80,7 @@ TEST_CASE("D2O's merges and thresholds are the reference's") {
   support::tally count;
   for (int i = 0; i < 120; ++i) {
     compare<float>(d, count);
-    compare<kvmeld::half>(d, count);
+    compare<kvmeld::float16>(d, count);
     compare<kvmeld::bfloat16>(d, count);
   }
   CHECK(count.compared > 6 * count.skipped);

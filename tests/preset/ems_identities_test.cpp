@@ -381,7 +381,7 @@ TEST_CASE("planning and applying EMS is compressing it") {
   dice d(217);
   for (int i = 0; i < 20; ++i) {
     kvmeld::shape const s{2, 2, 2, 1, d.between(1, 20), d.between(1, 20), 90};
-    support::engine_memory<kvmeld::half> memory(s), copy(s);
+    support::engine_memory<kvmeld::float16> memory(s), copy(s);
     auto const policy = shared(d.between(1, 8), 0.3f, 3);
     auto cache = make_cache(memory, policy, support::with_plan(50));
     auto other = make_cache(copy, policy, support::with_plan(50));

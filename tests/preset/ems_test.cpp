@@ -216,7 +216,7 @@ TEST_CASE("EMS with shared entries is the reference, one compression after the o
   dice d(201);
   support::tally count;
   for (int i = 0; i < 120; ++i) live<float, kvmeld::merge::shared>(d, count);
-  for (int i = 0; i < 60; ++i) live<kvmeld::half, kvmeld::merge::shared>(d, count);
+  for (int i = 0; i < 60; ++i) live<kvmeld::float16, kvmeld::merge::shared>(d, count);
   for (int i = 0; i < 60; ++i) live<kvmeld::bfloat16, kvmeld::merge::shared>(d, count);
   report(count, 1000, 0.1);
 }
@@ -225,7 +225,7 @@ TEST_CASE("EMS with collapsed entries is the reference, one compression after th
   dice d(202);
   support::tally count;
   for (int i = 0; i < 120; ++i) live<float, kvmeld::merge::collapsed>(d, count);
-  for (int i = 0; i < 60; ++i) live<kvmeld::half, kvmeld::merge::collapsed>(d, count);
+  for (int i = 0; i < 60; ++i) live<kvmeld::float16, kvmeld::merge::collapsed>(d, count);
   for (int i = 0; i < 60; ++i) live<kvmeld::bfloat16, kvmeld::merge::collapsed>(d, count);
   report(count, 1000, 0.1);
 }
@@ -237,7 +237,7 @@ TEST_CASE("the product as printed, and keys alone") {
   for (int i = 0; i < 60; ++i) live<float, kvmeld::merge::collapsed, resemblance::signed_product>(d, count);
   // Keys alone may agree below 0, where key and value together may not: positive thresholds only.
   for (int i = 0; i < 60; ++i) live<float, kvmeld::merge::shared, resemblance::keys>(d, count);
-  for (int i = 0; i < 60; ++i) live<kvmeld::half, kvmeld::merge::collapsed, resemblance::keys>(d, count);
+  for (int i = 0; i < 60; ++i) live<kvmeld::float16, kvmeld::merge::collapsed, resemblance::keys>(d, count);
   report(count, 1000, 0.15);
 }
 

@@ -132,7 +132,7 @@ TEST_CASE("StreamingLLM keeps the reference's entries") {
     };
     auto const policy = preset::streaming_llm::with_sinks(sinks);
     compare<float>(d, policy, sinks + 1, nothing, choose, count);
-    compare<kvmeld::half>(d, policy, sinks + 1, nothing, choose, count);
+    compare<kvmeld::float16>(d, policy, sinks + 1, nothing, choose, count);
     compare<kvmeld::bfloat16>(d, policy, sinks + 1, nothing, choose, count);
   }
   CHECK(count.compared > 500);
@@ -151,7 +151,7 @@ TEST_CASE("H2O keeps the reference's entries") {
   };
   for (int i = 0; i < 30; ++i) {
     compare<float>(d, preset::h2o::defaults(), 7, feed, choose, count);
-    compare<kvmeld::half>(d, preset::h2o::defaults(), 7, feed, choose, count);
+    compare<kvmeld::float16>(d, preset::h2o::defaults(), 7, feed, choose, count);
     compare<kvmeld::bfloat16>(d, preset::h2o::defaults(), 7, feed, choose, count);
   }
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
@@ -180,7 +180,7 @@ TEST_CASE("SnapKV keeps the reference's entries under every pooling") {
     };
     auto const policy = preset::snapkv::with_window(window, {kernel, m.ours});
     compare<float>(d, policy, window + 1, feed, choose, count);
-    compare<kvmeld::half>(d, policy, window + 1, feed, choose, count);
+    compare<kvmeld::float16>(d, policy, window + 1, feed, choose, count);
     compare<kvmeld::bfloat16>(d, policy, window + 1, feed, choose, count);
   }
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);

@@ -39,7 +39,7 @@ TEST_CASE("EMS with shared entries for 100,000 tokens") {
 TEST_CASE("EMS with less room for members than it could use") {
   support::toy_options o = every(3, 17);
   o.steps = support::long_life(20000);
-  auto const r = support::generate<kvmeld::half>(ems::shared(quantity::entries(6), 6, 0.3f, 10), o);
+  auto const r = support::generate<kvmeld::float16>(ems::shared(quantity::entries(6), 6, 0.3f, 10), o);
   CHECK(r.broken == "");
   CHECK(r.max_members == 17);
 }

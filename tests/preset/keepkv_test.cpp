@@ -73,7 +73,7 @@ template <class T, class Policy> void compare(dice& d, Policy const& policy, sup
       support::for_tracks(s, q,
                           [&](kvmeld::track t) { before[t.index] = support::read_track(cache.ref(), t); });
     }
-    cache.plan(slots, budget);
+    cache.plan(slots, budget, kvmeld::shortfall::keep);
     kvmeld::plan_ref const& plan = cache.current_plan();
     std::vector<reference::outcome> expected(s.tracks());
     for (std::uint32_t item = 0; item < s.tracks(); ++item) {

@@ -110,7 +110,7 @@ template <class T> void compare_threshold(dice& d, support::tally& count) {
       before[t.index] = with_scores(d, cache.ref(), t);
     });
   }
-  cache.compress(slots, kvmeld::budget::entries(most / 3));
+  cache.compress(slots, kvmeld::budget::entries(most / 3), kvmeld::shortfall::keep);
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
     support::for_tracks(s, q, [&](kvmeld::track t) {
       reference::track_state const& was = before[t.index];
@@ -153,7 +153,7 @@ template <class T> void compare_budget(dice& d, std::uint32_t bisections, suppor
       budgets[t.index] = d.between(most / 6, n + 2);  // ragged, some above the length
     });
   }
-  cache.compress(slots, kvmeld::budget::per_track(budgets.data()));
+  cache.compress(slots, kvmeld::budget::per_track(budgets.data()), kvmeld::shortfall::keep);
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
     support::for_tracks(s, q, [&](kvmeld::track t) {
       reference::track_state const& was = before[t.index];
@@ -199,7 +199,7 @@ TEST_CASE("KVMerger by hand: a pair, a protected entry between, the paper's vari
     auto cache = make_cache(copy, policy);
     cache.open(0, 5);
     support::set_scores(cache.ledger(), kvmeld::make_track(s, 0, 0, 0), {5, 1, 9, 2, 7});
-    cache.compress({0}, kvmeld::budget::entries(budget));
+    cache.compress({0}, kvmeld::budget::entries(budget), kvmeld::shortfall::keep);
     return support::read_track(cache.ref(), kvmeld::make_track(s, 0, 0, 0));
   };
   reference::track_state const merged = run(kvmeld::preset::kvmerger::for_budget(), 4);
@@ -238,7 +238,7 @@ TEST_CASE("KVMerger at a given threshold is the reference's") {
   dice d(1);
   support::tally count;
   for (int i = 0; i < 60; ++i) compare_threshold<float>(d, count);
-  for (int i = 0; i < 30; ++i) compare_threshold<kvmeld::half>(d, count);
+  for (int i = 0; i < 30; ++i) compare_threshold<kvmeld::float16>(d, count);
   for (int i = 0; i < 30; ++i) compare_threshold<kvmeld::bfloat16>(d, count);
   MESSAGE("compared ", count.compared, " tracks, skipped ", count.skipped);
   CHECK(count.compared > 400);
@@ -250,7 +250,7 @@ TEST_CASE("KVMerger with an exact budget is the reference at the threshold that 
   support::tally coarse, fine;
   for (int i = 0; i < 60; ++i) {
     compare_budget<float>(d, d.between(1, 8), coarse);
-    compare_budget<kvmeld::half>(d, d.between(1, 8), coarse);
+    compare_budget<kvmeld::float16>(d, d.between(1, 8), coarse);
     compare_budget<float>(d, 16, fine);
   }
   for (int i = 0; i < 40; ++i) compare_budget<kvmeld::bfloat16>(d, 16, fine);

@@ -22,7 +22,7 @@ TEST_CASE("EMS with shared entries") {
     policy const p{some_global_local(d), some_tiers(d), some_nearest<resemblance::keys_and_values>(d),
                    kvmeld::merge::shared{}};
     run_case<float>(d, p);
-    run_case<kvmeld::half>(d, p);
+    run_case<kvmeld::float16>(d, p);
   }
 }
 

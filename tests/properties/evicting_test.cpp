@@ -11,7 +11,7 @@ TEST_CASE("StreamingLLM: the ends fill the budget") {
     policy const p{kvmeld::score::none{}, filling_ends(d), kvmeld::identify::evict_rest{},
                    kvmeld::merge::drop{}};
     run_case<float>(d, p);
-    run_case<kvmeld::half>(d, p);
+    run_case<kvmeld::float16>(d, p);
   }
 }
 

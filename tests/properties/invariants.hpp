@@ -148,7 +148,7 @@ bool same_row(reference::row const& a, Ref const& layout, kvmeld::track t, std::
 template <class Identify> bool has_room(Identify const& identify, std::uint32_t middle, std::uint32_t bad) {
   if constexpr (kvmeld::needs_centers<Identify>::value) {
     return middle > bad;
-  } else if constexpr (kvmeld::lists_edges<Identify>::value) {
+  } else if constexpr (kvmeld::detail::lists_edges<Identify>::value) {
     std::uint32_t pairs = 0;
     for (std::uint32_t i = 0; i <= middle; ++i) pairs += i % identify.chunk % 2;
     return pairs > bad;

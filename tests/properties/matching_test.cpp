@@ -11,7 +11,7 @@ TEST_CASE("Chelsea: rounds over degree-weighted stars") {
     policy const p{kvmeld::score::none{}, fixed_ends(d), some_matching(d, some_share(d)),
                    kvmeld::merge::degree_weighted{}};
     run_case<float>(d, p);
-    run_case<kvmeld::half>(d, p);
+    run_case<kvmeld::float16>(d, p);
   }
 }
 

@@ -169,7 +169,7 @@ TEST_CASE("observed queries and observed rows are the reference's column sums, c
   dice d(21);
   for (int i = 0; i < 25; ++i) {
     observe_chunks<float, float>(d);
-    observe_chunks<kvmeld::half, kvmeld::half>(d);
+    observe_chunks<kvmeld::float16, kvmeld::float16>(d);
     observe_chunks<kvmeld::bfloat16, float>(d);
   }
 }
@@ -214,7 +214,7 @@ TEST_CASE("the log-sum-exp that attention gives out is the one observation takes
   dice d(22);
   for (int i = 0; i < 20; ++i) {
     kvmeld::shape const s{1, 1, 2, d.between(1, 3), 24, 8, 90};
-    support::engine_memory<kvmeld::half> memory(s);
+    support::engine_memory<kvmeld::float16> memory(s);
     auto cache = make_cache(memory, kvmeld::preset::h2o::defaults());
     std::uint32_t const n = d.between(10, 90), count = d.between(1, n);
     cache.open(0, n);
@@ -244,7 +244,7 @@ namespace {
 // A track as a sliding-window engine has it: unrotated keys, gaps in the positions, degrees, sinks.
 struct windowed {
   kvmeld::shape extent;
-  support::engine_memory<kvmeld::half> memory;
+  support::engine_memory<kvmeld::float16> memory;
   decltype(make_cache(memory, kvmeld::preset::h2o::defaults())) by_query, by_rows;
   std::vector<float> sinks;
   kvmeld::attention_params params;

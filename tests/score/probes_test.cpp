@@ -65,7 +65,7 @@ constexpr std::uint32_t window = 7;
 // Chunks of a text, of which some queries are observed; expected sums come from the reference's attention.
 void observe_some(dice& d, composed const& policy, bool local) {
   kvmeld::shape const s{1, 2, 2, d.between(1, 4), 16, 4, 260};
-  support::engine_memory<kvmeld::half> memory(s);
+  support::engine_memory<kvmeld::float16> memory(s);
   auto cache = make_cache(memory, policy, {}, 2);
   std::uint32_t const slot = d.below(2);
   cache.open(slot);
@@ -216,7 +216,8 @@ TEST_CASE("policies say what they have to be shown") {
   kvmeld::shape const s{1, 1, 1, 1, 4, 4, 16};
   support::engine_memory<float> memory(s);
   auto const told = [&](auto const& policy) {
-    kvmeld::any_cache const cache(make_cache(memory, policy));
+    auto const held = kvmeld::make_any_cache(make_cache(memory, policy));
+    kvmeld::any_cache& cache = *held;
     return std::pair(cache.needs_observation().when, cache.needs_observation().rows);
   };
   using answer = std::pair<observation, std::uint32_t>;

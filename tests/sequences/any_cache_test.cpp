@@ -81,29 +81,31 @@ template <class Q, class Out> void attends(kvmeld::any_cache& any, support::dice
 }  // namespace
 
 TEST_CASE("any preset behind one type") {
-  std::map<std::string, kvmeld::any_cache> caches;
+  std::map<std::string, std::unique_ptr<kvmeld::any_cache>> caches;
   support::engine_memory<float> memory(extent);
   each_policy([&](char const* name, auto const& policy) {
-    caches.emplace(name, kvmeld::any_cache(cache_for(memory, policy, support::with_plan())));
+    caches.emplace(name, kvmeld::make_any_cache(cache_for(memory, policy, support::with_plan())));
   });
   each_policy([&](char const* name, auto const& policy) {
     CAPTURE(std::string(name));
     support::engine_memory<float> own(extent), shared(extent);
     auto typed = cache_for(own, policy, support::with_plan());
-    kvmeld::any_cache any(cache_for(shared, policy, support::with_plan()));
+    auto const held = kvmeld::make_any_cache(cache_for(shared, policy, support::with_plan()));
+    kvmeld::any_cache& any = *held;
     CHECK(live(any, shared) == live(typed, own));
     CHECK(own == shared);
     CHECK(any.name() == kvmeld::name_of_policy(policy));
     CHECK(any.exact() == typed.exact());
-    CHECK(any.exact(kvmeld::shortfall::evict_lowest) == typed.exact(kvmeld::shortfall::evict_lowest));
-    CHECK(any.needs_attention() == std::decay_t<decltype(policy)>::score_type::needs_attention);
+    CHECK(any.exact(kvmeld::shortfall::keep) == typed.exact(kvmeld::shortfall::keep));
+    CHECK((any.needs_observation().when != kvmeld::observation::none) ==
+          std::decay_t<decltype(policy)>::score_type::needs_attention);
     CHECK(any.valid().ok());
     CHECK(any.sizes().extent.capacity == 96);
     CHECK(any.get<decltype(typed)>() != nullptr);
-    CHECK(caches.at(name).name() == any.name());
+    CHECK(caches.at(name)->name() == any.name());
   });
   CHECK(caches.at("h2o")
-            .get<decltype(support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks()))>() ==
+            ->get<decltype(support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks()))>() ==
         nullptr);
 }
 
@@ -111,15 +113,16 @@ TEST_CASE("attention in any element type") {
   support::engine_memory<float> memory(extent);
   support::dice d(2);
   memory.fill_sequence(d, 0, 0, 30, support::texture::walk);
-  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::defaults()));
+  auto const held = kvmeld::make_any_cache(support::make_cache(memory, kvmeld::preset::h2o::defaults()));
+  kvmeld::any_cache& any = *held;
   any.open(0, 30);
   attends<float, float>(any, d);
-  attends<kvmeld::half, kvmeld::half>(any, d);
-  attends<kvmeld::half, float>(any, d);
+  attends<kvmeld::float16, kvmeld::float16>(any, d);
+  attends<kvmeld::float16, float>(any, d);
   attends<kvmeld::bfloat16, kvmeld::bfloat16>(any, d);
   attends<kvmeld::bfloat16, float>(any, d);
   std::vector<float> q(4 * 12);
-  std::vector<kvmeld::half> out(4 * 8), bias(2 * 96, kvmeld::half{1});
+  std::vector<kvmeld::float16> out(4 * 8), bias(2 * 96, kvmeld::float16{1});
   check_text(refusal_of([&] {
                any.attend({0, 0, 1}, kvmeld::rows_by_token(q.data(), 1, 4, 12),
                           kvmeld::rows_by_token(out.data(), 1, 4, 8));
@@ -137,7 +140,8 @@ TEST_CASE("attention in any element type") {
 
 TEST_CASE("shared entries have no bias per slot") {
   support::engine_memory<float> memory(extent);
-  kvmeld::any_cache any(cache_for(memory, kvmeld::preset::ems::shared()));
+  auto const held = kvmeld::make_any_cache(cache_for(memory, kvmeld::preset::ems::shared()));
+  kvmeld::any_cache& any = *held;
   any.open(0, 30);
   std::vector<float> bias(2 * 96);
   std::uint32_t const slots[] = {0};
@@ -151,63 +155,44 @@ TEST_CASE("groups of layers are caches side by side") {
   // Layers 0 and 2 see everything; 1 and 3 a window of 16, which a group of their own keeps.
   constexpr kvmeld::shape full{2, 1, 2, 1, 12, 8, 64}, window{2, 1, 2, 1, 12, 8, 24};
   support::engine_memory<float> a(full), b(window);
-  std::vector<kvmeld::any_cache> groups;
+  std::vector<std::unique_ptr<kvmeld::any_cache>> groups;
   kvmeld::cache_options sizes{};
-  groups.emplace_back(
+  groups.push_back(kvmeld::make_any_cache(
       support::make_cache(a,
                           kvmeld::preset::chelsea::with_schedule(
                               support::steep(), kvmeld::quantity::entries(2), kvmeld::quantity::entries(4)),
-                          sizes));
+                          sizes)));
   sizes.first_layer = 2;
-  groups.emplace_back(support::make_cache(b, kvmeld::preset::streaming_llm::with_sinks(0), sizes));
+  groups.push_back(
+      kvmeld::make_any_cache(support::make_cache(b, kvmeld::preset::streaming_llm::with_sinks(0), sizes)));
   support::dice d(3);
   a.fill_sequence(d, 0, 0, 20, support::texture::walk);
   b.fill_sequence(d, 0, 0, 20, support::texture::walk);
   std::uint32_t const limit[] = {40, 16};
-  for (auto& g : groups) g.open(0, 20);
+  for (auto& g : groups) g->open(0, 20);
   for (std::uint32_t token = 20; token < 90; ++token) {
-    a.fill_sequence(d, 0, groups[0].longest(0), 1, support::texture::noise);
-    b.fill_sequence(d, 0, groups[1].longest(0), 1, support::texture::noise);
+    a.fill_sequence(d, 0, groups[0]->longest(0), 1, support::texture::noise);
+    b.fill_sequence(d, 0, groups[1]->longest(0), 1, support::texture::noise);
     for (std::uint32_t i = 0; i < 2; ++i) {
-      groups[i].append({0}, {1});
-      groups[i].commit({0}, {1});
-      if (groups[i].due(0, {limit[i], 8})) groups[i].compress({0}, budget::entries(limit[i]));
+      groups[i]->append({0}, {1});
+      groups[i]->commit({0}, {1});
+      if (groups[i]->due(0, {limit[i], 8})) groups[i]->compress({0}, budget::entries(limit[i]));
     }
   }
-  CHECK(groups[0].tokens(0) == 90);
-  CHECK(groups[1].tokens(0) == 90);
-  CHECK(groups[0].longest(0) < 48);
-  CHECK(groups[1].longest(0) < 24);
-  kvmeld::ledger_ref const& l = groups[1].ledger();
+  CHECK(groups[0]->tokens(0) == 90);
+  CHECK(groups[1]->tokens(0) == 90);
+  CHECK(groups[0]->longest(0) < 48);
+  CHECK(groups[1]->longest(0) < 24);
+  kvmeld::ledger_ref const& l = groups[1]->ledger();
   kvmeld::track const t = kvmeld::make_track(window, 1, 0, 1);
   for (kvmeld::slot_t s = 0; s < l.length[t.index]; ++s) {
     CHECK(l.position[l.at(t, s)] == static_cast<int>(90 - l.length[t.index] + s));
   }
   CHECK(kvmeld::draw_key(l, t, 0, 1).layer == 3);
   // Saved ledgers know which group they belong to.
-  auto const bytes = groups[0].save(0);
-  groups[1].close(0);
-  CHECK_FALSE(refusal_of([&] { groups[1].resume(0, bytes); }).empty());
-}
-
-TEST_CASE("an any_cache moves and can be empty") {
-  support::engine_memory<float> memory(extent);
-  kvmeld::any_cache none;
-  CHECK(none.empty());
-  CHECK(none.get<int>() == nullptr);
-  std::string const no_cache = "any_cache: cache is none; it must be one that was made";
-  CHECK(refusal_of([&] { none.open(1, 3); }) == no_cache);
-  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::page_metadata<>{}); }) == no_cache);
-  CHECK(refusal_of([&] { none.adopt(0, 1, 1, kvmeld::entry_metadata{}); }) == no_cache);
-  kvmeld::any_cache any(support::make_cache(memory, kvmeld::preset::h2o::defaults()));
-  any.open(1, 12);
-  none = std::move(any);
-  CHECK(any.empty());
-  CHECK(none.longest(1) == 12);
-  static_assert(!std::is_copy_constructible_v<kvmeld::any_cache>);
-  static_assert(std::is_nothrow_move_constructible_v<kvmeld::any_cache>);
-  check_text(refusal_of([&] { none.open(1, 3); }),
-             {"open", "open: sequence is 1", "it must be closed (call close first)"});
+  auto const bytes = groups[0]->save(0);
+  groups[1]->close(0);
+  CHECK_FALSE(refusal_of([&] { groups[1]->resume(0, bytes); }).empty());
 }
 
 }  // namespace any_cache_cases

@@ -103,7 +103,7 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   both([](auto& c) {
     c.open(0, 60);
     c.open(1, 60);
-    c.compress({0, 1}, budget::entries(30));
+    c.compress({0, 1}, budget::entries(30), kvmeld::shortfall::keep);
   });
   CHECK(near.longest(0) == 30);
   CHECK(far.length_bound(0) == 60);
@@ -123,10 +123,10 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
     CHECK(far.warnings(q) == near.warnings(q));
   }
   // Compressed while it was under way: a bound from before holds, warnings and rounds wait for the next one.
-  both([](auto& c) { c.compress({0}, budget::entries(20)); });
+  both([](auto& c) { c.compress({0}, budget::entries(20), kvmeld::shortfall::keep); });
   far.request_lengths();
   std::uint32_t const rounds = far.rounds(0), was = near.longest(0);
-  both([](auto& c) { c.compress({0}, budget::entries(15)); });
+  both([](auto& c) { c.compress({0}, budget::entries(15), kvmeld::shortfall::keep); });
   arrive();
   CHECK(far.length_bound(0) == was);
   CHECK(near.longest(0) < was);
@@ -264,7 +264,7 @@ TEST_CASE("an identifier never needs more rounds than it says") {
     policy.identify.chunk = d.between(2, 90);
     auto cache = cache_for(memory, policy);
     cache.open(0, n);
-    cache.compress({0}, budget::entries(limit));
+    cache.compress({0}, budget::entries(limit), kvmeld::shortfall::keep);
     CHECK(cache.longest(0) == limit);
     CHECK(cache.rounds(0) <= kvmeld::max_rounds(policy.identify, n, limit));
     // Every row is a number, so that no round was an unlikely one.
@@ -296,13 +296,13 @@ TEST_CASE("an identifier never needs more rounds than it says") {
     auto copy = memory;
     auto near = support::make_cache(copy, policy);
     near.open(0, n);
-    near.compress({0}, budget::entries(limit));
+    near.compress({0}, budget::entries(limit), kvmeld::shortfall::keep);
     CHECK(near.rounds(0) <= kvmeld::max_rounds(policy.identify, n, limit));
     if (bad < pairs) CHECK(near.longest(0) == limit);
     stuck += near.longest(0) != limit ? 1 : 0;
     kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), kvmeld::cache_options{s}};
     far.open(0, n);
-    far.compress({0}, budget::entries(limit));
+    far.compress({0}, budget::entries(limit), kvmeld::shortfall::keep);
     CHECK(far.save(0) == near.save(0));
     CHECK(memory == copy);
   }

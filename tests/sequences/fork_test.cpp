@@ -68,9 +68,9 @@ TEST_CASE("a fork is the same sequence, for every preset") {
 
 TEST_CASE("a fork copies rows of any layout") {
   copies_rows<layout_test::strided_tensor<float>>("strided");
-  copies_rows<layout_test::transposed_tensor<kvmeld::half>>("transposed");
+  copies_rows<layout_test::transposed_tensor<kvmeld::float16>>("transposed");
   copies_rows<layout_test::paged_tensor<kvmeld::bfloat16, 7>>("paged");
-  copies_rows<layout_test::interleaved_tensor<kvmeld::half>>("interleaved");
+  copies_rows<layout_test::interleaved_tensor<kvmeld::float16>>("interleaved");
   copies_rows<layout_test::interleaved_tensor<kvmeld::bfloat16>>("interleaved bfloat16");
   static_assert(kvmeld::has_plain_rows<support::paged<float>>::value);
   static_assert(!kvmeld::has_plain_rows<kvmeld::tiled<kvmeld::strided<float>>>::value);
@@ -79,7 +79,7 @@ TEST_CASE("a fork copies rows of any layout") {
 
 TEST_CASE("raw bits are copied where rows are addressed: NaN keeps its payload") {
   constexpr kvmeld::shape s{1, 2, 1, 1, 4, 4, 8};
-  support::engine_memory<kvmeld::half> memory(s);
+  support::engine_memory<kvmeld::float16> memory(s);
   auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1));
   memory.keys[2].bits = 0x7d55;
   cache.open(0, 3);

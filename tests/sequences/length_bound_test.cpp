@@ -128,7 +128,7 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
       }
     }
   }
-  if (kvmeld::is_exact(policy, fallback)) CHECK(tighter > 20);
+  if (kvmeld::detail::is_exact(policy, fallback)) CHECK(tighter > 20);
 }
 
 }  // namespace
@@ -145,18 +145,18 @@ TEST_CASE("which policies are exact") {
   support::engine_memory<float> memory(extent);
   support::each_eviction_preset([&](char const*, auto const& policy) {
     CHECK(support::make_cache(memory, policy).exact());
-    CHECK(support::make_cache(memory, policy).exact(shortfall::evict_lowest));
+    CHECK(support::make_cache(memory, policy).exact(shortfall::keep));
   });
   support::each_chelsea_preset([&](char const*, auto const& policy) {
-    CHECK_FALSE(support::make_cache(memory, policy).exact());
-    CHECK(support::make_cache(memory, policy).exact(shortfall::evict_lowest));
+    CHECK(support::make_cache(memory, policy).exact());
+    CHECK_FALSE(support::make_cache(memory, policy).exact(shortfall::keep));
   });
   auto const budgeted = kvmeld::preset::kvmerger::for_budget();
-  CHECK(kvmeld::is_exact(budgeted, shortfall::evict_lowest));
-  CHECK_FALSE(kvmeld::is_exact(budgeted, shortfall::keep));
-  CHECK_FALSE(kvmeld::is_exact(kvmeld::preset::kvmerger::paper_50(), shortfall::evict_lowest));
-  CHECK(kvmeld::is_exact(kvmeld::preset::ems::shared(), shortfall::keep));
-  CHECK(kvmeld::is_exact(kvmeld::preset::d2o::defaults(), shortfall::keep));
+  CHECK(kvmeld::detail::is_exact(budgeted, shortfall::evict_lowest));
+  CHECK_FALSE(kvmeld::detail::is_exact(budgeted, shortfall::keep));
+  CHECK_FALSE(kvmeld::detail::is_exact(kvmeld::preset::kvmerger::paper_50(), shortfall::evict_lowest));
+  CHECK(kvmeld::detail::is_exact(kvmeld::preset::ems::shared(), shortfall::keep));
+  CHECK(kvmeld::detail::is_exact(kvmeld::preset::d2o::defaults(), shortfall::keep));
 }
 
 TEST_CASE("an evicting policy that pins less than its budget falls below it, and the host knows") {
@@ -180,7 +180,7 @@ TEST_CASE("a trigger is due by the bound, which an immediate executor keeps at t
                                                              kvmeld::quantity::entries(4));
   auto waits = deferred_cache(memory, policy);
   open(waits, d, 0, 50);
-  waits.compress({0}, budget::entries(20));
+  waits.compress({0}, budget::entries(20), kvmeld::shortfall::keep);
   CHECK(held(waits, 0) == 20);
   CHECK(waits.length_bound(0) == 50);
   CHECK(waits.due(0, {20, 20}));

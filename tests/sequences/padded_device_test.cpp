@@ -177,7 +177,7 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   policy.identify.admission.theta = 0.8f;
   device_pair<decltype(policy)> x(policy, 7);
   x.open(0, 80);
-  x.both([](auto& c) { c.compress({0}, budget::entries(50)); });
+  x.both([](auto& c) { c.compress({0}, budget::entries(50), kvmeld::shortfall::keep); });
   x.check();
   CHECK(x.far.length_bound(0) == 80);
   CHECK(x.far.entries(0) == 4 * 80);
@@ -193,8 +193,23 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   CHECK(x.far.entries(0) == x.near.entries(0));
   x.far.freeze(0, 1);
   x.near.freeze(0, 1);
-  x.both([](auto& c) { c.compress({0}, budget::entries(70)); });
+  x.both([](auto& c) { c.compress({0}, budget::entries(70), kvmeld::shortfall::keep); });
   CHECK(x.far.length_bound(0) == x.near.longest(0));
+  x.check();
+}
+
+TEST_CASE("where lengths are exact, the host knows where empty slots of a device begin") {
+  auto const policy = kvmeld::preset::streaming_llm::with_sinks();
+  device_pair<std::decay_t<decltype(policy)>> x(policy, 8);
+  x.open(0, 80);
+  std::vector<std::uint32_t> table(extent.tracks(), 50);
+  table[0] = 20;
+  x.both([&](auto& c) { c.compress({0}, budget::per_track(table.data())); });
+  CHECK(x.far.length_bound(0) == 50);
+  cache_test::check_text(cache_test::refusal_of([&] { x.far.freeze(0, 21); }),
+                         {"freeze: frozen is 21", "at most 20"});
+  x.far.freeze(0, 20);
+  x.near.freeze(0, 20);
   x.check();
 }
 

@@ -191,6 +191,29 @@ TEST_CASE("a head's first entries may all be empty but the last") {
   CHECK(close(out, expected));
 }
 
+TEST_CASE("rows of empty slots are zeros, however many they are") {
+  kvmeld::shape const s{1, 1, 2, 1, 4, 4, 700};
+  support::engine_memory<float> memory(s);
+  support::dice d(21);
+  kvmeld::cache_options sizes{s};
+  sizes.padded = true;
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(), sizes);
+  memory.fill_sequence(d, 0, 0, 690, support::texture::noise);
+  cache.open(0, 690);
+  std::vector<std::uint32_t> const table{640, 10};
+  cache.compress({0}, budget::per_track(table.data()));
+  CHECK(cache.length(0, 0, 1) == 640);
+  CHECK(cache.entries(0) == 650);
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 1);
+  auto const x = memory.tensors();
+  std::vector<float> const zeros(4, 0.0f);
+  for (kvmeld::slot_t slot = 10; slot < 640; ++slot) {
+    CHECK(support::get_row(x.keys, t, slot) == zeros);
+    CHECK(support::get_row(x.values, t, slot) == zeros);
+  }
+  CHECK(support::get_row(x.keys, t, 9) != zeros);
+}
+
 TEST_CASE("the written bias masks empty slots with the lowest number of its type") {
   auto x = uneven_pair(9);
   auto const check = [&](auto type) {
@@ -207,7 +230,7 @@ TEST_CASE("the written bias masks empty slots with the lowest number of its type
     }
   };
   check(float{});
-  check(kvmeld::half{});
+  check(kvmeld::float16{});
   check(kvmeld::bfloat16{});
 }
 

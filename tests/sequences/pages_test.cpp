@@ -233,7 +233,7 @@ TEST_CASE("the bias by page is the log degree of the page's entries") {
     for (std::size_t i = 0; i < out.size(); ++i) CHECK((mine[i] != 0 || traits::to_float(out[i]) == -3.0f));
   };
   check(float{});
-  check(kvmeld::half{});
+  check(kvmeld::float16{});
 }
 
 TEST_CASE("an executor whose memory the host cannot read writes and adopts the same") {
@@ -267,7 +267,8 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     CHECK(far.length_bound(1) == n + 2);
     far.commit({1}, {2});
     far.sync_lengths(1);
-    kvmeld::any_cache any(support::twin_of(near));  // behind one interface
+    auto const held = kvmeld::make_any_cache(support::twin_of(near));  // behind one interface
+    kvmeld::any_cache& any = *held;
     any.export_page_metadata({1}, near_pool.notes());
     any.adopt(2, n, 80, near_pool.notes());
     CHECK(any.tokens(2) == 80);
@@ -331,7 +332,8 @@ TEST_CASE(
   CHECK(now.degree(first, 2) == 1.0f);
 
   // One row for all tracks, on any cache and where the host cannot look.
-  kvmeld::any_cache any(support::make_cache(any_memory, pairs));
+  auto const held = kvmeld::make_any_cache(support::make_cache(any_memory, pairs));
+  kvmeld::any_cache& any = *held;
   begins_with_degrees(any);
   kvmeld::merged_cache far{support::fenced_executor(), pairs, far_memory.tensors(), kvmeld::cache_options{s}};
   begins_with_degrees(far);
@@ -343,6 +345,11 @@ TEST_CASE(
     CHECK(any.ledger().degree[any.ledger().at(t, 1)] == 7.0f);
     CHECK(any.ledger().position[any.ledger().at(t, 1)] == 9);
   });
+  // A degree that is no number of tokens ends a track, as 0 does.
+  std::vector<float> const endless{2, kvmeld::bits_float(0x7f800000u)};
+  any.close(0);
+  any.adopt(0, 2, 20, kvmeld::entry_metadata{endless.data(), position.data()});
+  CHECK(any.longest(0) == 1);
   kvmeld::entry_metadata none = common;
   none.degree = nullptr;
   CHECK_THROWS_WITH(any.adopt(1, 2, 20, none),

@@ -260,9 +260,9 @@ TEST_CASE("save refuses") {
 
 TEST_CASE("the checksum is CRC-32") {
   char const digits[] = "123456789";
-  CHECK(kvmeld::crc32(reinterpret_cast<std::byte const*>(digits), 9) == 0xcbf43926u);
-  std::uint32_t const first = kvmeld::crc32(reinterpret_cast<std::byte const*>(digits), 4);
-  CHECK(kvmeld::crc32(reinterpret_cast<std::byte const*>(digits) + 4, 5, first) == 0xcbf43926u);
+  CHECK(kvmeld::detail::crc32(reinterpret_cast<std::byte const*>(digits), 9) == 0xcbf43926u);
+  std::uint32_t const first = kvmeld::detail::crc32(reinterpret_cast<std::byte const*>(digits), 4);
+  CHECK(kvmeld::detail::crc32(reinterpret_cast<std::byte const*>(digits) + 4, 5, first) == 0xcbf43926u);
 }
 
 }  // namespace refused_bytes_cases

@@ -68,6 +68,9 @@ template <class Policy> void goes_on(char const* name, Policy const& policy) {
   second.close(3);
   auto const bytes = cache.save(1);
   CHECK(bytes.size() == cache.saved_bytes(1));
+  std::vector<std::byte> exactly(cache.saved_bytes(1));
+  CHECK(cache.save(1, {exactly.data(), exactly.size()}).ok());
+  CHECK(exactly == bytes);
   second.resume(3, bytes);
   copy_rows(cache, 1, second, 3);
   CHECK(second.save(3) == bytes);

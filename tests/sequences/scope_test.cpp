@@ -2,6 +2,7 @@
 #include "life.hpp"
 
 #include "layout/tensors.hpp"
+#include "support/track_view.hpp"
 
 namespace scope_cases {
 
@@ -166,6 +167,35 @@ TEST_CASE("tracks of a scope keep equal lengths, positions and degrees, for ever
 
 TEST_CASE("heads that share a plan decide as one head of all their channels, for every preset") {
   each_policy([](char const* name, auto const& policy) { same_as_joined(name, policy); });
+}
+
+TEST_CASE("heads that share a plan rank entries by the mean of their scores") {
+  kvmeld::shape const s{1, 1, 3, 1, 4, 4, 24};
+  support::engine_memory<float> memory(s);
+  support::dice d(41);
+  memory.fill_sequence(d, 0, 0, 20, support::texture::noise);
+  auto const zero = kvmeld::quantity::entries(0);
+  kvmeld::policy const best{kvmeld::score::global{},
+                            kvmeld::select::top{zero, zero, kvmeld::quantity::rest_of_budget()},
+                            kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
+  kvmeld::cache_options sizes{};
+  sizes.scope = plan_scope::layer;
+  auto cache = support::make_cache(memory, best, sizes);
+  cache.open(0, 20);
+  std::vector<std::pair<double, long>> mean(20);
+  for (long i = 0; i < 20; ++i) mean[static_cast<std::size_t>(i)] = {0.0, i};
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    auto const scores = support::random_scores(d, 20);
+    support::set_scores(cache.ledger(), t, scores);
+    for (std::size_t i = 0; i < 20; ++i) mean[i].first += static_cast<double>(scores[i]);
+  });
+  std::sort(mean.rbegin(), mean.rend());
+  std::vector<long> expected;
+  for (std::size_t i = 0; i < 8; ++i) expected.push_back(mean[i].second);
+  std::sort(expected.begin(), expected.end());
+  cache.compress({0}, budget::entries(8));
+  support::for_tracks(
+      s, 0, [&](kvmeld::track t) { CHECK(support::read_track(cache.ref(), t).position == expected); });
 }
 
 TEST_CASE("a scope of one track is that track, for every preset") {

@@ -341,7 +341,8 @@ TEST_CASE("which shifts are refused") {
                          {"shift: rope.pairing is a rotation"});
   latent.shift(0, 5);
   // Behind one interface.
-  kvmeld::any_cache any(std::move(cache));
+  auto const held = kvmeld::make_any_cache(std::move(cache));
+  kvmeld::any_cache& any = *held;
   any.shift(0, 5);
   CHECK(any.tokens(0) == 55);
 }

@@ -228,6 +228,26 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
   }
 }
 
+TEST_CASE("devices: a track of a shared budget is bounded by what it held, and by the sum") {
+  auto const p = kvmeld::preset::h2o::defaults();
+  support::engine_memory<float> memory(extent);
+  kvmeld::cache_options sizes = over(budget_scope::layer);
+  sizes.extent = extent;
+  kvmeld::merged_cache far{support::fenced_executor(), p, memory.tensors(), sizes};
+  auto near = cache_for(memory, p, sizes);
+  support::dice d(13);
+  open(near, d, 0, 70);
+  far.resume(0, near.save(0));
+  std::vector<std::uint32_t> table(extent.tracks(), 60);
+  for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+    table[kvmeld::make_track(extent, layer, 0, 1).index] = 12;
+  far.compress({0}, budget::per_track(table.data()));
+  CHECK(far.length(0, 0, 1) == 12);
+  far.compress({0}, budget::entries(30).over(budget_scope::layer));
+  CHECK(far.length(0, 0, 1) == 12);  // the others may hold all of 30 each, but this one no more than before
+  CHECK(far.length(0, 0, 0) == std::min(60u, 30 * extent.kv_heads));
+}
+
 TEST_CASE("padded tracks hold the sum, besides empty slots") {
   support::engine_memory<float> memory(extent);
   support::dice d(13);
@@ -310,17 +330,17 @@ TEST_CASE("waves hold whole splits") {
   for (std::uint32_t wanted : {0u, 1u, 4u, 7u, 100u}) {
     sizes.wave_tracks = wanted;
     sizes.budgets_over = budget_scope::layer;
-    CHECK(kvmeld::tracks_of_wave(sizes, 1) % 3 == 0);
+    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % 3 == 0);
     sizes.budgets_over = budget_scope::all_layers;
-    CHECK(kvmeld::tracks_of_wave(sizes, 1) % 6 == 0);
-    CHECK(kvmeld::tracks_of_wave(sizes, 1) >= 6);
+    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % 6 == 0);
+    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) >= 6);
   }
   sizes.budgets_over = budget_scope::all_layers;
   sizes.extent.capacity = 1u << 30;
-  CHECK(kvmeld::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=
+  CHECK(kvmeld::detail::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=
         std::string::npos);
   sizes.budgets_over = budget_scope::head;
-  CHECK(kvmeld::split_size_problem(sizes).empty());
+  CHECK(kvmeld::detail::split_size_problem(sizes).empty());
 }
 
 }  // namespace split_calls_cases

@@ -99,9 +99,9 @@ TEST_CASE("a round of plan and apply counts as a compression, an identity plan d
       support::put_row(memory.tensors().keys, t, s, std::vector<float>(12, kvmeld::bits_float(0x7fc00000u)));
   });
   chelsea.open(0, 20);
-  chelsea.compress({0}, budget::per_track(table.data()));
+  chelsea.compress({0}, budget::per_track(table.data()), kvmeld::shortfall::keep);
   CHECK(chelsea.compressed_at(0) == 0);
-  chelsea.compress({0}, budget::per_track(table.data()), kvmeld::shortfall::evict_lowest);
+  chelsea.compress({0}, budget::per_track(table.data()));
   CHECK(chelsea.compressed_at(0) == 20);
   CHECK(chelsea.length(1, 0, 1) == 12);
 }

@@ -179,7 +179,8 @@ TEST_CASE("the same behind any_cache") {
   support::dice d(4);
   auto cache = cache_for(memory, exact_merging());
   open(cache, d, 0, extent.capacity);
-  kvmeld::any_cache any(std::move(cache));
+  auto const held = kvmeld::make_any_cache(std::move(cache));
+  kvmeld::any_cache& any = *held;
   any.append({0}, {2}, {budget::entries(40)});
   CHECK(any.longest(0) == 42);
 }

@@ -47,9 +47,9 @@ struct layout_functions {
   std::uint32_t (*channels)(void const*);
   bool (*writable)(void const*, kvmeld::track, kvmeld::slot_t);
   std::string (*problem)(void const*, kvmeld::shape const&);
-  run<kvmeld::merge_rows_phase> merge_rows;
-  run<kvmeld::compact_rows_phase> compact_rows;
-  run<kvmeld::inspect_phase> inspect;
+  run<kvmeld::detail::merge_rows_phase> merge_rows;
+  run<kvmeld::detail::compact_rows_phase> compact_rows;
+  run<kvmeld::detail::inspect_phase> inspect;
 };
 
 // A view of a layout that lives elsewhere. Teams of the host and serial ones only.
@@ -130,21 +130,22 @@ template <class Layout> struct functions_of {
   static std::string problem(void const* real, kvmeld::shape const& s) {
     return kvmeld::layout_problem("the layout behind", at(real), at(real).channels(), s);
   }
-  static void merge_rows(kvmeld::host_executor& executor, kvmeld::merge_rows_phase<erased_layout> const& p,
-                         kvmeld::shape const& s, std::uint32_t items, kvmeld::wave_ref const& source) {
-    executor.run(kvmeld::merge_rows_phase<Layout>{at(p.layout.real()), p.wave, p.map, p.which}, s, items,
-                 source);
+  static void merge_rows(kvmeld::host_executor& executor,
+                         kvmeld::detail::merge_rows_phase<erased_layout> const& p, kvmeld::shape const& s,
+                         std::uint32_t items, kvmeld::wave_ref const& source) {
+    executor.run(kvmeld::detail::merge_rows_phase<Layout>{at(p.layout.real()), p.wave, p.map, p.which}, s,
+                 items, source);
   }
   static void compact_rows(kvmeld::host_executor& executor,
-                           kvmeld::compact_rows_phase<erased_layout> const& p, kvmeld::shape const& s,
+                           kvmeld::detail::compact_rows_phase<erased_layout> const& p, kvmeld::shape const& s,
                            std::uint32_t items, kvmeld::wave_ref const& source) {
-    executor.run(kvmeld::compact_rows_phase<Layout>{at(p.layout.real()), p.wave, p.zero, p.slice}, s, items,
-                 source);
+    executor.run(kvmeld::detail::compact_rows_phase<Layout>{at(p.layout.real()), p.wave, p.zero, p.slice}, s,
+                 items, source);
   }
-  static void inspect(kvmeld::host_executor& executor, kvmeld::inspect_phase<erased_layout> const& p,
+  static void inspect(kvmeld::host_executor& executor, kvmeld::detail::inspect_phase<erased_layout> const& p,
                       kvmeld::shape const& s, std::uint32_t items, kvmeld::wave_ref const& source) {
-    executor.run(kvmeld::inspect_phase<Layout>{at(p.layout.real()), p.wave, p.checked, p.which}, s, items,
-                 source);
+    executor.run(kvmeld::detail::inspect_phase<Layout>{at(p.layout.real()), p.wave, p.checked, p.which}, s,
+                 items, source);
   }
 
   static constexpr layout_functions table{load_tile<kvmeld::host_team>,
@@ -179,11 +180,12 @@ struct runs_the_real_one {
 }  // namespace support
 
 template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::merge_rows_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::merge_rows_phase, &support::layout_functions::merge_rows> {};
+struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::merge_rows_phase<support::erased_layout>>
+    : support::runs_the_real_one<kvmeld::detail::merge_rows_phase, &support::layout_functions::merge_rows> {};
 template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::compact_rows_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::compact_rows_phase, &support::layout_functions::compact_rows> {};
+struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::compact_rows_phase<support::erased_layout>>
+    : support::runs_the_real_one<kvmeld::detail::compact_rows_phase,
+                                 &support::layout_functions::compact_rows> {};
 template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::inspect_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::inspect_phase, &support::layout_functions::inspect> {};
+struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::inspect_phase<support::erased_layout>>
+    : support::runs_the_real_one<kvmeld::detail::inspect_phase, &support::layout_functions::inspect> {};

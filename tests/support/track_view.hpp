@@ -61,8 +61,8 @@ template <class T> reference::store_function store_as() {
 
 // Distance between neighbouring numbers of storage type T around x.
 template <class T> double spacing(double x) {
-  int const bits = std::is_same_v<T, float> ? 24 : std::is_same_v<T, kvmeld::half> ? 11 : 8;
-  int const least = std::is_same_v<T, kvmeld::half> ? -14 : -126;
+  int const bits = std::is_same_v<T, float> ? 24 : std::is_same_v<T, kvmeld::float16> ? 11 : 8;
+  int const least = std::is_same_v<T, kvmeld::float16> ? -14 : -126;
   int const exponent = x == 0 ? least : std::max(least, std::ilogb(x));
   return std::ldexp(1.0, exponent - bits + 1);
 }

@@ -7,7 +7,6 @@
 
 #include <kvmeld/backend/warps/warps.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
@@ -84,7 +83,7 @@ private:
   template <kvmeld::matrix_format Format> static float element(std::uint32_t word, std::uint32_t which) {
     auto const bits = static_cast<std::uint16_t>(word >> (16 * which));
     if constexpr (Format == kvmeld::matrix_format::f16) {
-      return kvmeld::element_traits<kvmeld::half>::to_float({bits});
+      return kvmeld::element_traits<kvmeld::float16>::to_float({bits});
     } else {
       return kvmeld::element_traits<kvmeld::bfloat16>::to_float({bits});
     }

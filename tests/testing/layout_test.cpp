@@ -53,21 +53,21 @@ enum class fault {
 // A half tensor "LSHTC" with one fault.
 class broken {
 public:
-  using element_type = kvmeld::half;
-  using traits = kvmeld::element_traits<kvmeld::half>;
+  using element_type = kvmeld::float16;
+  using traits = kvmeld::element_traits<kvmeld::float16>;
   static constexpr bool always_writable = true;
   static constexpr int channel_run = 0;
   static constexpr int token_run = 1;
 
-  broken(fault what, kvmeld::half* base) : what_(what), base_(base), s_(extent) {}
+  broken(fault what, kvmeld::float16* base) : what_(what), base_(base), s_(extent) {}
 
-  kvmeld::segment<kvmeld::half> locate(kvmeld::track t, kvmeld::slot_t slot) const {
+  kvmeld::segment<kvmeld::float16> locate(kvmeld::track t, kvmeld::slot_t slot) const {
     std::int64_t const row = what_ == fault::slot_stride ? d - 1 : d;
     std::int64_t const head = d * s_.capacity;
     std::int64_t const sequence = what_ == fault::sequences ? head / d / 2 * d : head * s_.kv_heads;
     std::int64_t const layer = head * s_.kv_heads * s_.sequences * (what_ == fault::layer_stride ? 2 : 1);
-    kvmeld::half* const base = base_ + t.layer * layer + t.sequence * sequence +
-                               (what_ == fault::heads ? 0 : t.kv_head * head) + slot * row;
+    kvmeld::float16* const base = base_ + t.layer * layer + t.sequence * sequence +
+                                  (what_ == fault::heads ? 0 : t.kv_head * head) + slot * row;
     std::uint32_t remaining = s_.capacity - slot;
     if (what_ == fault::none_remaining) remaining = 0;
     if (what_ == fault::other_address) return {base + (slot + 1 < s_.capacity ? d : -d), row, 1, 1};
@@ -81,7 +81,7 @@ public:
     if (what_ == fault::row_length) ld = channels;
     if (what_ == fault::token_offset && tokens > 1) first = 0;
     for (std::uint32_t i = 0; i < tokens; ++i) {
-      kvmeld::half const* const x = row(t, what_ == fault::one_row_only ? first : first + i) + channel;
+      kvmeld::float16 const* const x = row(t, what_ == fault::one_row_only ? first : first + i) + channel;
       auto const store = [&](std::uint32_t c) { out[std::size_t{i} * ld + c] = traits::to_float(x[c]); };
       if (what_ != fault::load_lanes) team.for_each(channels, store);
       for (std::uint32_t c = team.lane(); what_ == fault::load_lanes && c < channels;
@@ -91,9 +91,9 @@ public:
   }
   template <class Team, class V>
   void encode_row(Team const& team, kvmeld::track t, kvmeld::slot_t slot, V value) const {
-    kvmeld::half* const x = row(t, slot);
+    kvmeld::float16* const x = row(t, slot);
     auto const store = [&](std::uint32_t c) {
-      kvmeld::half h = traits::from_float(value(c));
+      kvmeld::float16 h = traits::from_float(value(c));
       if (what_ == fault::truncates && traits::to_float(h) > value(c) && value(c) > 0) --h.bits;
       x[c] = h;
     };
@@ -112,7 +112,7 @@ public:
   template <class Team>
   void copy_row(Team const& team, kvmeld::track t, kvmeld::slot_t dst, kvmeld::slot_t src) const {
     if (what_ == fault::copy_swaps) std::swap(dst, src);
-    kvmeld::half *const to = row(t, dst), *const from = row(t, src);
+    kvmeld::float16 *const to = row(t, dst), *const from = row(t, src);
     std::uint32_t const turn = what_ == fault::copy_lanes ? dst : 0;
     team.for_each(what_ == fault::copy_short ? d - 1 : d, [&](std::uint32_t i) {
       std::uint32_t const c = (i + turn) % d;
@@ -128,17 +128,17 @@ public:
 private:
   static constexpr std::uint32_t d = extent.key_dim;
   static std::uint32_t max_of(std::uint32_t a, std::uint32_t b) { return a < b ? b : a; }
-  kvmeld::half* row(kvmeld::track t, kvmeld::slot_t slot) const {
+  kvmeld::float16* row(kvmeld::track t, kvmeld::slot_t slot) const {
     if (what_ != fault::other_address) return locate(t, slot).base;
     return base_ + (std::size_t{t.index} * s_.capacity + slot) * d;
   }
   fault what_;
-  kvmeld::half* base_;
+  kvmeld::float16* base_;
   kvmeld::shape s_;
 };
 
-std::vector<kvmeld::half> tensor() {
-  std::vector<kvmeld::half> x(2 * extent.slots() * extent.key_dim);  // room for what strays
+std::vector<kvmeld::float16> tensor() {
+  std::vector<kvmeld::float16> x(2 * extent.slots() * extent.key_dim);  // room for what strays
   return x;
 }
 
@@ -147,7 +147,7 @@ std::string found(fault what, bool bounds = false) {
   auto memory = tensor();
   kvmeld::testing::layout_options o;
   if (bounds) o.memory = memory.data() + extent.key_dim;
-  o.bytes = extent.slots() * extent.key_dim * sizeof(kvmeld::half);
+  o.bytes = extent.slots() * extent.key_dim * sizeof(kvmeld::float16);
   return kvmeld::testing::layout_problem(broken(what, memory.data() + extent.key_dim), extent, extent.key_dim,
                                          o);
 }
@@ -158,29 +158,29 @@ void names(std::string const& text, std::string const& what) {
 }
 
 // Shared pages are not writable; one that is claimed twice as one's own is an overlap.
-struct shared_pages : layout_test::paged_tensor<kvmeld::half, 7> {
+struct shared_pages : layout_test::paged_tensor<kvmeld::float16, 7> {
   shared_pages() : paged_tensor(layout_cases::extent, 24) {
     for (std::uint32_t page = 0; page < 2; ++page) table[page] = table[pages(layout_cases::extent) + page];
   }
 };
 
 // Pages said to go on where the next one begins.
-struct long_pages : support::paged<kvmeld::half> {
-  explicit long_pages(support::paged<kvmeld::half> const& p) : support::paged<kvmeld::half>(p) {}
-  kvmeld::segment<kvmeld::half> locate(kvmeld::track t, kvmeld::slot_t slot) const {
-    auto at = support::paged<kvmeld::half>::locate(t, slot);
+struct long_pages : support::paged<kvmeld::float16> {
+  explicit long_pages(support::paged<kvmeld::float16> const& p) : support::paged<kvmeld::float16>(p) {}
+  kvmeld::segment<kvmeld::float16> locate(kvmeld::track t, kvmeld::slot_t slot) const {
+    auto at = support::paged<kvmeld::float16>::locate(t, slot);
     at.remaining = extent.capacity - slot;
     return at;
   }
 };
 
 // A shared page that another row's write reaches.
-struct leaking : support::paged<kvmeld::half> {
-  explicit leaking(support::paged<kvmeld::half> const& p) : support::paged<kvmeld::half>(p) {}
+struct leaking : support::paged<kvmeld::float16> {
+  explicit leaking(support::paged<kvmeld::float16> const& p) : support::paged<kvmeld::float16>(p) {}
   template <class Team, class V>
   void encode_row(Team const& team, kvmeld::track t, kvmeld::slot_t slot, V v) const {
-    support::paged<kvmeld::half>::encode_row(team, t, slot, v);
-    if (slot == 14) *locate(t, 0).base = kvmeld::element_traits<kvmeld::half>::from_float(v(0));
+    support::paged<kvmeld::float16>::encode_row(team, t, slot, v);
+    if (slot == 14) *locate(t, 0).base = kvmeld::element_traits<kvmeld::float16>::from_float(v(0));
   }
 };
 
@@ -221,18 +221,18 @@ TEST_CASE("sound layouts have no problem, and are left with zeros") {
   };
   using namespace layout_test;
   sound(strided_tensor<float>(extent, 24));
-  sound(strided_tensor<kvmeld::half>(extent, 24));
+  sound(strided_tensor<kvmeld::float16>(extent, 24));
   sound(token_major_tensor<kvmeld::bfloat16>(extent, 24));
   sound(transposed_tensor<kvmeld::bfloat16>(extent, 24));
   sound(transposed_tensor<float>(extent, 24));
   sound(paged_tensor<float, 7>(extent, 24));
-  sound(paged_tensor<kvmeld::half, 16>(extent, 24));
-  sound(interleaved_tensor<kvmeld::half>(extent, 24));
+  sound(paged_tensor<kvmeld::float16, 16>(extent, 24));
+  sound(interleaved_tensor<kvmeld::float16>(extent, 24));
   sound(paged_tensor<float, 1>(extent, 24));
   sound(paged_tensor<float, 256>(extent, 24));
   sound(vllm_keys_tensor<kvmeld::bfloat16, 16>(extent, 24));
-  sound(vllm_values_tensor<kvmeld::half, 7>(extent, 24));
-  sound(blocks_tensor<kvmeld::half>(extent, 24));
+  sound(vllm_values_tensor<kvmeld::float16, 7>(extent, 24));
+  sound(blocks_tensor<kvmeld::float16>(extent, 24));
   sound(ring_tensor<float>(extent, 24));
   sound(int8_tensor(extent, 24));
   kvmeld::testing::layout_options eighth;

@@ -161,7 +161,7 @@ class MeldedCache:
                 raise ValueError("channels must lie side by side")
             strides = [(ctypes.c_int64 * 3)(*x.stride()[:3]) for x in (k, v)]
             self._call("bind", number, k.data_ptr(), v.data_ptr(), *strides)
-        self._call("compress", 0, share, 1)
+        self._call("compress", 0, share)
         for layer in self.past.layers:
             layer.keys = layer.keys[:, :, : self.longest]
             layer.values = layer.values[:, :, : self.longest]

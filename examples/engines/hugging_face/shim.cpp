@@ -71,14 +71,14 @@ template <class F> int guarded(F f) {
 
 struct kvmeld_c_cache {
   kvmeld::cache_options sizes;
-  std::variant<tensors_of<float>, tensors_of<kvmeld::half>, tensors_of<kvmeld::bfloat16>> tensors;
-  kvmeld::any_cache cache;
+  std::variant<tensors_of<float>, tensors_of<kvmeld::float16>, tensors_of<kvmeld::bfloat16>> tensors;
+  std::unique_ptr<kvmeld::any_cache> cache;
 
   kvmeld_c_cache(kvmeld::compose::composed const& policy, kvmeld::cache_options const& l, decltype(tensors) t)
       : sizes(l), tensors(std::move(t)) {
     std::visit(
         [&](auto const& held) {
-          cache = kvmeld::any_cache(
+          cache = kvmeld::make_any_cache(
               kvmeld::merged_cache{kvmeld::host_executor{}, policy, held.layouts(sizes.extent), sizes});
         },
         tensors);
@@ -108,7 +108,7 @@ kvmeld_c_cache* kvmeld_create(char const* method, kvmeld_c_sizes const* s) {
     if (s->element == kvmeld_c_float)
       made = new kvmeld_c_cache(policy, sizes, tensors_of<float>(extent));
     else if (s->element == kvmeld_c_half)
-      made = new kvmeld_c_cache(policy, sizes, tensors_of<kvmeld::half>(extent));
+      made = new kvmeld_c_cache(policy, sizes, tensors_of<kvmeld::float16>(extent));
     else
       made = new kvmeld_c_cache(policy, sizes, tensors_of<kvmeld::bfloat16>(extent));
   });
@@ -134,52 +134,51 @@ int kvmeld_bind(kvmeld_c_cache* c, uint32_t layer, void* keys, void* values, int
 }
 
 int kvmeld_open(kvmeld_c_cache* c, uint32_t slot, uint32_t tokens) {
-  return guarded([&] { c->cache.open(slot, tokens); });
+  return guarded([&] { c->cache->open(slot, tokens); });
 }
 int kvmeld_close(kvmeld_c_cache* c, uint32_t slot) {
-  return guarded([&] { c->cache.close(slot); });
+  return guarded([&] { c->cache->close(slot); });
 }
 int kvmeld_append(kvmeld_c_cache* c, uint32_t slot, uint32_t tokens) {
-  return guarded([&] { c->cache.append({slot}, {tokens}); });
+  return guarded([&] { c->cache->append({slot}, {tokens}); });
 }
 int kvmeld_commit(kvmeld_c_cache* c, uint32_t slot, uint32_t accepted) {
-  return guarded([&] { c->cache.commit({slot}, {accepted}); });
+  return guarded([&] { c->cache->commit({slot}, {accepted}); });
 }
 int kvmeld_observe_rows(kvmeld_c_cache* c, uint32_t layer, uint32_t slot, uint32_t queries, float const* rows,
                         int64_t head_stride, int64_t row_stride) {
   return guarded([&] {
-    c->cache.observe_rows({layer, slot, queries},
-                          kvmeld::head_rows<float const>{rows, 0, head_stride, row_stride});
+    c->cache->observe_rows({layer, slot, queries},
+                           kvmeld::head_rows<float const>{rows, 0, head_stride, row_stride});
   });
 }
-int kvmeld_compress(kvmeld_c_cache* c, uint32_t slot, double share, int equal) {
-  return guarded([&] {
-    c->cache.compress({slot}, kvmeld::budget::ratio(share),
-                      equal != 0 ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep);
-  });
+int kvmeld_compress(kvmeld_c_cache* c, uint32_t slot, double share) {
+  return guarded([&] { c->cache->compress({slot}, kvmeld::budget::ratio(share)); });
 }
 
-int kvmeld_needs_attention(kvmeld_c_cache const* c) { return c->cache.needs_attention() ? 1 : 0; }
+int kvmeld_needs_attention(kvmeld_c_cache const* c) {
+  return c->cache->needs_observation().when != kvmeld::observation::none ? 1 : 0;
+}
 uint32_t kvmeld_tokens(kvmeld_c_cache const* c, uint32_t slot) {
   uint32_t n = 0;
-  guarded([&] { n = c->cache.tokens(slot); });
+  guarded([&] { n = c->cache->tokens(slot); });
   return n;
 }
 uint32_t kvmeld_longest(kvmeld_c_cache const* c, uint32_t slot) {
   uint32_t n = 0;
-  guarded([&] { n = c->cache.longest(slot); });
+  guarded([&] { n = c->cache->longest(slot); });
   return n;
 }
 uint32_t kvmeld_length(kvmeld_c_cache const* c, uint32_t layer, uint32_t slot, uint32_t kv_head) {
   uint32_t n = 0;
-  guarded([&] { n = c->cache.length(layer, slot, kv_head); });
+  guarded([&] { n = c->cache->length(layer, slot, kv_head); });
   return n;
 }
 int kvmeld_log_degree(kvmeld_c_cache* c, uint32_t layer, uint32_t slot, float* out) {
   return guarded([&] {
     kvmeld::shape const& s = c->sizes.extent;
-    c->cache.write_log_degree(layer, {slot}, kvmeld::rows_by_head(out, 1, s.query_heads(), s.capacity),
-                              s.queries_per_kv_head);
+    c->cache->write_log_degree(layer, {slot}, kvmeld::rows_by_head(out, 1, s.query_heads(), s.capacity),
+                               s.queries_per_kv_head);
   });
 }
 

@@ -43,9 +43,8 @@ int kvmeld_commit(kvmeld_c_cache* cache, uint32_t slot, uint32_t accepted);
  * probabilities. */
 int kvmeld_observe_rows(kvmeld_c_cache* cache, uint32_t layer, uint32_t slot, uint32_t queries,
                         float const* rows, int64_t head_stride, int64_t row_stride);
-/* Down to `share` of the tokens seen. With `equal`, what merging leaves over is evicted, so that all heads
-   have one length. */
-int kvmeld_compress(kvmeld_c_cache* cache, uint32_t slot, double share, int equal);
+/* Down to `share` of the tokens seen, the same number of entries for all heads. */
+int kvmeld_compress(kvmeld_c_cache* cache, uint32_t slot, double share);
 
 int kvmeld_needs_attention(kvmeld_c_cache const* cache);
 uint32_t kvmeld_tokens(kvmeld_c_cache const* cache, uint32_t slot);

@@ -247,12 +247,12 @@ struct trial {
   double often(double share) {
     auto const chelsea = small_chelsea();
     session s(llama.get(), false, GGML_TYPE_F16);
-    llama_cpp::sequence_shortener<kvmeld::half, decltype(chelsea)> shortener(extent, chelsea);
+    llama_cpp::sequence_shortener<kvmeld::float16, decltype(chelsea)> shortener(extent, chelsea);
     double apart = 0;
     for (auto at = text.begin(); text.end() - at > 256; at += 255) {
       s.read({at, at + 255});
       s.set_state(shortener.shorten(s.state(), share));
-      auto const expected = reference<kvmeld::half>(model, extent, s.state(), {}, s.position(), at[255]);
+      auto const expected = reference<kvmeld::float16>(model, extent, s.state(), {}, s.position(), at[255]);
       apart = std::fmax(apart, distance(s.read({at[255]}), expected));
       ++at;
     }
@@ -297,8 +297,8 @@ int main(int argc, char** argv) {
     bool const same = t.same_bits();
     std::printf("out and in without merging, the same bits: %s\n", same ? "yes" : "NO");
     bool good = t.table<float>("float cache, no flash attention", false);
-    good = t.table<kvmeld::half>("half cache, no flash attention", false) && good;
-    good = t.table<kvmeld::half>("half cache, flash attention", true) && good;
+    good = t.table<kvmeld::float16>("half cache, no flash attention", false) && good;
+    good = t.table<kvmeld::float16>("half cache, flash attention", true) && good;
     good = t.often(0.3) < 5e-3 && good;
     return good && same ? 0 : 1;
   } catch (std::exception const& problem) {

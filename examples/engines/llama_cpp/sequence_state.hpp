@@ -160,7 +160,7 @@ public:
       cache_->append({0}, {state.cells() - held});
       cache_->commit({0}, {state.cells() - held});
     }
-    cache_->compress({0}, kvmeld::budget::ratio(share), kvmeld::shortfall::evict_lowest);
+    cache_->compress({0}, kvmeld::budget::ratio(share));
     auto const ref = cache_->ref();
     auto const any = ref.where(0, 0, 0);
     std::vector<std::int32_t> positions(ref.length(any));

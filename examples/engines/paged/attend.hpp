@@ -29,7 +29,7 @@ struct head_queries {
 
 /// K, V and biases of one head: what a decode kernel reads page by page.
 template <class Ref> void gather(Ref const& ref, kvmeld::track head, head_scratch& room) {
-  using element = kvmeld::element_traits<kvmeld::half>;
+  using element = kvmeld::element_traits<kvmeld::float16>;
   std::uint32_t const length = ref.length(head), dim = ref.keys.channels();
   room.keys.resize(std::size_t{length} * dim);
   room.values.resize(std::size_t{length} * dim);

@@ -57,7 +57,7 @@ private:
 template <class Ref>
 __global__ void store_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
                            std::uint32_t const* part, float const* k, float const* v) {
-  using element = kvmeld::element_traits<kvmeld::half>;
+  using element = kvmeld::element_traits<kvmeld::float16>;
   batch_part const mine = parts[part[blockIdx.x]];
   std::uint32_t const d = cache.extent().key_dim, heads = cache.extent().kv_heads;
   for (std::uint32_t i = threadIdx.x; i < heads * d; i += blockDim.x) {
@@ -70,7 +70,7 @@ __global__ void store_rows(Ref const cache, std::uint32_t layer, batch_part cons
 }
 
 /// Two channels of a row, by the device's own conversion: keys that turn have them in pairs.
-__device__ inline float2 channels_of(kvmeld::half const* row, std::uint32_t pair) {
+__device__ inline float2 channels_of(kvmeld::float16 const* row, std::uint32_t pair) {
   return __half22float2(reinterpret_cast<__half2 const*>(row)[pair]);
 }
 
@@ -79,7 +79,7 @@ __device__ inline float2 channels_of(kvmeld::half const* row, std::uint32_t pair
 template <class Ref>
 __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
                             std::uint32_t const* part, float const* query, float* out, float* lse) {
-  extern __shared__ kvmeld::half const* value_rows[];
+  extern __shared__ kvmeld::float16 const* value_rows[];
   float* const weights = reinterpret_cast<float*>(value_rows + cache.extent().capacity);
   __shared__ float most, sum;
   std::uint32_t const row = blockIdx.x, d = cache.extent().key_dim, heads = gridDim.y;
@@ -88,7 +88,7 @@ __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part con
   std::uint32_t const seen = cache.length(head) - (mine.first + mine.count - 1 - row);
   auto const* const q = reinterpret_cast<float2 const*>(query + (std::size_t{row} * heads + blockIdx.y) * d);
   for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) {
-    kvmeld::half const* const key = cache.keys.locate(head, s).base;
+    kvmeld::float16 const* const key = cache.keys.locate(head, s).base;
     float dot = 0.0f;
     for (std::uint32_t i = 0; i < d / 2; ++i) {
       float2 const k = channels_of(key, i), x = q[i];
@@ -124,7 +124,7 @@ __global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part con
 }
 /// Its shared memory: a pointer and a weight for every slot.
 inline std::size_t attend_bytes(kvmeld::shape const& s) {
-  return s.capacity * (sizeof(kvmeld::half const*) + sizeof(float));
+  return s.capacity * (sizeof(kvmeld::float16 const*) + sizeof(float));
 }
 
 /// As host_kv, of all heads. Policies are fixed at compile time here: one of them is enough device code.
@@ -140,7 +140,7 @@ public:
         table_(host_table_.size()),
         shared_(sizes.pages),
         cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::cache_options{pool_.extent()}) {
-    check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::half)), "cudaMemset");
+    check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::float16)), "cudaMemset");
     upload_tables();
   }
   device_kv(device_kv const&) = delete;
@@ -188,17 +188,18 @@ public:
                    kvmeld::rows_by_token<float const>(lse_.data(), part.count, heads, 1));
   }
 
-  std::vector<kvmeld::half> read_pages(std::vector<std::uint32_t> const& pages) const {
-    std::vector<kvmeld::half> out(pool_.elements_of(pages.size()));
-    kvmeld::half* to = out.data();
+  std::vector<kvmeld::float16> read_pages(std::vector<std::uint32_t> const& pages) const {
+    std::vector<kvmeld::float16> out(pool_.elements_of(pages.size()));
+    kvmeld::float16* to = out.data();
     pool_.for_each_part(pages, [&](std::size_t at) {
       memory_.download(to, pool_.page_elements(), at);
       to += pool_.page_elements();
     });
     return out;
   }
-  void export_page_metadata(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
-    kvmeld::half const* from = saved.data();
+  void export_page_metadata(std::vector<std::uint32_t> const& pages,
+                            std::vector<kvmeld::float16> const& saved) {
+    kvmeld::float16 const* from = saved.data();
     pool_.for_each_part(pages, [&](std::size_t at) {
       memory_.upload(from, pool_.page_elements(), at);
       from += pool_.page_elements();
@@ -223,7 +224,7 @@ private:
 
   pool_layout pool_;
   page_pool const* pages_;
-  device_array<kvmeld::half> memory_;
+  device_array<kvmeld::float16> memory_;
   std::vector<std::int32_t> host_table_;
   device_array<std::int32_t> table_;
   device_array<std::uint8_t> shared_;

@@ -384,7 +384,7 @@ private:
   }
   /// The pages behind the longest head are free as soon as the compression has run.
   void compress(sequence& s) {
-    kv_.cache().compress({s.slot}, kvmeld::budget::entries(options_.budget), kvmeld::shortfall::evict_lowest);
+    kv_.cache().compress({s.slot}, kvmeld::budget::entries(options_.budget));
     if (entries(s) >= options_.trigger) {
       throw std::runtime_error("request " + std::to_string(s.asked.id) + " could not be merged below " +
                                std::to_string(options_.trigger) + " entries");

@@ -75,8 +75,8 @@ public:
   }
 
   /// The rows of some pages, of all layers and both sides; and back into others.
-  std::vector<kvmeld::half> read_pages(std::vector<std::uint32_t> const& pages) const {
-    std::vector<kvmeld::half> out;
+  std::vector<kvmeld::float16> read_pages(std::vector<std::uint32_t> const& pages) const {
+    std::vector<kvmeld::float16> out;
     out.reserve(pool_.elements_of(pages.size()));
     pool_.for_each_part(pages, [&](std::size_t at) {
       auto const from = memory_.begin() + static_cast<std::ptrdiff_t>(at);
@@ -84,7 +84,8 @@ public:
     });
     return out;
   }
-  void export_page_metadata(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::half> const& saved) {
+  void export_page_metadata(std::vector<std::uint32_t> const& pages,
+                            std::vector<kvmeld::float16> const& saved) {
     auto from = saved.begin();
     pool_.for_each_part(pages, [&](std::size_t at) {
       auto const next = from + static_cast<std::ptrdiff_t>(pool_.page_elements());
@@ -122,8 +123,8 @@ private:
       auto const value = ref.values.locate(where, length - part.count + i);
       std::size_t const from = (std::size_t{part.first + i} * kv_heads + global) * d;
       for (std::uint32_t c = 0; c < d; ++c) {
-        key.base[c] = kvmeld::element_traits<kvmeld::half>::from_float(k[from + c]);
-        value.base[c] = kvmeld::element_traits<kvmeld::half>::from_float(v[from + c]);
+        key.base[c] = kvmeld::element_traits<kvmeld::float16>::from_float(k[from + c]);
+        value.base[c] = kvmeld::element_traits<kvmeld::float16>::from_float(v[from + c]);
       }
     }
     gather(ref, where, room);
@@ -139,7 +140,7 @@ private:
   pool_layout pool_;
   std::uint32_t query_heads_;
   std::uint8_t const* shared_;
-  std::vector<kvmeld::half> memory_;
+  std::vector<kvmeld::float16> memory_;
   std::vector<std::int32_t> table_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
 };

@@ -16,7 +16,7 @@ namespace paged_engine {
 
 class pool_layout {
 public:
-  using rows_type = kvmeld::paged<kvmeld::pool_pages<kvmeld::half>>;
+  using rows_type = kvmeld::paged<kvmeld::pool_pages<kvmeld::float16>>;
 
   pool_layout(tiny_llama::config const& c, kv_sizes const& sizes) : sizes_(sizes) {
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
@@ -39,16 +39,17 @@ public:
   }
   std::size_t elements() const { return sides() * sizes_.pages * page_elements(); }
   /// Of all layers and both sides.
-  std::size_t page_bytes() const { return sides() * page_elements() * sizeof(kvmeld::half); }
+  std::size_t page_bytes() const { return sides() * page_elements() * sizeof(kvmeld::float16); }
 
   /// K (side 0) or V (side 1) as kvmeld sees them.
-  rows_type rows(std::size_t side, kvmeld::half* memory, std::int32_t const* table,
+  rows_type rows(std::size_t side, kvmeld::float16* memory, std::int32_t const* table,
                  std::uint8_t const* shared) const {
     std::int64_t const token = std::int64_t{extent_.kv_heads} * extent_.key_dim;
     std::int64_t const page = token * sizes_.page_size;
     kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
-    kvmeld::pool_pages<kvmeld::half> const from(memory + side * sizes_.pages * page_elements(),
-                                                kvmeld::table_rows(table, max_pages()), shared, sizes_.pages);
+    kvmeld::pool_pages<kvmeld::float16> const from(memory + side * sizes_.pages * page_elements(),
+                                                   kvmeld::table_rows(table, max_pages()), shared,
+                                                   sizes_.pages);
     return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
   }
   /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the

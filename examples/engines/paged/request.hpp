@@ -28,7 +28,7 @@ struct sequence {
 
   // While it waits: what a preemption by saving left.
   std::vector<std::byte> ledger;
-  std::vector<kvmeld::half> rows;
+  std::vector<kvmeld::float16> rows;
   std::uint32_t saved_pages = 0;
 
   std::uint32_t preemptions = 0, compressions = 0, drafts = 0, accepted = 0;

@@ -56,9 +56,7 @@ public:
     if (observes_) observe();
     return logits_;
   }
-  void compress(std::uint32_t entries) override {
-    cache_.compress({0}, kvmeld::budget::entries(entries), kvmeld::shortfall::evict_lowest);
-  }
+  void compress(std::uint32_t entries) override { cache_.compress({0}, kvmeld::budget::entries(entries)); }
   std::uint32_t tokens() const override { return cache_.tokens(0); }
   std::uint32_t length(std::uint32_t layer, std::uint32_t kv_head) const override {
     return cache_.length(layer, 0, kv_head);
@@ -67,10 +65,10 @@ public:
 
 private:
   static constexpr std::uint32_t width = 16;
-  using half = kvmeld::half;
-  using element = kvmeld::element_traits<half>;
-  using keys_layout = kvmeld::tiled<kvmeld::strided<half>>;
-  using values_layout = kvmeld::transposed<half>;
+  using float16 = kvmeld::float16;
+  using element = kvmeld::element_traits<float16>;
+  using keys_layout = kvmeld::tiled<kvmeld::strided<float16>>;
+  using values_layout = kvmeld::transposed<float16>;
 
   static kvmeld::shape extent_of(tiny_llama::config const& c, std::uint32_t capacity) {
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
@@ -80,7 +78,7 @@ private:
     std::int64_t const group = std::int64_t{extent_.capacity} * width;
     std::int64_t const head = std::int64_t{extent_.capacity} * extent_.key_dim;
     kvmeld::cache_strides const st{head * extent_.kv_heads, 0, head, width, group};
-    return {kvmeld::strided<half>(keys_.data(), st, extent_, extent_.key_dim / width), width};
+    return {kvmeld::strided<float16>(keys_.data(), st, extent_, extent_.key_dim / width), width};
   }
   values_layout value_rows() { return {values_.data(), "LSHCT", extent_, extent_.value_dim}; }
 
@@ -89,8 +87,8 @@ private:
     auto const ref = cache_.ref();
     kvmeld::track const where = ref.where(layer, 0, head);
     std::uint32_t const length = ref.length(where), capacity = extent_.capacity, d = extent_.key_dim;
-    half* const keys = keys_.data() + (std::size_t{layer} * extent_.kv_heads + head) * capacity * d;
-    half* const values = values_.data() + (std::size_t{layer} * extent_.kv_heads + head) * capacity * d;
+    float16* const keys = keys_.data() + (std::size_t{layer} * extent_.kv_heads + head) * capacity * d;
+    float16* const values = values_.data() + (std::size_t{layer} * extent_.kv_heads + head) * capacity * d;
     std::uint32_t const last = length - 1;
     for (std::uint32_t c = 0; c < d; ++c) {
       keys[(std::size_t{c / width} * capacity + last) * width + c % width] =
@@ -104,7 +102,7 @@ private:
       float const* const query = q + std::size_t{query_head} * d;
       std::fill_n(weights_.data(), length, 0.0f);
       for (std::uint32_t tile = 0; tile < d / width; ++tile) {
-        half const* const rows = keys + std::size_t{tile} * capacity * width;
+        float16 const* const rows = keys + std::size_t{tile} * capacity * width;
         for (std::uint32_t slot = 0; slot < length; ++slot) {
           float product = weights_[slot];
           for (std::uint32_t c = 0; c < width; ++c)
@@ -122,7 +120,7 @@ private:
         sum += weights_[slot];
       }
       for (std::uint32_t c = 0; c < d; ++c) {
-        half const* const column = values + std::size_t{c} * capacity;
+        float16 const* const column = values + std::size_t{c} * capacity;
         float result = 0.0f;
         for (std::uint32_t slot = 0; slot < length; ++slot)
           result += weights_[slot] * element::to_float(column[slot]);
@@ -144,7 +142,7 @@ private:
 
   tiny_llama::model* model_;
   kvmeld::shape extent_;
-  std::vector<half> keys_, values_;
+  std::vector<float16> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, kvmeld::compose::composed, keys_layout, values_layout> cache_;
   bool observes_;
   std::vector<float> queries_, lse_, weights_, logits_;

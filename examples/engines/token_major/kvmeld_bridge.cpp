@@ -14,7 +14,7 @@ namespace {
 
 using kvmeld::compose::composed;
 using kvmeld::compose::composed_of;
-using layout = kvmeld::strided<kvmeld::half>;
+using layout = kvmeld::strided<kvmeld::float16>;
 using cache_type = kvmeld::merged_cache<kvmeld::host_executor, composed, layout, layout>;
 
 thread_local std::string problem;
@@ -52,8 +52,8 @@ kvmeld::budget budget_of(kvmeld_bridge_budget b) {
 }
 
 layout rows(std::uint16_t* bits, kvmeld::shape const& s) {
-  // kvmeld::half is these 16 bits and nothing else.
-  return {reinterpret_cast<kvmeld::half*>(bits), "LSTHC", s, s.key_dim};
+  // kvmeld::float16 is these 16 bits and nothing else.
+  return {reinterpret_cast<kvmeld::float16*>(bits), "LSTHC", s, s.key_dim};
 }
 
 }  // namespace
@@ -141,7 +141,7 @@ int kvmeld_bridge_observes(kvmeld_bridge const* b) {
 
 int kvmeld_bridge_compress(kvmeld_bridge* b, kvmeld_bridge_budget budget) {
   return guarded([&] {
-    b->cache.compress({0}, budget_of(budget), kvmeld::shortfall::evict_lowest);
+    b->cache.compress({0}, budget_of(budget));
     b->write_bias();
   });
 }

@@ -12,6 +12,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Rows that blend_rows holds at once.
 constexpr std::uint32_t blend_block = 16;
@@ -109,5 +110,6 @@ KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, s
   team.sync();
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

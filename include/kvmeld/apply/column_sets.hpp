@@ -11,6 +11,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25
 /// KiB).
@@ -102,5 +103,6 @@ private:
   std::uint64_t squares_[max_slots / fewest_lanes / 64];
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -13,6 +13,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Writes the new slots of kept entries, and the track's old and new length, into the plan.
 struct renumber_phase {
@@ -353,5 +354,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -11,6 +11,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// plan = the step applied after the plan. A lane reads the step of any entry but writes only its own entry's
 /// plan.
@@ -49,5 +50,6 @@ struct compose_phase {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -16,6 +16,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Merges ledger entries by `map`, whose sets `link_phase` has listed. The pivot keeps its position. If the
 /// other entries stay as members, the pivot keeps its scores too; only carried weights add up.
@@ -115,5 +116,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -15,6 +15,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Updates a track's member list by `map`, whose sets link_phase has listed:
 /// - members that the plan gives up, and members of dropped entries, are removed; an entry's degree shrinks
@@ -180,5 +181,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -19,6 +19,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Which of the two tensors a phase works on.
 enum class side : std::uint8_t { key, value };
@@ -266,5 +267,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

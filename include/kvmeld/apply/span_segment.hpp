@@ -12,6 +12,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Slots [from, until) that the same spread sources reach. `reached`: at least one source reaches them.
 struct span_segment {
@@ -54,5 +55,6 @@ KVMELD_HD inline bool may_receive(wave_ref const& wave, plan_ref const& map, std
   return map.fates[map.at(item, p)] == fate::keep && members_of(wave, item, p).count < 2;
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

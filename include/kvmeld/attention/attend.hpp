@@ -5,7 +5,6 @@
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/attention/cache_ref.hpp>
-#include <kvmeld/attention/kept_logits.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -82,7 +81,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
     for (std::uint32_t begin = part * share; begin < end; begin += token_block) {
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
-      load_bias(team, cache.ledger, t.where, begin, tokens, bias);
+      kvmeld::detail::load_bias(team, cache.ledger, t.where, begin, tokens, bias);
       auto const logit = [&](std::uint32_t r, std::uint32_t i, float product) {
         float const x = params.logit(product, bias[i]);
         if (kept.wanted() && kept_row[r] != nullptr) kept_row[r][begin + i] = x;
@@ -122,7 +121,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         auto const sees = [&](std::uint32_t r, std::uint32_t i) {
           return i < visible(r) && params.in_window(position[i], position_of(r));
         };
-        attend_masked(team, q, rows, k, v, tokens, dk, dv, logits, logit, sees, state);
+        kvmeld::detail::attend_masked(team, q, rows, k, v, tokens, dk, dv, logits, logit, sees, state);
       }
     }
     if (parts.count == 1) return this->finish(team, b, dv, state);
@@ -183,7 +182,7 @@ status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
               attention_params const& params = {}, split_keys split = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = ref_problem("attention::attend", cache.ledger);
+  std::string problem = kvmeld::detail::ref_problem("attention::attend", cache.ledger);
   if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
   if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
   if (!problem.empty()) return raise(problem);

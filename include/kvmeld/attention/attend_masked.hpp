@@ -13,6 +13,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Adds a tile whose logits[rows][tokens] are already computed for all (r, t) with sees(r, t). Overwrites
 /// these logits. Fixed order of summation. Cooperative; barrier at the end.
@@ -87,5 +88,6 @@ KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t row
   attend_logits(team, rows, v, tokens, value_dim, logits, sees, state);
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -8,6 +8,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
@@ -92,8 +93,9 @@ namespace detail {
 template <class Q, class Out>
 std::string attend_problem(attention_params const& params, query_batch const& batch, shape const& s,
                            head_rows<Q> query, head_rows<Out> out, bool readable) {
-  std::string problem = batch_problem("attention::attend", s, batch);
-  if (problem.empty()) problem = params_problem("attention::attend", params, s.key_dim, readable);
+  std::string problem = kvmeld::detail::batch_problem("attention::attend", s, batch);
+  if (problem.empty())
+    problem = kvmeld::detail::params_problem("attention::attend", params, s.key_dim, readable);
   if (problem.empty() && batch.max_queries() != 0 && (query.data == nullptr || out.data == nullptr)) {
     problem = refusal("attention::attend", query.data == nullptr ? "query.data" : "out.data", "null",
                       "the rows of the queries' heads (only lse may be empty)");
@@ -102,6 +104,23 @@ std::string attend_problem(attention_params const& params, query_batch const& ba
 }
 
 }  // namespace detail
+
+/// Where attend writes the logits of the sampled queries: rows[sequence of the call][query head][sampled
+/// query][slot], scaled, capped, with the log degree added. Slots that a query does not see are not written.
+struct kept_logits {
+  head_rows<float> rows;  ///< data null: none are kept
+  query_sample probes;
+
+  KVMELD_HD bool wanted() const { return rows.data != nullptr; }
+  /// The logits of row r of a block, by slot; null if its query is not sampled.
+  KVMELD_HD float* row(block_of_rows const& b, std::uint32_t r) const {
+    if (!wanted()) return nullptr;
+    std::uint32_t const probe = probes.index_of(b.queries, b.query_of(r));
+    return probe == query_sample::none ? nullptr : rows.row(b.member, b.head_of(r), probe);
+  }
+};
+
 }  // namespace attention
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -130,7 +130,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
         logits[n] = sums[n].high + (sums[n].sum == 1.0f ? 0.0f : std::log(sums[n].sum));
       });
       team.sync();
-      attend_logits(team, b.rows, v, slots, dv, logits, any, state);
+      kvmeld::detail::attend_logits(team, b.rows, v, slots, dv, logits, any, state);
     }
     this->finish(team, b, dv, state);
   }
@@ -198,7 +198,7 @@ status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
               attention_params const& params = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = ref_problem("attention::attend", cache.ledger);
+  std::string problem = kvmeld::detail::ref_problem("attention::attend", cache.ledger);
   if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
   if (!problem.empty()) return raise(problem);
   batch_source const source{cache.extent(), batch.staged(executor)};

@@ -5,7 +5,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/layout/tile_view.hpp>
+#include <kvmeld/layout/layout.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -13,12 +13,16 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// Why a call cannot look at the ledger of a ref; empty if it can. A cache that was refused or moved from has
 /// no ledger.
 inline std::string ref_problem(char const* call, ledger_ref const& ledger) {
   if (ledger.length != nullptr) return {};
   return refusal(call, "the ref's ledger", "null", "that of a cache whose valid() is ok");
 }
+
+}  // namespace detail
 
 /// What attention reads of a cache. Trivially copyable, and independent of the policy's type. A ref is valid
 /// as long as the cache lives. After `rebind` of the cache, `keys` and `values` of earlier refs are stale;

@@ -70,7 +70,7 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
 };
 
 /// out[sequence of the list][head][slot] = log degree (natural) of the head's entries. Empty slots and the
-/// rest of the capacity get the lowest finite value of T (float, half or bfloat16): adding it masks them
+/// rest of the capacity get the lowest finite value of T (float, float16 or bfloat16): adding it masks them
 /// without infinities. An engine that appends token by token, and writes the bias only after `compress`,
 /// `truncate` and `open`, passes behind_end::unmerged. The slot of a token that is appended later then holds
 /// 0, not the mask. heads_per_track = 1 writes one row per KV head. heads_per_track = queries_per_kv_head
@@ -81,7 +81,8 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,
                         behind_end behind = behind_end::masked) {
   shape const& s = cache.extent();
-  if (std::string const problem = ref_problem("attention::write_log_degree", cache.ledger); !problem.empty())
+  if (std::string const problem = kvmeld::detail::ref_problem("attention::write_log_degree", cache.ledger);
+      !problem.empty())
     return raise(problem);
   if (layer >= s.layers) {
     return raise(refusal("attention::write_log_degree", "layer", layer, "0 to ", s.layers - 1));

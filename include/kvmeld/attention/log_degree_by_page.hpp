@@ -42,18 +42,20 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
 };
 
 /// out[page number][layer][head][token] = log degree (natural) of the entry there, or the lowest finite value
-/// of T (float, half or bfloat16) where there is none. `places` gives the strides. The call writes the pages
-/// that hold the first slots[i] slots (the length_bound) of sequences[i], to the end of the last page. Pages
-/// of no listed sequence are left alone. A page that several sequences share is written by each of them, with
-/// equal values. A kernel that scales logits after its hook has to divide by the scale in the hook. `out` has
-/// an element for every layer, head and token of every page of the pool. Enqueued on `executor`.
+/// of T (float, float16 or bfloat16) where there is none. `places` gives the strides. The call writes the
+/// pages that hold the first slots[i] slots (the length_bound) of sequences[i], to the end of the last page.
+/// Pages of no listed sequence are left alone. A page that several sequences share is written by each of
+/// them, with equal values. A kernel that scales logits after its hook has to divide by the scale in the
+/// hook. `out` has an element for every layer, head and token of every page of the pool. Enqueued on
+/// `executor`.
 template <class Executor, class Keys, class Values, class Entry, class Index, class T>
 status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> const& cache,
                                 index_list sequences, index_list slots,
                                 page_places<Entry, Index> const& places, T* out) {
   char const* const call = "attention::write_log_degree_by_page";
   shape const& s = cache.extent();
-  if (std::string const problem = ref_problem(call, cache.ledger); !problem.empty()) return raise(problem);
+  if (std::string const problem = kvmeld::detail::ref_problem(call, cache.ledger); !problem.empty())
+    return raise(problem);
   if (sequences.size() != slots.size()) {
     return raise(
         refusal(call, "number of slots given", slots.size(), sequences.size(), ", one for each sequence"));

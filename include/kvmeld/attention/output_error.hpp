@@ -8,7 +8,6 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/exec/team_sum.hpp>
 #include <kvmeld/queries/queries.hpp>
 
 #include <cmath>

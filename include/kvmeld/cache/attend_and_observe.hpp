@@ -3,7 +3,6 @@
 
 #include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
-#include <kvmeld/attention/kept_logits.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -62,7 +61,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     std::string problem = cache.valid().text();
     if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);
     if (problem.empty()) problem = detail::split_problem(split, batch, s);
-    if (problem.empty()) problem = probes_problem("attention::attend_and_observe", probes);
+    if (problem.empty()) problem = kvmeld::detail::probes_problem("attention::attend_and_observe", probes);
     if (problem.empty() && observes) {
       std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), probes);
       if (memory.size() < wanted) {

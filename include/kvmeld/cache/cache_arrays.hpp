@@ -17,6 +17,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// The arrays that lie in the block.
 struct cache_arrays {
@@ -98,5 +99,6 @@ readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void
   }
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

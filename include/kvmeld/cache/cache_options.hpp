@@ -28,10 +28,14 @@ enum class plan_scope : std::uint8_t {
   all_layers,  ///< all KV heads of all layers share one plan
 };
 
+namespace detail {
+
 /// Number of tracks that share one plan.
 inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
   return scope == plan_scope::head ? 1 : scope == plan_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
+
+}  // namespace detail
 
 /// Options fixed at construction. They determine how much memory a cache takes.
 struct cache_options {
@@ -70,6 +74,8 @@ struct cache_options {
   /// per track.
   bool stats = false;
 };
+
+namespace detail {
 
 /// Why an extent is refused; empty if it is not. kvmeld::largest and docs/limits.md give the limits.
 inline std::string extent_problem(shape const& s) {
@@ -121,6 +127,8 @@ inline std::string members_problem(cache_options const& sizes) {
   if (all <= largest::all_members) return {};
   return refusal("options", "members of all tracks", all, "at most ", largest::all_members);
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

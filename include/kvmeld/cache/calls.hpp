@@ -11,22 +11,23 @@ inline namespace KVMELD_ABI {
 template <class E, class P, class K, class V>
 merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options sizes)
     : executor_(std::move(executor)),
-      policy_(used_policy<policy_type>(policy)),
-      tensors_{used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)},
+      policy_(detail::used_policy<policy_type>(policy)),
+      tensors_{detail::used_layout<keys_used>(tensors.keys),
+               detail::used_layout<values_used>(tensors.values)},
       sizes_(sizes) {
-  require_layout<K>();
-  require_layout<V>();
-  require_whole(static_cast<P const*>(nullptr));
-  require_guarded_rows<P, K, V>();
-  construction_ = raise(construction_problem(policy_, tensors_, sizes_));
+  detail::require_layout<K>();
+  detail::require_layout<V>();
+  detail::require_whole(static_cast<P const*>(nullptr));
+  detail::require_guarded_rows<P, K, V>();
+  construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
-  sizes_.wave_tracks = tracks_of_wave(sizes_, executor_.workers());
-  std::size_t const bytes = cache_bytes(sizes_, policy_.score.channels());
+  sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());
+  std::size_t const bytes = detail::cache_bytes(sizes_, policy_.score.channels());
   memory_ = executor_.allocate(bytes);
   require_memory(bytes);
   if (!construction_.ok()) return;
   executor_.clear(memory_.data(), memory_.size());
-  if constexpr (!immediate) mirror_ = host_mirror(sizes_.extent);
+  if constexpr (!immediate) mirror_ = detail::host_mirror(sizes_.extent);
   planned_.reserve(sizes_.extent.sequences);
   if (sizes_.stats) stats_.resize(sizes_.extent.tracks());
   bind_memory();
@@ -88,19 +89,19 @@ merged_cache<E, P, K, V> merged_cache<E, P, K, V>::clone(kv<K, V> tensors) const
   copy.require_memory(memory_.size());
   if (!copy.valid().ok()) return copy;
   copy.bind_memory();
-  copy.construction_ =
-      copy.rebind({used_layout<keys_used>(tensors.keys), used_layout<values_used>(tensors.values)});
+  copy.construction_ = copy.rebind(
+      {detail::used_layout<keys_used>(tensors.keys), detail::used_layout<values_used>(tensors.values)});
   return copy;
 }
 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
   if (memory_.size() >= bytes) return;
-  construction_ = raise(refusal("merged_cache", "memory in bytes", bytes, memory_to_be_had));
+  construction_ = raise(refusal("merged_cache", "memory in bytes", bytes, detail::memory_to_be_had));
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
-  arrays_ = carve_cache(a, sizes_, policy_.score.channels());
+  arrays_ = detail::carve_cache(a, sizes_, policy_.score.channels());
   ledger_ = arrays_.ledger;
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
@@ -127,7 +128,7 @@ status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list 
   auto const problem = [&] { return operation.problem(facts_, sequences, counts); };
   status s = Operation::recordable ? refuse(problem) : refuse_once(Operation::name, problem);
   if (!s.ok()) return s;
-  return carry_out(operation, sequences, counts, [](sequence_phase const&) {});
+  return carry_out(operation, sequences, counts, [](detail::sequence_phase const&) {});
 }
 
 /// Calls `before`, launches an operation, and repeats it on the host's mirror.
@@ -137,7 +138,8 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
                                            index_list counts, Before before) {
   keep_mirror();
   work_list const work = stage(sequences);
-  sequence_phase const all{ledger_, work, Operation::has_counts ? executor_.stage(counts).data() : nullptr};
+  detail::sequence_phase const all{ledger_, work,
+                                   Operation::has_counts ? executor_.stage(counts).data() : nullptr};
   status const s = kvmeld::launch_all(executor_, Operation::name, [&] {
     before(all);
     sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
@@ -262,7 +264,7 @@ status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, st
   auto const problem = [&] { return operation.problem(facts_, into, how, seen_tensors()); };
   if (status s = refuse_once("fork", problem); !s.ok()) return s;
   bool const known = is_known(from);
-  status const s = carry_out(operation, {into}, {}, [&](sequence_phase const& all) {
+  status const s = carry_out(operation, {into}, {}, [&](detail::sequence_phase const& all) {
     if (how == fork_rows::shared) return;
     track_source const source{sizes_.extent, all.work};
     launch(sequences::copy_rows_phase<keys_used>{tensors_.keys, ledger_, from, frozen}, source);
@@ -284,7 +286,7 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
     return operation.entries_problem(readable().ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("shift", problem); !s.ok()) return s;
-  return carry_out(operation, {sequence}, {}, [&](sequence_phase const& all) {
+  return carry_out(operation, {sequence}, {}, [&](detail::sequence_phase const& all) {
     if (!rope.active()) return;
     launch(sequences::turn_keys_phase<keys_used>{tensors_.keys, ledger_, rope, offset, first},
            {sizes_.extent, all.work});
@@ -299,7 +301,7 @@ status merged_cache<E, P, K, V>::export_page_metadata(index_list sequences,
   if (status s = refuse(problem); !s.ok()) return s;
   bounds_.clear();
   for (std::uint32_t sequence : sequences) bounds_.push_back(longest(sequence));
-  sequence_phase const all{ledger_, stage(sequences), executor_.stage(bounds()).data()};
+  detail::sequence_phase const all{ledger_, stage(sequences), executor_.stage(bounds()).data()};
   return kvmeld::launch_all(executor_, "export_page_metadata", [&] {
     launch(sequences::export_phase<page_metadata<Entry, Index>>{all, notes});
   });
@@ -313,7 +315,7 @@ status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t ent
   auto const problem = [&] { return operation.problem(facts_, {sequence}, {entries}); };
   if (status s = refuse_once("adopt", problem); !s.ok()) return s;
   sequences::open const begin{0, static_cast<std::uint32_t>(id)};
-  status const s = carry_out(operation, {sequence}, {entries}, [&](sequence_phase const& all) {
+  status const s = carry_out(operation, {sequence}, {entries}, [&](detail::sequence_phase const& all) {
     sequences::launch_operation([&](auto const& phase) { launch(phase); }, begin, all);
   });
   if (!s.ok()) return s;
@@ -339,8 +341,8 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
   if constexpr (score_type::needs_attention) {
     if (!traits_of_score(policy_.score).needs_attention) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
-    using phase_type = std::conditional_t<shares, observe_shared_phase<score_type, keys_used, Q>,
-                                          observe_queries_phase<score_type, keys_used, Q>>;
+    using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
+                                          detail::observe_queries_phase<score_type, keys_used, Q>>;
     return run_observation(
         "observe", phase_type{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse},
         batch);
@@ -358,10 +360,10 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
   if constexpr (score_type::needs_attention) {
     if (!traits_of_score(policy_.score).needs_attention) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
-    return run_observation(
-        "observe_rows",
-        observe_rows_phase<score_type, T, shares>{{policy_.score, ledger_, source, probes}, params, rows},
-        batch);
+    return run_observation("observe_rows",
+                           detail::observe_rows_phase<score_type, T, shares>{
+                               {policy_.score, ledger_, source, probes}, params, rows},
+                           batch);
   }
   return {};
 }
@@ -380,10 +382,10 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
     if constexpr (score_type::needs_attention) {
       if (!traits_of_score(policy_.score).needs_attention) return {};
       batch_source const source{sizes_.extent, batch.staged(executor_)};
-      return run_observation(
-          "observe_logits",
-          observe_logits_phase<score_type>{{policy_.score, ledger_, source, probes}, params, logits, lse},
-          batch);
+      return run_observation("observe_logits",
+                             detail::observe_logits_phase<score_type>{
+                                 {policy_.score, ledger_, source, probes}, params, logits, lse},
+                             batch);
     }
     return {};
   }
@@ -394,7 +396,7 @@ template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
                                                           attention_params const& params, query_sample probes,
                                                           char const* null) const {
-  std::string text = probes_problem("observe", probes);
+  std::string text = detail::probes_problem("observe", probes);
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
 }
 
@@ -403,7 +405,7 @@ template <class Phase>
 status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& phase,
                                                  query_batch const& batch) {
   batch_source const& source = phase.source;
-  observed_phase<score_type> const done{policy_.score, ledger_, source, phase.probes};
+  detail::observed_phase<score_type> const done{policy_.score, ledger_, source, phase.probes};
   keep_mirror();
   status s = kvmeld::launch_all(executor_, call, [&] {
     executor_.run(phase, sizes_.extent, source.items(), source);
@@ -478,7 +480,7 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
   if (status s = refuse(problem); !s.ok()) return s;
   launch_counts const counts = counts_for(sequences, allowed, fallback);
   work_list const work = stage(sequences);
-  sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+  detail::sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
   budget const staged = stage_budget(allowed);
   keep_mirror();
   status const s = kvmeld::launch_all(executor_, "compress", [&] {
@@ -504,17 +506,17 @@ template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::l
 template <class E, class P, class K, class V>
 auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, shortfall fallback)
     -> launch_counts {
-  forecast<policy_type> const ahead = foresee(allowed, fallback);
+  detail::forecast<policy_type> const ahead = foresee(allowed, fallback);
   std::uint32_t rounds = immediate ? 0xffffffffu : 0;
   std::uint32_t most = rounds;  // for any lengths, because recorded calls may be replayed with others
   std::uint32_t likely = rounds;
   bounds_.assign(sequences.size(), 0);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     ahead.each_track(
-        sequences[i], is_known(sequences[i]), [&](track, std::uint32_t bound, split_sum const& sum) {
+        sequences[i], is_known(sequences[i]), [&](track, std::uint32_t bound, detail::split_sum const& sum) {
           bounds_[i] = max_of(bounds_[i], bound);
           if constexpr (!immediate) {
-            split_sum full = sum;
+            detail::split_sum full = sum;
             full.held = sum.tracks * sizes_.extent.capacity;
             rounds = max_of(rounds, ahead.rounds(sum));
             if (executor_.records()) most = max_of(most, ahead.rounds(full));
@@ -534,13 +536,14 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   bool loses = !exact(fallback);
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
-      .each_track(sequence, is_known(sequence), [&](track t, std::uint32_t bound, split_sum const& sum) {
-        if (sum.held > sum.allowed) {
-          changes = true;
-          loses = loses || sum.tracks > 1;
-        }
-        mirror_.lower(t, bound);
-      });
+      .each_track(sequence, is_known(sequence),
+                  [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
+                    if (sum.held > sum.allowed) {
+                      changes = true;
+                      loses = loses || sum.tracks > 1;
+                    }
+                    mirror_.lower(t, bound);
+                  });
   if (changes) mirror_.compressed(sequence);
   if (loses) mirror_.mark_inexact(sequence);
   if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
@@ -549,12 +552,12 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
 /// Fills the tracks of every sequence up to bounds_. If launches are immediate, sets bounds_ to the length of
 /// the longest track first.
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::pad(sequence_phase const& all, index_list sequences) {
+void merged_cache<E, P, K, V>::pad(detail::sequence_phase const& all, index_list sequences) {
   for (std::size_t i = 0; immediate && i < sequences.size(); ++i) bounds_[i] = longest(sequences[i]);
-  launch(clear_padding_phase<keys_used>{all, tensors_.keys});
-  launch(clear_padding_phase<values_used>{all, tensors_.values});
-  launch(pad_phase{all});
-  launch(pad_settle_phase{all});
+  launch(detail::clear_padding_phase<keys_used>{all, tensors_.keys});
+  launch(detail::clear_padding_phase<values_used>{all, tensors_.values});
+  launch(detail::pad_phase{all});
+  launch(detail::pad_settle_phase{all});
 }
 
 /// The budget for phases. While recording it is one number per track, because a replay may have a budget of
@@ -578,7 +581,7 @@ std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, bud
   if (!refuse(problem).ok()) return most;
   foresee(allowed, fallback)
       .each_track(sequence, is_known(sequence),
-                  [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
+                  [&](track, std::uint32_t bound, detail::split_sum const&) { most = max_of(most, bound); });
   return most;
 }
 
@@ -643,7 +646,7 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::pol
   } else {
     if (!report_.arrived(executor_)) return false;
     arena a(report_.data(), arrays_.word_bytes);
-    mirror_.take_report(carve_ledger(a, sizes_, ledger_.channels));
+    mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels));
     return true;
   }
 }
@@ -663,7 +666,8 @@ status merged_cache<E, P, K, V>::request_stats(index_list sequences) {
   };
   if (status s = refuse_once("request_stats", problem); !s.ok()) return s;
   if (!immediate && stats_report_.sent()) return {};
-  show_stats_phase const show{{ledger_, stage(sequences), nullptr}, arrays_.workspace.stats, arrays_.stats};
+  detail::show_stats_phase const show{
+      {ledger_, stage(sequences), nullptr}, arrays_.workspace.stats, arrays_.stats};
   status const s = kvmeld::launch_all(executor_, "request_stats", [&] { launch(show); });
   if (!s.ok()) return s;
   std::size_t const bytes = stats_.size() * sizeof(cache_stats);
@@ -732,7 +736,7 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte const> from) {
   auto const problem = [&] { return saved::problem(facts_, sequence, from, policy_name_); };
   if (status s = refuse_once("resume", problem); !s.ok()) return s;
-  readable_ledger const to = readable();
+  detail::readable_ledger const to = readable();
   work_list const work = stage({&sequence, 1});
   auto const launches = [&] {
     if (arrays_.workspace.stats != nullptr) launch(first_stats({ledger_, work, nullptr}));

@@ -34,8 +34,8 @@ namespace check_calls {
 /// pointer; null if there is none. `readable`: the host can read the arrays of `params`.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            char const* null, bool readable) {
-  if (std::string text = batch_problem("observe", l.extent, batch); !text.empty()) return text;
-  if (std::string text = params_problem("observe", params, l.extent.key_dim, readable); !text.empty())
+  if (std::string text = detail::batch_problem("observe", l.extent, batch); !text.empty()) return text;
+  if (std::string text = detail::params_problem("observe", params, l.extent.key_dim, readable); !text.empty())
     return text;
   auto const sequence_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
   if (std::string text = each_is_open("observe", l, batch.size(), sequence_at); !text.empty()) return text;
@@ -131,9 +131,9 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
       std::uint32_t const limit = allowed.resolve(t, l.seen[sequence]);
-      if (allowed.among() != budget_scope::head && leads_split(allowed.among(), t)) {
+      if (allowed.among() != budget_scope::head && detail::leads_split(allowed.among(), t)) {
         auto const held = [&](track other) { return l.held(other); };
-        shrinks = sum_of_split(l.extent, t, allowed, l.seen[sequence], held).excess() != 0;
+        shrinks = detail::sum_of_split(l.extent, t, allowed, l.seen[sequence], held).excess() != 0;
       }
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;

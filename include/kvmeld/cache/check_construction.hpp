@@ -24,6 +24,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// Why attention cannot use the entries of this merge function under these options; empty if it can. An entry
 /// that stands for N tokens needs log N added to its logit; without it, the entry gets too little attention.
 template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& sizes) {
@@ -67,6 +69,8 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
                  "one that gives both the same weights, because values are channels of the keys (latent)");
 }
 
+}  // namespace detail
+
 /// Why tracks cannot be padded to one length under these options; empty if they can, or need not be.
 template <class Merge> std::string padding_problem(Merge const& merge, cache_options const& sizes) {
   if (!sizes.padded) return {};
@@ -89,14 +93,17 @@ template <class Merge> std::string padding_problem(Merge const& merge, cache_opt
       "with options.scope layer or all_layers)");
 }
 
+namespace detail {
+
 /// Why options.budgets_over is too wide; empty if it is not. Slots of a budget scope are counted in 32 bits.
 inline std::string split_size_problem(cache_options const& sizes) {
   std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
   std::uint64_t const entries = std::uint64_t{tracks} * sizes.extent.capacity;
   constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
   if (tracks == 1 || entries <= most) return {};
-  return refusal("options.budgets_over", message("number of slots of a ", name_of_scope(sizes.budgets_over)),
-                 entries, "at most ", most);
+  return refusal("options.budgets_over",
+                 message("number of slots of a ", detail::name_of_scope(sizes.budgets_over)), entries,
+                 "at most ", most);
 }
 
 /// Why the policy's guard does not work under these options; empty if it does, or if there is none.
@@ -134,6 +141,8 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   }
   return refusal_within("merged_cache", problem);
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

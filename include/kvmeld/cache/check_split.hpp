@@ -17,6 +17,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 inline char const* name_of_scope(budget_scope s) {
   return s == budget_scope::head    ? "budget_scope::head"
@@ -51,6 +52,8 @@ inline bool leads_split(budget_scope among, track t) {
   return among == budget_scope::head || (t.kv_head == 0 && (among == budget_scope::layer || t.layer == 0));
 }
 
+}  // namespace detail
+
 namespace check_calls {
 
 /// Why a call cannot share this budget between tracks; empty if it can.
@@ -58,14 +61,14 @@ template <class Policy>
 std::string splits(char const* call, budget const& allowed, Policy const& policy,
                    cache_options const& sizes) {
   if (allowed.among() == budget_scope::head) return {};
-  char const* const name = name_of_scope(allowed.among());
+  char const* const name = detail::name_of_scope(allowed.among());
   if (!is_within(allowed.floor(), 0.0, 1.0)) {
     return refusal(call, message("floor of a budget over ", name), allowed.floor(),
                    "0 to 1, a share of a track's own budget");
   }
   if (allowed.among() > sizes.budgets_over) {
     return refusal(call, "scope of the budget", name, "no wider than options.budgets_over, which is ",
-                   name_of_scope(sizes.budgets_over));
+                   detail::name_of_scope(sizes.budgets_over));
   }
   if (sizes.scope != plan_scope::head) {
     return refusal(call, "scope of the budget", name,

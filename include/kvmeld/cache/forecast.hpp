@@ -16,6 +16,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// True for policies that keep exactly what their selector pins, and the centres. Their lengths follow from
 /// numbers alone.
@@ -98,5 +99,6 @@ private:
   shortfall fallback_;
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -13,6 +13,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// A copy, in host memory, of the ledger's arrays per sequence and per track. Every operation on a sequence
 /// is repeated on it. Tokens seen and pending, numbers of frozen entries and open sequences are exact.
@@ -198,5 +199,6 @@ private:
   std::vector<sequences::effect> since_;  ///< what happened to a sequence since a report was requested
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

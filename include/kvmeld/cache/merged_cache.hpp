@@ -96,13 +96,13 @@ inline namespace KVMELD_ABI {
 /// A cache is move-only; `clone` copies it. Moving allocates nothing. A moved-from cache refuses its calls.
 template <class Executor, class Policy, class Keys, class Values>
 class merged_cache : public ledger_readings {
-  using keys_used = layout_or_stand_in<Keys>;
-  using values_used = layout_or_stand_in<Values>;
+  using keys_used = detail::layout_or_stand_in<Keys>;
+  using values_used = detail::layout_or_stand_in<Values>;
   using tensors_used = kv<keys_used, values_used>;
 
 public:
   /// Type of the policy.
-  using policy_type = policy_or_stand_in<Policy, Keys, Values>;
+  using policy_type = detail::policy_or_stand_in<Policy, Keys, Values>;
   /// Whether entries have members with norms of their own (EMS).
   static constexpr bool shares = shares_entries<typename policy_type::merge_type>::value;
   /// shared_ref for policies that share entries (EMS), else cache_ref.
@@ -129,7 +129,9 @@ public:
   /// Points the cache at other tensors with the same contents, for engines that reallocate tensors or
   /// rewrite block tables.
   status rebind(tensors_used tensors) {
-    auto const problem = [&] { return refusal_within("rebind", tensors_problem(tensors, sizes_.extent)); };
+    auto const problem = [&] {
+      return refusal_within("rebind", detail::tensors_problem(tensors, sizes_.extent));
+    };
     if (status s = refuse(problem); !s.ok()) return s;
     tensors_ = tensors;
     return {};
@@ -269,17 +271,20 @@ public:
 
   /// Shrinks all layers and heads of `sequences` to their budgets, in place, with as many rounds as it takes.
   /// Preconditions: nothing is pending, and a policy that ranks by attention has observed every layer since
-  /// the sequence was opened. `fallback` says what happens to a track that merging cannot bring to its
-  /// budget: it stays longer and gets warning::budget_unreached, or entries are evicted down to the budget.
+  /// the sequence was opened. No track is above its budget afterwards. If merging alone cannot bring a track
+  /// there (rows with NaN or infinity, too few similar entries), the entries with the lowest scores are
+  /// evicted, and warning::evicted_fallback says so. With shortfall::keep nothing is evicted for that: the
+  /// track stays longer and gets warning::budget_unreached. Guarded policies accept only shortfall::keep.
+  /// Rows that a layout refuses to write stay, too; on devices they may keep a track above its budget.
   /// Entries keep their order. V rows behind the new length become zeros (options.zero_emptied). Costs
   /// O(entries) work and a fixed number of launches per wave and round. Needs no executor memory besides
   /// `workspace_bytes` and scratch. Deterministic: the result depends neither on the other sequences of the
   /// call nor on threads.
-  status compress(index_list sequences, budget allowed, shortfall fallback = shortfall::keep);
+  status compress(index_list sequences, budget allowed, shortfall fallback = shortfall::evict_lowest);
   /// Plans one round for all layers and heads of `sequences`; needs options.whole_plan. Writes warnings, and
   /// leaves K, V, lengths, degrees and scores as they are. A policy of several rounds (Chelsea) plans its
   /// next one: repeat plan and apply, or call compress.
-  status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::keep);
+  status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::evict_lowest);
   /// Applies the plan made last. Refuses a plan that later calls have outdated. If the host can read the
   /// plan, also refuses an edited plan that is not valid.
   status apply();
@@ -287,10 +292,12 @@ public:
   /// that only evict, and for merging policies that meet their budget if the fallback evicts the entries that
   /// rows with NaN or infinity leave above it. Otherwise, and whenever tracks share their budgets, call
   /// sync_lengths to know the lengths.
-  bool exact(shortfall fallback = shortfall::keep) const { return is_exact(policy_, fallback); }
+  bool exact(shortfall fallback = shortfall::evict_lowest) const {
+    return detail::is_exact(policy_, fallback);
+  }
   /// The length_bound that `compress` with this budget would leave. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t sequence, budget allowed,
-                             shortfall fallback = shortfall::keep) const;
+                             shortfall fallback = shortfall::evict_lowest) const;
   /// For guarded policies: uses this guard, its numbers and its probes, from now on.
   template <class Guard> status set_guard(Guard const& guard);
 
@@ -378,11 +385,15 @@ private:
   void keep_mirror();
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;
-  readable_ledger readable() const { return read_ledger(executor_, arrays_, memory_.data(), sizes_); }
+  detail::readable_ledger readable() const {
+    return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_);
+  }
   bool is_known(std::uint32_t sequence) const;
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
-  open_stats_phase first_stats(sequence_phase const& all) const { return {all, arrays_.workspace.stats}; }
+  detail::open_stats_phase first_stats(detail::sequence_phase const& all) const {
+    return {all, arrays_.workspace.stats};
+  }
   template <class Phase> void launch(Phase const& phase);
   template <class Phase> void launch(Phase const& phase, track_source const& source);
 
@@ -390,10 +401,10 @@ private:
     return {list, static_cast<std::uint32_t>(sequences),
             sizes_.scope == plan_scope::all_layers || sizes_.budgets_over == budget_scope::all_layers};
   }
-  plan_reader<policy_type> reader() const {
+  detail::plan_reader<policy_type> reader() const {
     return {policy_, arrays_.workspace, sizes_, planned_work(), immediate};
   }
-  forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
+  detail::forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
     return {policy_, facts_, writes_all, allowed, fallback};
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
@@ -407,7 +418,7 @@ private:
   struct launch_counts;
   launch_counts counts_for(index_list sequences, budget allowed, shortfall fallback);
   void mirror_compression(std::uint32_t sequence, budget allowed, shortfall fallback);
-  void pad(sequence_phase const& all, index_list sequences);
+  void pad(detail::sequence_phase const& all, index_list sequences);
   budget stage_budget(budget allowed);
   std::string no_stats(char const* call) const;
   cache_stats stats_of(track t) const;
@@ -419,14 +430,14 @@ private:
   cache_options sizes_;
   typename Executor::memory memory_;
   std::string policy_name_;
-  cache_arrays arrays_;
-  host_mirror mirror_;                  ///< used if launches are not immediate
-  host_mirror mirror_before_;           ///< state before recorded calls, see keep_mirror
+  detail::cache_arrays arrays_;
+  detail::host_mirror mirror_;          ///< used if launches are not immediate
+  detail::host_mirror mirror_before_;   ///< state before recorded calls, see keep_mirror
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
   std::vector<std::uint32_t> bounds_;   ///< one length bound per sequence of the current call
   std::vector<std::uint32_t> budgets_;  ///< [tracks] of the last recorded call
   std::vector<cache_stats> stats_;      ///< [tracks] those that arrived last
-  report_on_its_way<Executor> report_, stats_report_;
+  detail::report_on_its_way<Executor> report_, stats_report_;
 };
 
 }  // namespace KVMELD_ABI

@@ -19,6 +19,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Reads the plan of a cache for planned_role, planned_candidate and planned_sigma of merged_cache.
 template <class Policy> struct plan_reader {
@@ -92,5 +93,6 @@ private:
   std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * sizes.extent.capacity + s; }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

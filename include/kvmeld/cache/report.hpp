@@ -11,6 +11,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Transfer of executors whose memory the host can read: nothing has to be sent.
 struct no_transfer {};
@@ -54,5 +55,6 @@ private:
   bool sent_ = false;
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -177,7 +177,7 @@ inline std::vector<std::uint32_t> entries_of(std::vector<double> const& share, s
 /// is not the number of heads; returns none then where exceptions are off.
 inline std::vector<std::uint32_t> budget_table(shape const& s, std::uint32_t sequence,
                                                std::vector<std::uint32_t> const& entries) {
-  std::string problem = refusal_within("budget_table", extent_problem(s));
+  std::string problem = refusal_within("budget_table", kvmeld::detail::extent_problem(s));
   if (problem.empty() && sequence >= s.sequences) {
     problem = refusal("budget_table", "sequence", sequence, "0 to ", s.sequences - 1);
   }

@@ -11,10 +11,10 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/merge/degree_weighted.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
 
@@ -59,7 +59,7 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   if (!cache.open(sequence, tokens).ok()) return out;
   std::uint32_t const pinned = rule.sinks.resolve(tokens, 1, 0) + rule.recents.resolve(tokens, 1, 0);
   if (tokens < pinned + 2) return std::vector<double>(std::size_t{extent.layers} * extent.kv_heads, 1.0);
-  if (!cache.plan({sequence}, budget::entries(pinned + 1)).ok()) return out;
+  if (!cache.plan({sequence}, budget::entries(pinned + 1), shortfall::keep).ok()) return out;
   std::uint32_t const edges = match.edges(tokens - pinned);
   plan_ref const& found = cache.current_plan();
   work_list const work = cache.planned_work();

@@ -11,7 +11,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -54,7 +54,7 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
       theta[layer] = 0.5f * (low[layer] + high[layer]);
     // The budget only says whether to plan, so it is one below the length.
-    if (!cache.plan({0}, budget::entries(tokens - 1)).ok()) return {};
+    if (!cache.plan({0}, budget::entries(tokens - 1), shortfall::keep).ok()) return {};
     std::vector<std::uint64_t> kept(extent.layers, 0), held(extent.layers, 0);
     work_list const work = cache.planned_work();
     for (std::uint32_t item = 0; item < work.tracks(extent); ++item) {

@@ -4,17 +4,13 @@
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/ema_threshold.hpp>
-#include <kvmeld/identify/admit/exact_budget.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
-#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
-#include <kvmeld/identify/evict_rest.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/local_span.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
-#include <kvmeld/identify/none.hpp>
+#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 
@@ -93,7 +89,7 @@ public:
   /// Number of edges of a list of live entries with `n` places; 0 for identifiers that list no edges.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (lists_edges<std::decay_t<decltype(i)>>::value) {
+      if constexpr (detail::lists_edges<std::decay_t<decltype(i)>>::value) {
         return i.edges(n);
       } else {
         return 0u;

@@ -5,15 +5,12 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/merge/additive.hpp>
-#include <kvmeld/merge/average.hpp>
-#include <kvmeld/merge/degree_weighted.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/merge/mass_preserving.hpp>
 #include <kvmeld/merge/merge_function.hpp>
-#include <kvmeld/merge/score_weighted.hpp>
-#include <kvmeld/merge/similarity_weighted.hpp>
 #include <kvmeld/merge/unit_direction.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>
@@ -76,7 +73,7 @@ public:
       if constexpr (type::cooperative) {
         m.weigh(team, wave, keys, t, pivot, set, buffer_of<type>(b));
       } else if constexpr (!spreads_entries<type>::value) {
-        if (team.lane() == 0) m.weigh(wave, t, pivot, set);
+        if (team.lane() == 0) detail::weigh_set(m, wave, t, pivot, set);
         team.sync();
       }
     });

@@ -43,7 +43,7 @@ public:
   }
   /// Which queries the score that is held needs to observe.
   observation_need need() const {
-    return of_.visit([](auto const& s) { return need_of_score(s); });
+    return of_.visit([](auto const& s) { return detail::need_of_score(s); });
   }
   channel_list channels() const {
     return of_.visit([](auto const& s) { return s.channels(); });

@@ -148,39 +148,17 @@ struct trigger {
   }
 };
 
-/// The share of the middle that Chelsea's round i removes: max(floor, initial - alpha * min(last, i)). The
-/// middle is what lies between the first and the last entries that are pinned. `floor` is ours: the paper
-/// requires r > 0 and gives no figure.
-struct round_schedule {
-  double initial = 0.35;   ///< share of the first round
-  double alpha = 0.1;      ///< decrease from one round to the next
-  std::uint32_t last = 2;  ///< from this round on the share stays the same
-  double floor = 0.05;     ///< smallest share
-
-  /// Share of round `round`, counted from 0.
-  KVMELD_HD double share(std::uint32_t round) const {
-    double const r = initial - alpha * static_cast<double>(min_of(last, round));
-    return r > floor ? r : floor;
-  }
-  /// Number of edges that round `round` merges over `middle` entries: at least one, so that every round makes
-  /// progress.
-  KVMELD_HD std::uint32_t edges(std::uint32_t round, std::uint32_t middle) const {
-    return max_of(std::uint32_t{1}, floor_share(share(round), middle));
-  }
-};
-
-/// What to do with a track that merging does not bring to its budget.
+/// What to do with a track that merging does not bring to its budget. Guarded policies accept only `keep`.
 enum class shortfall : std::uint8_t {
   keep,          ///< leave the track longer; warning::budget_unreached says so
-  evict_lowest,  ///< evict the entries with the lowest scores; without a score, the oldest
+  evict_lowest,  ///< evict the entries with the lowest scores; without a score, the oldest. The default of
+                 ///< all calls: budgets hold
 };
 
-/// For an append that may find a sequence full: the append compresses the sequence first. `shrink_to` is the
-/// budget of this compression, and `fallback` says what happens if merging does not reach it. The default
-/// fallback makes sure that there is room.
+/// For an append that may find a sequence full: the append compresses the sequence first.
 struct when_full {
   budget shrink_to;                              ///< entries that stay; fewer than the capacity
-  shortfall fallback = shortfall::evict_lowest;  ///< guarded policies accept only shortfall::keep
+  shortfall fallback = shortfall::evict_lowest;  ///< what happens if merging does not reach it
 };
 
 }  // namespace KVMELD_ABI

@@ -21,6 +21,8 @@ inline std::uint32_t tracks_per_split(budget_scope over, shape const& s) {
   return over == budget_scope::head ? 1 : over == budget_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
 
+namespace detail {
+
 /// What a track contributes to its budget scope, and what it gets. Entries compete by score. Fields marked
 /// (leader) are valid in the state of the first track, for all tracks of the scope.
 struct share_state {
@@ -44,6 +46,8 @@ struct share_state {
 
 /// Counts that each track of a budget scope leaves for the others: one for each value of a digit.
 constexpr std::uint32_t split_counts = 256;
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

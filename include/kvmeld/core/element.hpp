@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 
 #include <cstdint>
 
@@ -10,7 +11,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// IEEE binary16 as bits. Conversion rounds to nearest even, overflows to infinity and keeps NaN.
-struct half {
+struct float16 {
   std::uint16_t bits;  ///< the number as stored
 };
 
@@ -43,10 +44,10 @@ template <> struct element_traits<bfloat16> {
 };
 
 /// Conversion of IEEE binary16.
-template <> struct element_traits<half> {
+template <> struct element_traits<float16> {
   static constexpr float lowest = -65504.0f;
 
-  KVMELD_HD static float to_float(half x) {
+  KVMELD_HD static float to_float(float16 x) {
     // Subnormals go through an integer. As subnormal floats they would be flushed to zero under -ffast-math.
     std::uint32_t const magnitude = x.bits & 0x7fffu;
     std::uint32_t const subnormal =
@@ -55,7 +56,7 @@ template <> struct element_traits<half> {
     return bits_float((magnitude < 0x0400u ? subnormal : normal) | (std::uint32_t{x.bits & 0x8000u} << 16));
   }
 
-  KVMELD_HD static half from_float(float x) {
+  KVMELD_HD static float16 from_float(float x) {
     std::uint32_t const u = float_bits(x);
     std::uint32_t const sign = (u >> 16) & 0x8000u;
     std::uint32_t const magnitude = u & 0x7fffffffu;
@@ -75,6 +76,17 @@ template <> struct element_traits<half> {
     return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
   }
 };
+
+/// What 16 bits of an element mean to a matrix unit.
+enum class matrix_format : std::uint8_t { none, f16, bf16 };
+
+/// The format of an element type. Engines specialise it for their own 16-bit types. Elements of other types
+/// are converted to float first.
+template <class T> inline constexpr matrix_format matrix_format_of = matrix_format::none;
+/// half is multiplied as it is stored.
+template <> inline constexpr matrix_format matrix_format_of<float16> = matrix_format::f16;
+/// bfloat16 is multiplied as it is stored.
+template <> inline constexpr matrix_format matrix_format_of<bfloat16> = matrix_format::bf16;
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

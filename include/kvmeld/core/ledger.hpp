@@ -174,6 +174,8 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   return l;
 }
 
+namespace detail {
+
 /// The weight of an entry in a merge by attention (EMS Eq. 7). It is the sum of the weights that the entry
 /// has merged with so far. An entry that has not merged yet weighs its window attention, or its accumulated
 /// attention if the score keeps no window. `data` holds the arrays of the channels and `i` is the entry's
@@ -190,6 +192,8 @@ KVMELD_HD inline float carried_weight(channel_list const& channels, float* const
   }
   return value(channel_tag::accumulated_attention);
 }
+
+}  // namespace detail
 
 /// The key of a random draw for an entry. It does not depend on the number of the sequence in the cache, the
 /// rank or the device.

@@ -31,41 +31,54 @@ template <class Score, class Select, class Identify, class Merge> struct policy 
 template <class Score, class Select, class Identify, class Merge>
 policy(Score, Select, Identify, Merge) -> policy<Score, Select, Identify, Merge>;
 
+namespace detail {
+
 /// Whether a part has problem(), which says what is wrong with it.
 template <class Part, class = void> struct has_problem : std::false_type {};
+
 template <class Part>
 struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
 
 /// Whether a part has a name at compile time.
 template <class Part, class = void> struct has_name : std::false_type {};
+
 template <class Part>
 struct has_name<Part, std::enable_if_t<std::is_convertible_v<decltype(Part::name), char const*>>>
     : std::true_type {};
+
 /// Whether a part has a name at run time.
 template <class Part, class = void> struct has_run_time_name : std::false_type {};
+
 template <class Part>
 struct has_run_time_name<Part, std::void_t<decltype(std::declval<Part const&>().name())>> : std::true_type {};
 
+}  // namespace detail
+
 /// What a part is called in reports and in saved ledgers: its `static constexpr char const* name`, or "user".
 template <class Part> constexpr char const* name_of(Part const&) {
-  if constexpr (has_name<Part>::value) {
+  if constexpr (detail::has_name<Part>::value) {
     return Part::name;
   } else {
     return "user";
   }
 }
 
+namespace detail {
+
 /// Whether an identifier has an admission.
 template <class Part, class = void> struct has_admission : std::false_type {};
+
 template <class Part>
 struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};
+
+}  // namespace detail
 
 /// The name of a part, with the admission of an identifier: "identifier:admission". A part chosen at run time
 /// gives its own name.
 template <class Part> std::string full_name_of(Part const& part) {
-  if constexpr (has_run_time_name<Part>::value) {
+  if constexpr (detail::has_run_time_name<Part>::value) {
     return part.name();
-  } else if constexpr (has_admission<Part>::value) {
+  } else if constexpr (detail::has_admission<Part>::value) {
     return std::string(name_of(part)) + ":" + name_of(part.admission);
   } else {
     return name_of(part);
@@ -81,7 +94,7 @@ std::string name_of_policy(policy<Score, Select, Identify, Merge> const& p) {
 
 /// Why a part of a policy cannot be used as configured; empty if it can. A part without `problem()` has none.
 template <class Part> std::string problem_of(Part const& part) {
-  if constexpr (has_problem<Part>::value) {
+  if constexpr (detail::has_problem<Part>::value) {
     return part.problem();
   } else {
     return {};

@@ -97,21 +97,33 @@ struct wave_ref {
   candidate* candidates = nullptr;
   plan_ref step;  ///< what this round does
   plan_ref plan;  ///< all rounds composed, in terms of the entries before the call
-  slot_t* set_end =
-      nullptr;  ///< the sets of a plan as lists: the set of pivot p ends at set_end[p] in set_member,
-  slot_t* set_member = nullptr;  ///< and begins where the set of p - 1 ends; its slots are ascending
+  /// [tracks][capacity] the sets of a plan as lists, from link_phase on: the set of pivot p ends at
+  /// set_end[p] in set_member, and begins where the set of p - 1 ends. Until then these are the spare_words.
+  slot_t* set_end = nullptr;
+  /// [tracks][capacity] the slots of the sets, ascending in each set. Until link_phase these are the centers.
+  slot_t* set_member = nullptr;
 
   float* member_score = nullptr;          ///< [tracks][members.capacity] importance of each member
   std::uint32_t* member_order = nullptr;  ///< [tracks][2 members.capacity]: room to sort members in
 
-  share_state* share = nullptr;     ///< [tracks]; null if budgets cannot be shared
-  std::uint32_t* counts = nullptr;  ///< [tracks][split_counts] histograms; null where `share` is
+  detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
+  std::uint32_t* counts = nullptr;       ///< [tracks][split_counts] histograms; null where `share` is
+
+  /// The finite centres of a track, ascending: state.centers of them, from round_phase to link_phase, if the
+  /// identifier needs centres. If it does not, these words are spare, too.
+  KVMELD_HD slot_t* centers(std::uint32_t item) const { return set_member + at(item, 0); }
+  /// A word per entry that round_phase, and then the identifier, may use until link_phase.
+  KVMELD_HD std::uint32_t* spare_words(std::uint32_t item) const { return set_end + at(item, 0); }
+  /// The similarity of a source and its target, from the admission until the merge function weighs the set.
+  KVMELD_HD float& similarity(std::uint32_t item, slot_t source) const {
+    return step.key_weight[step.at(item, source)];
+  }
 
   /// The first track of the budget scope that `item` belongs to.
   KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
   /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
-    return counts + std::size_t{item} * split_counts;
+    return counts + std::size_t{item} * detail::split_counts;
   }
   /// Index into arrays of members.
   KVMELD_HD std::size_t member_at(std::uint32_t item, std::uint32_t m) const {
@@ -153,8 +165,8 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
     w.member_order = a.take<std::uint32_t>(std::size_t{tracks} * 2 * members);
   }
   if (max_split > 1) {
-    w.share = a.take<share_state>(tracks);
-    w.counts = a.take<std::uint32_t>(std::size_t{tracks} * split_counts);
+    w.share = a.take<detail::share_state>(tracks);
+    w.counts = a.take<std::uint32_t>(std::size_t{tracks} * detail::split_counts);
   }
   return w;
 }

@@ -76,8 +76,12 @@ private:
   mutable std::size_t missing_ = 0;
 };
 
+namespace detail {
+
 /// The condition that every refusal for missing memory names.
 inline constexpr char const* memory_to_be_had = "no more than the executor can allocate";
+
+}  // namespace detail
 
 /// Rehearses the launches of one public call. Refuses, in the name of `call`, if there is no memory for their
 /// scratch. Otherwise the launches allocate nothing. Recorded calls never allocate and are not rehearsed.
@@ -85,7 +89,7 @@ template <class Executor, class Launches>
 status make_room(Executor& executor, char const* call, Launches const& launches) {
   std::size_t const missing = executor.records() ? 0 : executor.rehearse(launches);
   if (missing == 0) return {};
-  return raise(refusal(call, "scratch per tile in bytes", missing, memory_to_be_had));
+  return raise(refusal(call, "scratch per tile in bytes", missing, detail::memory_to_be_had));
 }
 /// Makes all launches of one public call, or none if make_room refuses.
 template <class Executor, class Launches>

@@ -27,9 +27,10 @@ KVMELD_HD inline std::uint32_t eligible_key(float score) {
 }
 
 /// Calls mark(i) for the min(k, eligible) indices i < n with the highest key(i); equal keys go to the lower
-/// index. Key 0 (NaN or "none") is never taken. Returns how many were marked. It is a radix selection by
-/// bytes from the top: four histogram passes and one marking pass (on warps three histogram passes, of up to
-/// 11 bits). It is exact and independent of the lane count. Collective. Tuned forms mark the same indices.
+/// index. Key 0 (NaN or "none") is never taken. `mark(i)` may make key(i) 0. Returns how many were marked. It
+/// is a radix selection by bytes from the top: four histogram passes and one marking pass (on warps three
+/// histogram passes, of up to 11 bits). It is exact and independent of the lane count. Collective. Tuned
+/// forms mark the same indices.
 template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_k(Team const& team, std::uint32_t n, std::uint32_t k, Key key, Mark mark) {
   if constexpr (has_kernels<Team>::value) {

@@ -10,6 +10,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Places for lists of numbers in `Memory` that launches read in order. Memory that was outgrown is kept,
 /// because launches, or calls that have staged but not yet launched, may still read it.
@@ -49,5 +50,6 @@ private:
   std::size_t next_ = 0;
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -4,7 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 
@@ -28,6 +28,8 @@ inline namespace KVMELD_ABI {
 /// - `finish_copies()`: one lane waits for its own copies
 struct warps {};
 
+namespace detail {
+
 /// A tuned phase: one launch of `Form{phase}` replaces it, if the scratch of the form fits shared memory.
 template <class Phase, class Form> struct tuned_by_form {
   static constexpr bool value = true;  ///< there is a tuned form
@@ -42,6 +44,8 @@ template <class Phase, class Form> struct tuned_by_form {
     executor.launch(Form{p}, extent, items, source);
   }
 };
+
+}  // namespace detail
 
 /// Which part of a 16 x 8 result a lane holds. c[0] and c[1] are in row `group`, in columns 2 * pair and 2 *
 /// pair + 1. c[2] and c[3] are in the same columns of row `group` + 8.

@@ -33,8 +33,8 @@ void strike_out(Launch const& launch, probed<Q> const& guard, Identify const& id
 /// Runs before a round admits. If the identifier lists edges, candidates that cannot pass are struck out.
 template <class Launch, class Identify, class Keys, class Values>
 void before_admission(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
-  using identify_type = unguarded_t<Identify>;
-  if constexpr (lists_edges<identify_type>::value) {
+  using identify_type = detail::unguarded_t<Identify>;
+  if constexpr (detail::lists_edges<identify_type>::value) {
     strike_out(launch, identify.guard, static_cast<identify_type const&>(identify), x);
   }
 }
@@ -51,7 +51,7 @@ template <class Launch, class Identify, class Keys, class Values>
 void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   thin_out(launch, identify.guard, x);
   launch(recount_phase{launch.wave, identify.guard.rounds});
-  launch(link_phase{launch.wave, launch.wave.step, true});
+  launch(detail::link_phase{launch.wave, launch.wave.step, true});
 }
 
 /// Runs when all is done: writes the largest change of a probe to track_word::guarded_error.

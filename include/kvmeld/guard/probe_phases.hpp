@@ -174,7 +174,7 @@ template <class Q, class Keys, class Values> struct probe_admit_phase : probe_ph
         team, s.length, [&](std::uint32_t p) { return members_of(w, t.item, p).count > 1; },
         [&](std::uint32_t rank, std::uint32_t p) { order[rank] = p; });
     if (team.lane() == 0) {
-      sort_slots(order, sets, [&](slot_t a, slot_t b) {
+      detail::sort_slots(order, sets, [&](slot_t a, slot_t b) {
         return ranks[a].key < ranks[b].key || (ranks[a].key == ranks[b].key && a < b);
       });
     }
@@ -222,7 +222,7 @@ private:
       if (team.lane() == 0) ranks[m.slots[i]].key = cost;
       team.sync();
     }
-    place_by_key(team, ranks, m, [&](slot_t s, std::uint32_t place) {
+    detail::place_by_key(team, ranks, m, [&](slot_t s, std::uint32_t place) {
       ranks[s].source = place;
       ranks[m.slots[place]].target = s;
     });

@@ -9,8 +9,8 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/admit/admit.hpp>
-#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/admission.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
 #include <kvmeld/layout/gather_row.hpp>
@@ -38,8 +38,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   Admit admission{};          ///< how many of the edges merge
 
   static constexpr char const* name = "chunked_bipartite";
-  static constexpr bool repeats = repeats_by<Admit>();
-  static constexpr bool meets_budget = meets_budget_by<Admit>();
+  static constexpr bool repeats = detail::repeats_by<Admit>();
+  static constexpr bool meets_budget = detail::meets_budget_by<Admit>();
   static constexpr bool needs_score = false;
   static constexpr bool makes_sets = true;
   static constexpr bool needs_keys = true;
@@ -68,7 +68,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   }
   std::size_t scratch_bytes(shape const& s, int) const {
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
-           row_match_scratch(tile_rows) + 2 * scratch_size(tile_rows * sizeof(std::uint32_t));
+           detail::row_match_scratch(tile_rows) + 2 * scratch_size(tile_rows * sizeof(std::uint32_t));
   }
 
   template <class Team, class Keys>
@@ -86,7 +86,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
     float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
-    row_match match(team, tile_rows);
+    detail::row_match match(team, tile_rows);
     std::uint32_t* const from = team.template scratch<std::uint32_t>(tile_rows);
     std::uint32_t* const to = team.template scratch<std::uint32_t>(tile_rows);
     auto const load = [&](float* rows_of, std::uint32_t const* indices, std::uint32_t count) {
@@ -109,7 +109,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       std::uint32_t const next = list.from(begin + (ahead < targets ? 2 * ahead + 1 : 2 * (first + rows)));
       std::uint32_t const end = list.from(begin + size);
       for (std::uint32_t i = next; i < min_of(end, next + 2 * tile_rows); i += 2) {
-        prefetch_row(team, keys, t.where, list.slot(i));
+        detail::prefetch_row(team, keys, t.where, list.slot(i));
       }
       tile_similarity(team, a, lines, b, columns, d, 0, match);
       team.for_each(lines, [&](std::uint32_t i) {

@@ -64,8 +64,8 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
 }
 
 /// One track's scan. Borrows arrays of the wave that are free until sets are linked:
-/// set_end holds inverse norms, set_member the newest entries of the sets, candidates the marks and boundary
-/// keys.
+/// The spare words hold inverse norms and, in place of centres, the newest entries of the sets, candidates
+/// the marks and boundary keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
   KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
@@ -80,8 +80,8 @@ public:
         list_(wave, t.item),
         field_(wave.live + wave.at(t.item, 0)),
         marks_(wave.candidates + wave.at(t.item, 0)),
-        inverse_bits_(wave.set_end + wave.at(t.item, 0)),
-        newest_(wave.set_member + wave.at(t.item, 0)),
+        inverse_bits_(wave.spare_words(t.item)),
+        newest_(wave.centers(t.item)),
         reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
     std::uint32_t const most = scan_rows(team_.lanes());

@@ -8,9 +8,8 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/admit/admit.hpp>
-#include <kvmeld/identify/admit/exact_budget.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admission.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>

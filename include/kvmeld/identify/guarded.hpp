@@ -59,16 +59,18 @@ template <class Identify, bool = is_guarded<Identify>::value> struct unguarded {
 template <class Identify> struct unguarded<Identify, true> {
   using type = typename Identify::unguarded_type;
 };
-}  // namespace detail
 
 /// The identifier without its guard, so that policies with and without a guard have the same phases.
 template <class Identify> using unguarded_t = typename detail::unguarded<Identify>::type;
 
 /// Whether an identifier lists one candidate per possible source, `edges(places)` of them.
 template <class Identify, class = void> struct lists_edges : std::false_type {};
+
 template <class Identify>
 struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>
     : std::true_type {};
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

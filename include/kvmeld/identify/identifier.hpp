@@ -8,7 +8,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/admit/admit.hpp>
+#include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/round_view.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -73,7 +73,7 @@ using tiles = decltype(static_cast<std::uint32_t>(std::declval<I const&>().tiles
 template <class I>
 using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<I const&>().scratch_bytes(shape{}, 1)));
 /// Rows of any layout, as `propose` gets them.
-using some_rows = joined_rows<strided<float>>;
+using some_rows = detail::joined_rows<strided<float>>;
 template <class I>
 using rows = std::conditional_t<needs_values<I>::value, kv<some_rows, some_rows>, some_rows>;
 template <class I>
@@ -87,6 +87,8 @@ template <class I>
 using admit_in_view = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
 }  // namespace identify_uses
 
+namespace detail {
+
 /// Number of the first requirement that an identifier fails, as require_identifier counts; -1: none.
 template <class I, bool Reads = contract::allows<identify_uses::reads_rows, I>>
 constexpr int missing_in_identifier = contract::first_missing<
@@ -98,8 +100,13 @@ constexpr int missing_in_identifier = contract::first_missing<
     !Reads || contract::allows<identify_uses::propose, I>,
     contract::allows<identify_uses::admit, I> || contract::allows<identify_uses::admit_in_view, I>>();
 
+}  // namespace detail
+
 /// Whether a type is an identifier.
-template <class Identify> struct is_identifier : std::bool_constant<missing_in_identifier<Identify> == -1> {};
+template <class Identify>
+struct is_identifier : std::bool_constant<detail::missing_in_identifier<Identify> == -1> {};
+
+namespace detail {
 
 /// Refuses a type that is no identifier and says what it lacks. The compiler's note names the type.
 template <class Identify> constexpr void require_identifier() {
@@ -122,8 +129,7 @@ template <class Identify> constexpr void require_identifier() {
 /// Opens a round: empties the step, counts the live entries, and lists their slots with their places.
 struct round_phase {
   wave_ref wave;
-  bool lists_centers =
-      false;  ///< true: lists finite centres, ascending, in set_member, which is free until sets are linked
+  bool lists_centers = false;  ///< true: lists finite centres in wave.centers
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -146,7 +152,7 @@ struct round_phase {
     role const* const roles = wave.roles + wave.at(t.item, 0);
     slot_t* const field = wave.live + wave.at(t.item, 0);
     std::uint32_t* const place = wave.place + wave.at(t.item, 0);
-    slot_t* const mergeable = wave.set_end + wave.at(t.item, 0);  // free until sets are linked
+    slot_t* const mergeable = wave.spare_words(t.item);
     auto const lives = [&](std::uint32_t i) {
       return wave.plan.fates[wave.plan.at(t.item, i)] == fate::keep;
     };
@@ -173,7 +179,7 @@ struct round_phase {
             ? compact_indices(
                   team, n,
                   [&](std::uint32_t i) { return roles[i] == role::center && wave.ledger.usable(t.where, i); },
-                  [&](std::uint32_t rank, std::uint32_t i) { wave.set_member[wave.at(t.item, rank)] = i; })
+                  [&](std::uint32_t rank, std::uint32_t i) { wave.centers(t.item)[rank] = i; })
             : 0;
     if (team.lane() == 0) {
       s.live_count = numbers;
@@ -199,6 +205,8 @@ template <class Identify, class Rows> struct propose_phase {
   }
 };
 
+}  // namespace detail
+
 /// Calls an identifier's `admit` for one round of a track, whichever form it has. Cooperative.
 template <class Identify, class Team>
 KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave,
@@ -211,6 +219,8 @@ KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref 
     view.finish();
   }
 }
+
+namespace detail {
 
 template <class Identify> struct admit_phase {
   Identify identify;
@@ -238,6 +248,8 @@ template <class Identify> struct admit_phase {
     }
   }
 };
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

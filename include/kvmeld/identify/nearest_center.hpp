@@ -7,9 +7,9 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/admit/admit.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
-#include <kvmeld/identify/evict_rest.hpp>
+#include <kvmeld/identify/admission.hpp>
+#include <kvmeld/identify/admit.hpp>
+#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/tile_redundancy.hpp>
 #include <kvmeld/identify/tile_similarity.hpp>
@@ -55,7 +55,7 @@ struct nearest_center {
     std::size_t const channels = s.key_dim + (needs_values ? s.value_dim : 0u);
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
            2 * scratch_size(std::size_t{tile_rows} * (channels - s.key_dim) * sizeof(float)) +
-           (needs_values ? 2 : 1) * row_match_scratch(tile_rows) +
+           (needs_values ? 2 : 1) * detail::row_match_scratch(tile_rows) +
            (needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
   }
 
@@ -67,7 +67,7 @@ struct nearest_center {
     std::uint32_t const rows = min_of(tile_rows, s.live_count - first);
     slot_t const* const sources = wave.live + wave.at(t.item, first);
     candidate* const out = wave.candidates + wave.at(t.item, first);
-    slot_t const* const listed = wave.set_member + wave.at(t.item, 0);
+    slot_t const* const listed = wave.centers(t.item);
     auto const centers = [&](auto match_block) {
       for (std::uint32_t from = 0; from < s.centers; from += tile_rows) {
         match_block(listed + from, min_of(tile_rows, s.centers - from));
@@ -105,7 +105,7 @@ private:
     std::uint32_t const d = keys.channels();
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
     float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
-    row_match const match(team, tile_rows);
+    detail::row_match const match(team, tile_rows);
     load(team, keys, t, sources, rows, a);
     team.sync();
     match.begin(team, a, rows, d);
@@ -133,8 +133,8 @@ private:
     float* const bk = team.template scratch<float>(tile_rows * dk);
     float* const av = team.template scratch<float>(tile_rows * dv);
     float* const bv = team.template scratch<float>(tile_rows * dv);
-    row_match const by_key(team, tile_rows);
-    row_match const by_value(team, tile_rows);
+    detail::row_match const by_key(team, tile_rows);
+    detail::row_match const by_value(team, tile_rows);
     float* products = nullptr;
     if constexpr (has_kernels<Team>::value)
       products = team.template scratch<float>(2 * tile_rows * tile_rows);

@@ -37,16 +37,13 @@ struct scan_heap {
   KVMELD_HD std::uint32_t nodes() const { return (1u << steps) - 1; }
 
   /// Sets low and high to the interval that bisection ends with. enough(k) says whether the upper end may
-  /// come down to the middle of node k. Returns the last node that it came down to; 0: none.
-  template <class Enough> KVMELD_HD std::uint32_t descend(Enough enough, float& low, float& high) const {
-    std::uint32_t at = 0;
+  /// come down to the middle of node k.
+  template <class Enough> KVMELD_HD void descend(Enough enough, float& low, float& high) const {
     for (std::uint32_t k = 1; k <= nodes();) {
       bool const yes = enough(k);
       (yes ? high : low) = middle[k];
-      if (yes) at = k;
       k = 2 * k + (yes ? 0 : 1);
     }
-    return at;
   }
 };
 

@@ -32,8 +32,8 @@ struct row_block {
 template <class Team>
 KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
                                row_block bv, std::uint32_t columns, slot_t const* column_slots,
-                               bool signed_product, row_match const& keys, row_match const& values,
-                               [[maybe_unused]] float* products) {
+                               bool signed_product, detail::row_match const& keys,
+                               detail::row_match const& values, [[maybe_unused]] float* products) {
   if constexpr (has_kernels<Team>::value) {
     if (auto const* const tuned = team.kernels()) {
       float* const more = products + std::size_t{rows} * columns;

@@ -13,6 +13,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 KVMELD_HD constexpr std::size_t row_match_scratch(std::uint32_t rows) {
   return 2 * scratch_size(rows * sizeof(std::uint32_t)) + 2 * scratch_size(rows * sizeof(float));
 }
@@ -50,6 +52,8 @@ struct row_match {
   }
 };
 
+}  // namespace detail
+
 /// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`. `columns` is at most the
 /// number of rows that `match` reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never
 /// matches. Cooperative; barrier at the end. Generic form: fixed summation order, one lane per row. The
@@ -59,7 +63,7 @@ struct row_match {
 template <class Team>
 KVMELD_HD void tile_similarity(Team const& team, float const* a, std::uint32_t rows, float const* b,
                                std::uint32_t columns, std::uint32_t d, std::uint32_t first_column,
-                               row_match const& match) {
+                               detail::row_match const& match) {
   if constexpr (has_kernels<Team>::value) {
     if (auto const* const tuned = team.kernels()) {
       tuned->inverse_norms(b, columns, d, match.inverse_column);

@@ -13,13 +13,18 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// A layout that does not get its row operations from addressed_rows may have
 /// `copy_row_across(team, track to, track from, slot_t) const`. It copies raw bits, scales included.
 template <class Layout, class = void> struct copies_across : std::false_type {};
+
 template <class Layout>
 struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().copy_row_across(
                                  std::declval<serial_team const&>(), track{}, track{}, slot_t{}))>>
     : std::true_type {};
+
+}  // namespace detail
 
 /// Copies row `slot` of track `from` to row `slot` of track `to`. Copies raw bits where the layout allows it.
 /// Else decodes the row to `scratch` [channels] and encodes it again; that is exact if encoding a decoded row
@@ -28,7 +33,7 @@ template <class Team, class Layout>
 KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to, track from, slot_t slot,
                                [[maybe_unused]] float* scratch) {
   std::uint32_t const d = layout.channels();
-  if constexpr (copies_across<Layout>::value) {
+  if constexpr (detail::copies_across<Layout>::value) {
     layout.copy_row_across(team, to, from, slot);
   } else if constexpr (has_plain_rows<Layout>::value) {
     auto const x = layout.locate(to, slot);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/layout/strided_view.hpp>
+#include <kvmeld/layout/strided.hpp>
 
 #include <cstddef>
 

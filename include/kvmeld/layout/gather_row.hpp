@@ -23,13 +23,18 @@ struct gathers_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().g
                                 track{}, slot_t{}, std::declval<typename Layout::element_type*>()))>>
     : std::true_type {};
 
+namespace detail {
+
 /// Whether a team has kernels for rows of this layout once their channels are contiguous.
 template <class Team, class Layout, bool = has_kernels<Team>::value&& gathers_rows<Layout>::value>
 struct gathers_for_kernels : std::false_type {};
+
 template <class Team, class Layout>
 struct gathers_for_kernels<Team, Layout, true>
     : std::bool_constant<std::remove_pointer_t<
           decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
+
+}  // namespace detail
 
 /// Copies raw bits: out[c] = element (slot, c). One lane.
 template <class Layout, class T> void gather_row(Layout const& layout, track where, slot_t slot, T* out) {
@@ -45,6 +50,8 @@ template <class Layout, class T> void gather_row(Layout const& layout, track whe
     layout.gather_row(where, slot, out);
   }
 }
+
+namespace detail {
 
 /// Copies raw bits: element (slot, c) = row[c]. One lane.
 template <class Layout, class T>
@@ -75,6 +82,8 @@ KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where,
     }
   }
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

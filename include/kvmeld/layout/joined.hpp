@@ -10,6 +10,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Row s is row s of the leader's track, followed by row s of the `count - 1` tracks after it, in the order
 /// (layer, head). All tracks belong to one sequence. Read only. With a count of 1 it reads like `layout`.
@@ -46,5 +47,6 @@ template <class Layout> struct joined_rows {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

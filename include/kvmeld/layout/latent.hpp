@@ -14,9 +14,14 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// True for layouts that read channels of the keys, and write nothing.
 template <class Layout, class = void> struct reads_keys : std::false_type {};
+
 template <class Layout> struct reads_keys<Layout, std::enable_if_t<Layout::reads_keys>> : std::true_type {};
+
+}  // namespace detail
 
 /// Channels first .. first + channels - 1 of the rows of `Keys`, read only. Writing does nothing, since these
 /// channels are written with the keys (512 of 576 in DeepSeek's caches, head count 1). For policies that give

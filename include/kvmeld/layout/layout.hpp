@@ -6,6 +6,7 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_piece.hpp>
 
 #include <cstddef>
@@ -180,6 +181,8 @@ using copy_row = decltype(std::declval<L const&>().copy_row(std::declval<serial_
                                                             slot_t{}, slot_t{}));
 }  // namespace layout_uses
 
+namespace detail {
+
 /// Number of the first requirement that a layout lacks, as require_layout counts them; -1: it lacks none.
 template <class L>
 constexpr int missing_in_layout = contract::first_missing<
@@ -189,8 +192,12 @@ constexpr int missing_in_layout = contract::first_missing<
     contract::allows<layout_uses::load_tile, L>, contract::allows<layout_uses::encode_row, L>,
     contract::allows<layout_uses::copy_row, L>>();
 
+}  // namespace detail
+
 /// Whether a type is a layout.
-template <class Layout> struct is_layout : std::bool_constant<missing_in_layout<Layout> == -1> {};
+template <class Layout> struct is_layout : std::bool_constant<detail::missing_in_layout<Layout> == -1> {};
+
+namespace detail {
 
 /// Refuses a type that is no layout. The message names what the type lacks; the compiler's note names the
 /// type.
@@ -206,6 +213,29 @@ template <class Layout> constexpr void require_layout() {
                               "`load_tile(team, track, first, tokens, channel, channels, out, ld)`");
   static_assert(missing != 7, "kvmeld: the layout has no `encode_row(team, track, slot, value)`");
   static_assert(missing != 8, "kvmeld: the layout has no `copy_row(team, track, to, from)`");
+}
+
+}  // namespace detail
+
+/// Rows of a tile, `ld` elements apart.
+template <class T> struct tile_view {
+  T const* rows;
+  std::size_t ld;
+};
+
+/// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if kernels
+/// can read them there, else of floats in `scratch` [tokens][channels]. One lane.
+template <class Team, class Layout, class Use>
+void with_tile(Team const& team, Layout const& layout, track where, slot_t first, std::uint32_t tokens,
+               float* scratch, Use use) {
+  if constexpr (has_row_kernels<Team, Layout>::value) {
+    using T = typename Layout::element_type;
+    segment<T> const s = layout.locate(where, first);
+    if (s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
+      return use(tile_view<T>{s.base, static_cast<std::size_t>(s.token_stride)});
+  }
+  layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, layout.channels());
+  use(tile_view<float>{scratch, layout.channels()});
 }
 
 }  // namespace KVMELD_ABI

@@ -16,7 +16,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 template <class Layout, class = void> struct has_base_pointer : std::false_type {};
+
 template <class Layout>
 struct has_base_pointer<Layout, std::void_t<decltype(std::declval<Layout const&>().data()),
                                             decltype(std::declval<Layout const&>().strides())>>
@@ -24,9 +27,12 @@ struct has_base_pointer<Layout, std::void_t<decltype(std::declval<Layout const&>
 
 /// A layout may have `std::string problem(shape const&) const`, which says why it cannot serve an extent.
 template <class Layout, class = void> struct finds_problems : std::false_type {};
+
 template <class Layout>
 struct finds_problems<Layout, std::void_t<decltype(std::declval<Layout const&>().problem(shape{}))>>
     : std::true_type {};
+
+}  // namespace detail
 
 /// An axis of a tensor: `count` things that lie `stride` elements apart.
 struct stride_of {
@@ -34,6 +40,8 @@ struct stride_of {
   std::uint32_t count;  ///< 1: the stride is not used
   std::int64_t stride;  ///< in elements
 };
+
+namespace detail {
 
 /// Why elements of `bytes` bytes cannot have these strides; empty if they can. With a stride of 0, several
 /// things would lie at one address. A tensor that reaches beyond largest::tensor_bytes would have addresses
@@ -56,13 +64,15 @@ std::string strides_problem(char const* name, stride_of const (&directions)[N], 
   return {};
 }
 
+}  // namespace detail
+
 /// Why a layout cannot serve an extent; empty if it can. Checks the base pointer of a layout that has one.
 template <class Layout>
 std::string layout_problem(char const* name, Layout const& layout, std::uint32_t channels, shape const& s) {
-  if constexpr (finds_problems<Layout>::value) {
+  if constexpr (detail::finds_problems<Layout>::value) {
     if (std::string const problem = layout.problem(s); !problem.empty()) return refusal_within(name, problem);
   }
-  if constexpr (has_base_pointer<Layout>::value) {
+  if constexpr (detail::has_base_pointer<Layout>::value) {
     using T = typename Layout::element_type;
     if (layout.data() == nullptr) return refusal(name, "base pointer", "null", "that of the engine's tensor");
     auto const address = reinterpret_cast<std::uintptr_t>(layout.data());
@@ -82,13 +92,13 @@ std::string layout_problem(char const* name, Layout const& layout, std::uint32_t
       return refusal(name, "slot stride", st.slot,
                      "1, because the tensor is transposed (an order that ends in T)");
     }
-    std::string const problem = strides_problem(name,
-                                                {{"layer stride", s.layers, st.layer},
-                                                 {"sequence stride", s.sequences, st.sequence},
-                                                 {"head stride", s.kv_heads, st.head},
-                                                 {"slot stride", s.capacity, st.slot},
-                                                 {"channel stride", layout.channels(), st.channel}},
-                                                sizeof(T));
+    std::string const problem = detail::strides_problem(name,
+                                                        {{"layer stride", s.layers, st.layer},
+                                                         {"sequence stride", s.sequences, st.sequence},
+                                                         {"head stride", s.kv_heads, st.head},
+                                                         {"slot stride", s.capacity, st.slot},
+                                                         {"channel stride", layout.channels(), st.channel}},
+                                                        sizeof(T));
     if (!problem.empty()) return problem;
   }
   if (layout.channels() != channels) {

@@ -22,6 +22,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// The bytes of a tensor, as far as numbers on the host tell. There is an element at base + sum of
 /// stride_i * x_i for every choice of 0 <= x_i < count_i. For pages these are the bytes of one page.
 struct byte_lattice {
@@ -37,8 +39,6 @@ struct byte_lattice {
   std::size_t count = 0;                ///< directions in use
   std::array<std::int64_t, 7> pages{};  ///< how pages are found; only lattices that agree in it are compared
 };
-
-namespace detail {
 
 template <class Layout, class = void> struct has_groups : std::false_type {};
 template <class Layout>
@@ -92,8 +92,6 @@ inline bool holds_a_corner(byte_lattice const& x, byte_lattice const& y) {
   }
   return found;
 }
-
-}  // namespace detail
 
 /// The lattice of a strided or transposed tensor (of its first `slots` slots), of pages by table, or of a
 /// layout that wraps these: groups of channels, rings, codes. For other layouts it is not known.
@@ -175,14 +173,19 @@ inline bool folds_onto_itself(byte_lattice const& x) {
   return false;
 }
 
+}  // namespace detail
+
 /// Whether an element of one tensor shares bytes with an element of the other. Only the corners of both are
 /// tested, so that overlaps of tensors whose strides are not nested may not be found. Interleaved tensors of
 /// one allocation do not overlap.
-inline bool overlap(byte_lattice const& x, byte_lattice const& y) {
-  if (!x.known || !y.known || x.pages != y.pages || reaches_too_far(x) || reaches_too_far(y)) return false;
-  byte_lattice const a = detail::in_order(x), b = detail::in_order(y);
+inline bool overlap(detail::byte_lattice const& x, detail::byte_lattice const& y) {
+  if (!x.known || !y.known || x.pages != y.pages || detail::reaches_too_far(x) || detail::reaches_too_far(y))
+    return false;
+  detail::byte_lattice const a = detail::in_order(x), b = detail::in_order(y);
   return detail::holds_a_corner(a, b) || detail::holds_a_corner(b, a);
 }
+
+namespace detail {
 
 /// Why two elements of the first `slots` slots of all tracks would lie at one address; empty if none would.
 /// Not found: pages that two rows of a table use (validate_pages finds them), pages by pointer, relocatable
@@ -213,16 +216,18 @@ std::string overlap_problem(Keys const& keys, Values const& values, shape const&
       "such that no value shares bytes with a key (use latent for values that are channels of the keys)");
 }
 
+}  // namespace detail
+
 /// Why K and V cannot hold `slots` slots of every track without overlap; empty if they can. Reads only
 /// numbers on the host. A cache itself checks only what holds for any length: tensors may have less room than
 /// the cache's capacity while their sequences are short, as in engines whose tensors grow. Call this with the
 /// number of slots that the tensors have room for.
 template <class Keys, class Values>
 std::string validate_tensors(kv<Keys, Values> const& x, shape const& s, std::uint32_t slots) {
-  std::string problem = folding_problem("keys", x.keys, s, slots);
-  if constexpr (!reads_keys<Values>::value) {
-    if (problem.empty()) problem = folding_problem("values", x.values, s, slots);
-    if (problem.empty()) problem = overlap_problem(x.keys, x.values, s, slots);
+  std::string problem = detail::folding_problem("keys", x.keys, s, slots);
+  if constexpr (!detail::reads_keys<Values>::value) {
+    if (problem.empty()) problem = detail::folding_problem("values", x.values, s, slots);
+    if (problem.empty()) problem = detail::overlap_problem(x.keys, x.values, s, slots);
   }
   return problem;
 }

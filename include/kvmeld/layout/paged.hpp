@@ -73,11 +73,11 @@ struct page_strides {
 inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std::uint32_t page_size,
                                 shape const& s, std::uint32_t channels) {
   page_strides out{0, 0, 0, 0, 0};
-  fill_dense(order, {{'P', pool_pages, &out.page},
-                     {'L', s.layers, &out.layer},
-                     {'H', s.kv_heads, &out.head},
-                     {'T', page_size, &out.token},
-                     {'C', channels, &out.channel}});
+  detail::fill_dense(order, {{'P', pool_pages, &out.page},
+                             {'L', s.layers, &out.layer},
+                             {'H', s.kv_heads, &out.head},
+                             {'T', page_size, &out.token},
+                             {'C', channels, &out.channel}});
   return out;
 }
 
@@ -186,7 +186,7 @@ public:
     auto const shared = [](std::int64_t row_stride, std::int64_t stride, std::uint32_t count) {
       return row_stride != 0 && stride == 0 ? 1 : count;
     };
-    std::string const problem = strides_problem(
+    std::string const problem = detail::strides_problem(
         "paged",
         {{"page stride", pages_.pages_by_stride(table_pages(s)), strides_.page},
          {"layer stride", shared(table.layer_stride, strides_.layer, s.layers), strides_.layer},
@@ -196,7 +196,7 @@ public:
         sizeof(element_type));
     if (!problem.empty()) return problem;
     auto const rows = [](std::int64_t stride, std::uint32_t count) { return stride == 0 ? 1 : count; };
-    return strides_problem(
+    return detail::strides_problem(
         "paged",
         {{"sequence stride of the table", rows(table.sequence_stride, s.sequences), table.sequence_stride},
          {"layer stride of the table", rows(table.layer_stride, s.layers), table.layer_stride},

@@ -190,11 +190,11 @@ public:
     team.for_each(tokens * channels, [&](std::uint32_t i) {
       std::uint32_t const t = i / channels, c = channel + i % channels;
       std::uint8_t const* const block = at(where, first + t, c / block_channels);
-      half scale;  // blocks may begin at odd addresses
+      float16 scale;  // blocks may begin at odd addresses
       std::memcpy(&scale, block, sizeof scale);
       auto const code = static_cast<std::int8_t>(block[2 + c % block_channels]);
       out[std::size_t{t} * ld + i % channels] =
-          element_traits<half>::to_float(scale) * static_cast<float>(code);
+          element_traits<float16>::to_float(scale) * static_cast<float>(code);
     });
   }
   template <class Team, class F>
@@ -204,8 +204,8 @@ public:
       float most = 0.0f;
       for (std::uint32_t c = 0; c < block_channels; ++c)
         most = max_of(most, detail::magnitude(value(first + c)));
-      half const scale = element_traits<half>::from_float(most / 127.0f);
-      float const step = element_traits<half>::to_float(scale), inverse = step > 0.0f ? 1.0f / step : 0.0f;
+      float16 const scale = element_traits<float16>::from_float(most / 127.0f);
+      float const step = element_traits<float16>::to_float(scale), inverse = step > 0.0f ? 1.0f / step : 0.0f;
       std::uint8_t* const block = at(where, slot, b);
       std::memcpy(block, &scale, sizeof scale);
       for (std::uint32_t c = 0; c < block_channels; ++c) {

@@ -114,12 +114,12 @@ private:
 };
 
 /// Pieces of joined rows, read only. Pieces are counted through all joined tracks.
-template <class Layout> class row_pieces<joined_rows<Layout>> {
+template <class Layout> class row_pieces<detail::joined_rows<Layout>> {
 public:
   using T = typename Layout::element_type;
   using piece = row_piece<T>;
 
-  KVMELD_HD row_pieces(joined_rows<Layout> const& rows, track leader)
+  KVMELD_HD row_pieces(detail::joined_rows<Layout> const& rows, track leader)
       : rows_(rows), leader_(leader), channels_(rows.layout.channels()) {}
 
   KVMELD_HD std::uint32_t count() const { return ceil_div(rows_.channels(), piece::size); }
@@ -146,7 +146,7 @@ private:
   KVMELD_HD row_pieces<Layout> of(std::uint32_t index) const {
     return {rows_.layout, rows_.follower(leader_, index * piece::size / channels_)};
   }
-  joined_rows<Layout> const& rows_;
+  detail::joined_rows<Layout> const& rows_;
   track leader_;
   std::uint32_t channels_;
 };

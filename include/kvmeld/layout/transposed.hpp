@@ -28,7 +28,7 @@ public:
       : transposed(base, dense_strides(order, s, channels), s, channels) {}
 
   KVMELD_HD segment<T> locate(track where, slot_t slot) const {
-    return {strided_address(base_, strides_, where, slot), 1, strides_.channel, capacity_ - slot};
+    return {detail::strided_address(base_, strides_, where, slot), 1, strides_.channel, capacity_ - slot};
   }
   KVMELD_HD std::uint32_t channels() const { return channels_; }
   KVMELD_HD bool writable(track, slot_t) const { return true; }

@@ -1,12 +1,14 @@
 // The contract of merge functions, and the phases that compute the weights of sets and spans.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/merge/set_view.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -34,8 +36,13 @@ template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shar
 template <class Merge, class = void> struct spreads_entries : std::false_type {};
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 
-/// A merge function writes key, value and degree weights of one set into the step:
-/// - `weigh(wave, tile, pivot, members)`, if not `cooperative`: one lane calls it, once per set
+/// A merge function says with which weights the members of a set become one entry. It has one of these forms:
+/// - `float weight(set_view, i)`: the weight of member i, for keys and values. The library divides the
+/// weights
+///   by their sum. If the sum is not above 0, or not finite, members weigh alike. Such a merge function
+///   derives from merge::defaults.
+/// - `weigh(wave, tile, pivot, members)`, if not `cooperative`: writes key, value and degree weights into the
+///   step; one lane calls it, once per set
 /// - `weigh(team, wave, keys, tile, pivot, members, buffers)`, if `cooperative`: the whole team calls it, set
 ///   by set
 /// - `prepare(team, key_channels)`, if `cooperative`: returns those buffers, once per tile
@@ -59,6 +66,9 @@ template <class M>
 using weigh = decltype(std::declval<M const&>().weigh(std::declval<wave_ref const&>(), tile{}, slot_t{},
                                                       std::declval<member_list const&>()));
 template <class M>
+using weight =
+    decltype(static_cast<float>(std::declval<M const&>().weight(std::declval<set_view const&>(), 0u)));
+template <class M>
 using weigh_together = decltype(std::declval<M const&>().weigh(
     std::declval<serial_team const&>(), std::declval<wave_ref const&>(),
     std::declval<strided<float> const&>(), tile{}, slot_t{}, std::declval<member_list const&>(),
@@ -69,6 +79,8 @@ using weigh_spans = decltype(std::declval<M const&>().weigh_spans(std::declval<s
                                                                   std::declval<member_list const&>()));
 }  // namespace merge_uses
 
+namespace detail {
+
 /// Number of the first requirement that a merge function lacks, as require_merge_function counts; -1: none.
 template <class M, bool Together = contract::allows<merge_uses::together, M>,
           bool Spreads = spreads_entries<M>::value>
@@ -78,12 +90,16 @@ constexpr int missing_in_merge_function = contract::first_missing<
     contract::allows<merge_uses::scratch_bytes, M>,
     Spreads || !Together || contract::allows<merge_uses::prepare, M>,
     Spreads || !Together || contract::allows<merge_uses::weigh_together, M>,
-    Spreads || Together || contract::allows<merge_uses::weigh, M>,
+    Spreads || Together || contract::allows<merge_uses::weight, M> || contract::allows<merge_uses::weigh, M>,
     !Spreads || contract::allows<merge_uses::weigh_spans, M>>();
+
+}  // namespace detail
 
 /// Whether a type is a merge function.
 template <class Merge>
-struct is_merge_function : std::bool_constant<missing_in_merge_function<Merge> == -1> {};
+struct is_merge_function : std::bool_constant<detail::missing_in_merge_function<Merge> == -1> {};
+
+namespace detail {
 
 /// Refuses a type that is no merge function. The message says what is missing; the compiler's note names the
 /// type.
@@ -98,10 +114,15 @@ template <class Merge> constexpr void require_merge_function() {
                 "kvmeld: the merge function is cooperative, but has no `prepare(team, key_channels)`");
   static_assert(missing != 6, "kvmeld: the merge function is cooperative, but has no "
                               "`weigh(team, wave, keys, tile, pivot, members, buffers)`");
-  static_assert(missing != 7, "kvmeld: the merge function has no `weigh(wave, tile, pivot, members)`");
+  static_assert(
+      missing != 7,
+      "kvmeld: the merge function has no `float weight(set_view, i)`, and no `weigh(wave, tile, pivot, "
+      "members)`");
   static_assert(missing != 8,
                 "kvmeld: the merge function spreads, but has no `weigh_spans(team, wave, tile, sources)`");
 }
+
+}  // namespace detail
 
 /// Whether degrees of results grow. Members of shared entries are counted, whatever carries_degree() says.
 template <class Merge> bool adds_up(Merge const& merge) {
@@ -112,6 +133,35 @@ KVMELD_HD inline void leave_degree(plan_ref const& step, std::uint32_t item, slo
   std::size_t const e = step.at(item, s);
   if (step.fates[e] == fate::drop) return;
   step.degree_weight[e] = step.fates[e] == fate::keep ? 1.0f : 0.0f;
+}
+
+/// Writes one set's weights: `share(i)` for member i, the same for keys and values.
+template <class Share>
+KVMELD_HD void write_weights(wave_ref const& wave, tile const& t, member_list const& m, Share share) {
+  for (std::uint32_t i = 0; i < m.count; ++i) {
+    std::size_t const e = wave.step.at(t.item, m.slots[i]);
+    float const w = share(i);
+    wave.step.key_weight[e] = w;
+    wave.step.value_weight[e] = w;
+  }
+}
+
+namespace detail {
+
+/// Writes the weights of one set, whichever form the merge function has that one lane calls.
+template <class Merge>
+KVMELD_HD void weigh_set(Merge const& merge, wave_ref const& wave, tile const& t, slot_t pivot,
+                         member_list const& m) {
+  if constexpr (contract::allows<merge_uses::weight, Merge>) {
+    set_view const set(wave, t, pivot, m);
+    float total = 0.0f;
+    for (std::uint32_t i = 0; i < m.count; ++i) total += merge.weight(set, i);
+    bool const usable = is_finite(total) && total > 0.0f;
+    float const equal = 1.0f / static_cast<float>(m.count);
+    write_weights(wave, t, m, [&](std::uint32_t i) { return usable ? merge.weight(set, i) / total : equal; });
+  } else {
+    merge.weigh(wave, t, pivot, m);
+  }
 }
 
 /// Computes the weights of the step's sets.
@@ -145,7 +195,7 @@ template <class Merge, class Keys> struct weigh_phase {
       team.for_each(count, [&](std::uint32_t i) {
         member_list const m = members_of(wave, t.item, begin + i);
         if (m.count <= 1) return;
-        merge.weigh(wave, t, begin + i, m);
+        weigh_set(merge, wave, t, begin + i, m);
         if (adds_degrees) return;
         for (std::uint32_t j = 0; j < m.count; ++j) leave_degree(wave.step, t.item, m.slots[j]);
       });
@@ -174,16 +224,7 @@ template <class Merge> struct weigh_spans_phase {
   }
 };
 
-/// Writes one set's weights: `share(i)` for member i, the same for keys and values.
-template <class Share>
-KVMELD_HD void write_weights(wave_ref const& wave, tile const& t, member_list const& m, Share share) {
-  for (std::uint32_t i = 0; i < m.count; ++i) {
-    std::size_t const e = wave.step.at(t.item, m.slots[i]);
-    float const w = share(i);
-    wave.step.key_weight[e] = w;
-    wave.step.value_weight[e] = w;
-  }
-}
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

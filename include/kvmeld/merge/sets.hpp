@@ -5,6 +5,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,8 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   slot_t const begin = pivot == 0 ? 0 : ends[pivot - 1];
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
+
+namespace detail {
 
 /// Calls placed(slot, place) for every member. `place` counts the members that come before it by
 /// ranks[slot].key, ties to the lower slot. Cooperative; barrier at the end.
@@ -154,6 +157,33 @@ struct link_phase {
     }
   }
 };
+
+/// Adds up the wave's scores of every set of the step and writes the sum at the pivot. link_phase has listed
+/// the sets. Later rounds weigh by this score, and the fallback ranks by it. The phase runs after weighing,
+/// because merge functions need the members' own scores.
+struct fold_scores_phase {
+  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int) const { return 0; }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].merged == 0) return;
+    team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
+      member_list const m = members_of(wave, t.item, begin + i);
+      if (m.count < 2) return;
+      float sum = 0.0f;
+      for (std::uint32_t j = 0; j < m.count; ++j) sum += wave.score[wave.at(t.item, m.slots[j])];
+      wave.score[wave.at(t.item, begin + i)] = sum;
+    });
+  }
+};
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

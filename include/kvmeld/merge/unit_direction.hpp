@@ -65,7 +65,7 @@ template <bool Shared> struct unit_direction {
         float const* const row = b.rows + std::size_t{r} * d;
         slot_t const s = m.slots[i + r];
         norm(i + r) = l.is_direction(t.where, s) ? l.norm_factor(t.where, s) : row_norm(row, d);
-        weight(i + r) = carried_weight(l.channels, l.channel_data, l.at(t.where, s));
+        weight(i + r) = detail::carried_weight(l.channels, l.channel_data, l.at(t.where, s));
       });
       team.sync();
     }

@@ -6,10 +6,10 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/guard/launches.hpp>
 #include <kvmeld/guard/probe_bench.hpp>
-#include <kvmeld/identify/admit/admit.hpp>
-#include <kvmeld/identify/evict_rest.hpp>
+#include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -26,6 +26,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
 /// Whether the admission of an identifier fulfils its contract, or there is none.
 template <class Identify> constexpr bool admission_is_whole() {
   if constexpr (has_admission<Identify>::value) {
@@ -34,6 +36,7 @@ template <class Identify> constexpr bool admission_is_whole() {
     return true;
   }
 }
+
 /// Whether the guard of an identifier is a guard, or there is none.
 template <class Identify> constexpr bool guard_is_known() {
   if constexpr (is_guarded<Identify>::value) {
@@ -43,13 +46,17 @@ template <class Identify> constexpr bool guard_is_known() {
   }
 }
 
+}  // namespace detail
+
 /// Whether a type is a kvmeld::policy whose four parts fulfil their contracts.
 template <class Policy> struct is_policy : std::false_type {};
 template <class Score, class Select, class Identify, class Merge>
 struct is_policy<policy<Score, Select, Identify, Merge>>
     : std::bool_constant<is_score<Score>::value && is_selector<Select>::value &&
                          is_identifier<Identify>::value && is_merge_function<Merge>::value &&
-                         admission_is_whole<Identify>() && guard_is_known<Identify>()> {};
+                         detail::admission_is_whole<Identify>() && detail::guard_is_known<Identify>()> {};
+
+namespace detail {
 
 /// Whether the guard of a policy can tell what storing does to a row of these layouts, or there is none.
 template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows() {
@@ -67,6 +74,7 @@ template <class Policy, class Keys, class Values>
 using policy_or_stand_in =
     std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,
                        policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>>;
+
 /// The layout, or a sound layout in place of one that is refused.
 template <class Layout>
 using layout_or_stand_in = std::conditional_t<is_layout<Layout>::value, Layout, strided<float>>;
@@ -79,6 +87,7 @@ template <class Used, class Given> Used used_policy([[maybe_unused]] Given const
     return Used{};
   }
 }
+
 /// The layout `given`, or the layout that stands in for it.
 template <class Used, class Given> Used used_layout([[maybe_unused]] Given const& given) {
   if constexpr (std::is_same_v<Used, Given>) {
@@ -168,12 +177,15 @@ template <class Score, class Select, class Identify, class Merge>
 constexpr void require_whole(policy<Score, Select, Identify, Merge> const*) {
   require_policy<Score, Select, Identify, Merge>();
 }
+
 /// Refuses a type that is no policy.
 template <class Policy> constexpr void require_whole(Policy const*) {
   static_assert(
       is_policy<Policy>::value,
       "kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function");
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -40,8 +40,11 @@ struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
 };
 
+namespace detail {
+
 /// Whether a part is chosen at run time. Its traits() then tells what holds.
 template <class Part, class = void> struct has_run_time_traits : std::false_type {};
+
 template <class Part>
 struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>().traits())>>
     : std::true_type {};
@@ -51,10 +54,12 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 template <class Score> constexpr score_traits static_score_traits() {
   return {Score::needs_attention, scores_members<Score>::value};
 }
+
 /// See static_score_traits.
 template <class Select> constexpr select_traits static_select_traits() {
   return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value};
 }
+
 /// See static_score_traits.
 template <class Identify> constexpr identify_traits static_identify_traits() {
   return {Identify::needs_score,
@@ -67,42 +72,45 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           drops_unmerged<Identify>::value,
           Identify::needs_keys};
 }
+
 /// See static_score_traits.
 template <class Merge> constexpr merge_traits static_merge_traits() {
   return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,
           spreads_entries<Merge>::value, needs_similarity<Merge>::value};
 }
 
+}  // namespace detail
+
 /// Traits of a part as it is configured.
 template <class Score> score_traits traits_of_score(Score const& part) {
-  if constexpr (has_run_time_traits<Score>::value) {
+  if constexpr (detail::has_run_time_traits<Score>::value) {
     return part.traits();
   } else {
-    return static_score_traits<Score>();
+    return detail::static_score_traits<Score>();
   }
 }
 /// Traits of a part as it is configured.
 template <class Select> select_traits traits_of_selector(Select const& part) {
-  if constexpr (has_run_time_traits<Select>::value) {
+  if constexpr (detail::has_run_time_traits<Select>::value) {
     return part.traits();
   } else {
-    return static_select_traits<Select>();
+    return detail::static_select_traits<Select>();
   }
 }
 /// Traits of a part as it is configured.
 template <class Identify> identify_traits traits_of_identifier(Identify const& part) {
-  if constexpr (has_run_time_traits<Identify>::value) {
+  if constexpr (detail::has_run_time_traits<Identify>::value) {
     return part.traits();
   } else {
-    return static_identify_traits<Identify>();
+    return detail::static_identify_traits<Identify>();
   }
 }
 /// Traits of a part as it is configured.
 template <class Merge> merge_traits traits_of_merge(Merge const& part) {
-  if constexpr (has_run_time_traits<Merge>::value) {
+  if constexpr (detail::has_run_time_traits<Merge>::value) {
     return part.traits();
   } else {
-    return static_merge_traits<Merge>();
+    return detail::static_merge_traits<Merge>();
   }
 }
 
@@ -131,6 +139,8 @@ constexpr bool scores_of_entries(score_traits s, select_traits l, identify_trait
   return s.needs_attention || !(l.needs_score || i.needs_score || m.needs_score);
 }
 }  // namespace composes
+
+namespace detail {
 
 /// Why these parts make no policy together; empty if they do.
 inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_traits m,
@@ -173,6 +183,8 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
   return {};
 }
 
+}  // namespace detail
+
 /// Whether tracks can share their budgets under this policy. They can if only the score decides what stays.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
@@ -188,6 +200,8 @@ template <class Score, class Identify, class Merge> constexpr bool sets_to_guard
 }
 }  // namespace composes
 
+namespace detail {
+
 /// Why these parts cannot be guarded as they are configured; empty if they can, or if there is no guard.
 template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
@@ -199,6 +213,8 @@ template <class Policy> std::string guard_problem([[maybe_unused]] Policy const&
   return {};
 }
 
+}  // namespace detail
+
 /// Why a policy cannot be used as configured; empty if it can.
 template <class Score, class Select, class Identify, class Merge>
 std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
@@ -206,40 +222,51 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
        {problem_of(p.score), problem_of(p.select), problem_of(p.identify), problem_of(p.merge)}) {
     if (!problem.empty()) return problem;
   }
-  if (std::string problem = guard_problem(p); !problem.empty()) return problem;
-  return composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
-                             traits_of_identifier(p.identify), traits_of_merge(p.merge), name_of_policy(p));
+  if (std::string problem = detail::guard_problem(p); !problem.empty()) return problem;
+  return detail::composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
+                                     traits_of_identifier(p.identify), traits_of_merge(p.merge),
+                                     name_of_policy(p));
 }
+
+namespace detail {
 
 /// Whether an identifier has max_rounds(length, limit). max_rounds says after how many rounds `compress` is
 /// done with a track of `length` entries: one, or as many rounds as entries have to go, or what the
 /// identifier's own max_rounds says.
 template <class Identify, class = void> struct knows_rounds : std::false_type {};
+
 template <class Identify>
 struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().max_rounds(0u, 0u))>>
     : std::true_type {};
+
+}  // namespace detail
 /// See knows_rounds.
 template <class Identify>
 std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
   if (length <= limit) return 0;
   if (!traits_of_identifier(identify).repeats) return 1;
-  if constexpr (knows_rounds<Identify>::value) return identify.max_rounds(length, limit);
+  if constexpr (detail::knows_rounds<Identify>::value) return identify.max_rounds(length, limit);
   return length - limit;
 }
+
+namespace detail {
 
 /// Whether an identifier has likely_rounds(length, limit, outside). likely_rounds is a number of rounds that
 /// `compress` hardly ever exceeds if `outside` entries are pinned or frozen. Without a likely_rounds of its
 /// own it is max_rounds.
 template <class Identify, class = void> struct knows_likely_rounds : std::false_type {};
+
 template <class Identify>
 struct knows_likely_rounds<Identify,
                            std::void_t<decltype(std::declval<Identify const&>().likely_rounds(0u, 0u, 0u))>>
     : std::true_type {};
+
+}  // namespace detail
 /// See knows_likely_rounds.
 template <class Identify>
 std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit,
                             std::uint32_t outside) {
-  if constexpr (knows_likely_rounds<Identify>::value) {
+  if constexpr (detail::knows_likely_rounds<Identify>::value) {
     if (length > limit && traits_of_identifier(identify).repeats)
       return identify.likely_rounds(length, limit, outside);
   }

@@ -4,10 +4,10 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/guarded.hpp>
-#include <kvmeld/merge/degree_weighted.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
 

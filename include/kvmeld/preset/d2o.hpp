@@ -5,9 +5,9 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/ema_threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
-#include <kvmeld/merge/similarity_weighted.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/select/tiers.hpp>
 

@@ -4,7 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/merge/unit_direction.hpp>
 #include <kvmeld/score/global_local.hpp>

@@ -4,7 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/evict_rest.hpp>
+#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/global.hpp>

@@ -5,7 +5,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/exact_budget.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/merge/mass_preserving.hpp>
 #include <kvmeld/score/global.hpp>

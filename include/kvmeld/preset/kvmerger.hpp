@@ -5,8 +5,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/exact_budget.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/merge/gaussian.hpp>
@@ -36,7 +35,7 @@ inline type for_budget(quantity recents = quantity::of_budget(1.0 / 3),
 /// As for_budget, but with a threshold per layer that calibrate::thresholds_for found for a ratio with the
 /// same quantities. `theta` is [layers] in memory that phases read, and must live as long as the policy is
 /// used. The length reached depends on the data, but less so the more alike texts are (section 3.2: the
-/// sparsity persists). The budget only says whether to compress.
+/// sparsity persists). The budget only says whether to compress: use shortfall::keep.
 inline paper_type with_thresholds(float const* theta, quantity recents, quantity heavy) {
   paper_type p{};
   p.select = {quantity::entries(0), recents, heavy};
@@ -54,7 +53,8 @@ guarded(Guard guard, type const& as = for_budget()) {
 }
 
 /// As printed, for a 50% cache: theta 0.75, recent entries 0.17 and protected ones 0.12 of the context, sigma
-/// 5, no degrees. The length reached depends on the data; the budget only says whether to compress.
+/// 5, no degrees. The length reached depends on the data; the budget only says whether to compress:
+/// use shortfall::keep.
 inline paper_type paper_50() {
   paper_type p{};
   p.select = {quantity::entries(0), quantity::of_length(0.17), quantity::of_length(0.12)};

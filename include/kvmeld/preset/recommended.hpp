@@ -5,9 +5,9 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit/top_share.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
-#include <kvmeld/merge/degree_weighted.hpp>
+#include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/select/top.hpp>
 

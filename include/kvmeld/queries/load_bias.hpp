@@ -10,6 +10,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// bias[i] = log degree of slot begin + i. No barrier at the end.
 template <class Team>
@@ -23,5 +24,6 @@ KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where
   team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

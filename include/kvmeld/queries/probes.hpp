@@ -44,11 +44,15 @@ KVMELD_HD constexpr query_sample last_queries(std::uint32_t n) { return {n, 1}; 
 /// Every n-th query of each sequence: 10 for 10%.
 KVMELD_HD constexpr query_sample every_nth(std::uint32_t n) { return {0, n}; }
 
+namespace detail {
+
 /// Why a query sample is invalid; empty if it is valid.
 inline std::string probes_problem(char const* call, query_sample const& p) {
   if (p.stride != 0) return {};
   return refusal(call, "probes.stride", 0, "at least 1");
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -136,6 +136,8 @@ KVMELD_HD void load_scaled(Team const& team, head_rows<Q> query, block_of_rows c
   }
 }
 
+namespace detail {
+
 /// Why a batch does not fit a cache; empty if it does.
 inline std::string batch_problem(char const* call, shape const& s, query_batch const& b) {
   if (b.layer() >= s.layers) return refusal(call, "layer", b.layer(), "0 to ", s.layers - 1);
@@ -155,6 +157,8 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
   }
   return {};
 }
+
+}  // namespace detail
 
 /// Parameters of attention. The logit of a query q and an entry with key k and degree N is
 /// cap(scale * q.k) + log N, with cap(x) = softcap * tanh(x / softcap). k is rotated first where `rope` says
@@ -202,6 +206,8 @@ struct attention_params {
   }
 };
 
+namespace detail {
+
 /// Why these parameters do not fit keys of `key_dim` channels; empty if they do. `readable`: the host can
 /// read the arrays that the parameters point to, and checks them.
 inline std::string params_problem(char const* call, attention_params const& p, std::uint32_t key_dim,
@@ -222,6 +228,8 @@ inline std::string params_problem(char const* call, attention_params const& p, s
   }
   return rope_problem(call, p.rope, key_dim, readable);
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

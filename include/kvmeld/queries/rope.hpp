@@ -58,6 +58,8 @@ struct rope_params {
   }
 };
 
+namespace detail {
+
 /// Why keys of `key_dim` channels cannot be rotated with these parameters; empty if they can. `readable`: the
 /// host can read `frequencies`, and checks them.
 inline std::string rope_problem(char const* call, rope_params const& r, std::uint32_t key_dim,
@@ -89,6 +91,8 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
   }
   return {};
 }
+
+}  // namespace detail
 
 /// Rotation of pair i per position, in turns (of 2 pi), in double. A tile keeps these numbers in scratch.
 KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::uint32_t key_dim) {

@@ -22,7 +22,6 @@
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/drop.hpp>
-#include <kvmeld/merge/fold_scores.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/policy/check_policy.hpp>
@@ -163,9 +162,8 @@ template <class Policy> bool merges_rows(Policy const& p) {
 
 /// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
 /// that were listed for keys also hold for values.
-template <class Policy>
-bool may_plan_directly(wave_ref const& wave, shortfall fallback, std::uint32_t rounds) {
-  return rounds == 1 && fallback == shortfall::keep && wave.scope == 1 && wave.split == 1 &&
+template <class Policy> bool may_plan_directly(wave_ref const& wave, std::uint32_t rounds) {
+  return rounds == 1 && wave.scope == 1 && wave.split == 1 &&
          !is_guarded<typename Policy::identify_type>::value;
 }
 
@@ -275,19 +273,17 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    if (detail::may_plan_directly<Policy>(wave, fallback, 1)) wave.step = wave.plan;
+    if (detail::may_plan_directly<Policy>(wave, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
-    detail::open_wave(launch, p, x, allowed, looked_at::everything);
+    detail::open_wave(launch, p, x, allowed, detail::looked_at::everything);
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
       guard::open(launch, p.identify.guard, x);
     }
     detail::plan_round(launch, p, x);
-    if (fallback == shortfall::evict_lowest) {
-      launch(fallback_phase{wave, false});
-    }
-    if (split > 1) launch(close_split_phase{{wave}, false});
-    launch(end_phase{wave, false});
-    launch(renumber_phase{wave});
+    if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, false});
+    if (split > 1) launch(detail::close_split_phase{{wave}, false});
+    launch(detail::end_phase{wave, false});
+    launch(detail::renumber_phase{wave});
   });
 }
 
@@ -299,19 +295,19 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
-    launch(resume_phase{wave});
-    if (ws.stats != nullptr) launch(weigh_mass_phase{wave, ws.stats});
-    launch(link_phase{wave, wave.plan});
+    launch(detail::resume_phase{wave});
+    if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
+    launch(detail::link_phase{wave, wave.plan});
     if constexpr (guards) {
       detail::merge_guarded(launch, x, wave.plan);
     } else {
       detail::merge_keys(launch, x.keys, wave.plan);
     }
-    if (ws.stats != nullptr) launch(count_fates_phase{wave, ws.stats});
+    if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
     detail::finish(launch, x, ws.zero_emptied, !guards);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
-  executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
+  executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
 }
 
@@ -340,12 +336,12 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    if (detail::may_plan_directly<Policy>(wave, fallback, rounds)) wave.step = wave.plan;
+    if (detail::may_plan_directly<Policy>(wave, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
-    detail::open_wave(launch, p, x, allowed, looked_at::mergeable);
+    detail::open_wave(launch, p, x, allowed, detail::looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
-    if (ws.stats != nullptr) launch(weigh_mass_phase{wave, ws.stats});
+    if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
     wave_ref rare = wave;
     rare.probably_empty = !guards && split == 1 && wave.scope == 1;
     detail::launcher<Executor> const launch_rare{executor, rare};
@@ -359,17 +355,17 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
         detail::merge_keys(now, x.keys, wave.step);
       }
     }
-    if (fallback == shortfall::evict_lowest) {
-      launch(round_phase{wave});
-      launch(fallback_phase{wave, true});
-    }
-    if (split > 1) launch(close_split_phase{{wave}, true});
-    launch(end_phase{wave, true});
-    if (ws.stats != nullptr) launch(count_fates_phase{wave, ws.stats});
-    detail::finish(launch, x, ws.zero_emptied, merges && !guards, wave.plans_directly() && round != 0);
+    if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, true});
+    if (split > 1) launch(detail::close_split_phase{{wave}, true});
+    launch(detail::end_phase{wave, true});
+    if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
+    // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
+    bool const listed = wave.plans_directly() && round != 0 &&
+                        (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
+    detail::finish(launch, x, ws.zero_emptied, merges && !guards, listed);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
-  executor.run(settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
+  executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
                track_source{ledger.extent, work});
 }
 

@@ -9,7 +9,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/exec/team_sum.hpp>
 #include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>
@@ -17,6 +16,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Attention that an entry or member has gathered, as its policy keeps it; 0 if the policy keeps none.
 /// `data`: the channels' arrays; `i`: the index into them.
@@ -159,5 +159,6 @@ struct show_stats_phase : sequence_phase {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

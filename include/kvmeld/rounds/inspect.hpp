@@ -7,14 +7,15 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
-#include <kvmeld/layout/tile_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Which rows are inspected. A compression moves or drops the others unread: if no part reads keys, evicted
 /// entries cost no pass over their rows. Whoever gets a plan may edit it, so a plan needs everything.
@@ -127,5 +128,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

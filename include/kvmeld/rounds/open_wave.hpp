@@ -18,6 +18,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part.
 struct begin_phase {
@@ -70,6 +71,7 @@ template <class Layout> struct shield_phase {
 };
 
 /// Evicts the lowest scores (ties to the lower slot) of a track that merging did not bring to its budget.
+/// Changes the plan alone. Sets stay whole: what had merged into an evicted entry goes with it.
 struct fallback_phase {
   wave_ref wave;
   bool last;  ///< no further rounds follow
@@ -83,23 +85,23 @@ struct fallback_phase {
     track_state& s = wave.state[t.item];
     std::uint32_t const excess = s.excess();
     if (excess == 0 || (s.over_budget != 0 && !last)) return;  // further rounds may still get there
-    std::size_t const base = wave.plan.at(t.item, 0);
+    fate* const fates = wave.plan.fates + wave.plan.at(t.item, 0);
+    slot_t* const target = wave.plan.target + wave.plan.at(t.item, 0);
     role const* const roles = wave.roles + wave.at(t.item, 0);
     float const* const score = wave.score + wave.at(t.item, 0);
     team.sync();
     std::uint32_t const dropped = select_k(
         team, s.length, excess,
         [&](std::uint32_t i) {
-          bool const free = wave.plan.fates[base + i] == fate::keep && roles[i] != role::pinned;
+          bool const free = fates[i] == fate::keep && roles[i] != role::pinned;
           return free ? ~order_key(score[i]) : 0u;
         },
-        [&](std::uint32_t i) { wave.step.fates[wave.step.at(t.item, i)] = fate::drop; });
-    team.for_each(s.length, [&](std::uint32_t i) {  // whatever had merged into a dropped entry goes with it
-      if (wave.plan.fates[base + i] == fate::drop) return;
-      slot_t const root = wave.plan.fates[base + i] == fate::keep ? i : wave.plan.target[base + i];
-      if (wave.step.fates[wave.step.at(t.item, root)] != fate::drop) return;
-      wave.plan.fates[base + i] = fate::drop;
-      wave.plan.target[base + i] = i;
+        [&](std::uint32_t i) { fates[i] = fate::drop; });
+    team.for_each(s.length, [&](std::uint32_t i) {
+      if (fates[i] == fate::keep || fates[i] == fate::drop) return;
+      if (fates[target[i]] != fate::drop) return;
+      fates[i] = fate::drop;
+      target[i] = i;
     });
     team.sync();
     if (team.lane() == 0) {
@@ -171,5 +173,6 @@ struct settle_phase {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

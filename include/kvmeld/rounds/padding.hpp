@@ -15,6 +15,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Finds the tracks that have empty slots, before these are removed. shield_phase may follow.
 struct find_padding_phase {
@@ -116,5 +117,6 @@ struct pad_settle_phase : sequence_phase {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -13,6 +13,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Base of the phases below. The tracks of a plan scope are neighbours in the wave and equally long; the
 /// first one leads.
@@ -117,5 +118,6 @@ template <class Layout> joined_rows<Layout> join(Layout const& layout, wave_ref 
   return {layout, wave.ledger.extent.kv_heads, wave.ledger.extent.sequences, wave.scope};
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

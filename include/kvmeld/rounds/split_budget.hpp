@@ -20,6 +20,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Base of the phases of budget scopes. Each track has a tile; the first track's tile does what concerns all.
 struct split_phase {
@@ -50,13 +51,15 @@ struct open_split_phase : split_phase {
     };
     std::uint32_t const held = sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].length; });
     std::uint32_t const allowed = sum(team, t.item, own);
+    bool const over = held > allowed;
     team.for_each(wave.split, [&](std::uint32_t m) {
       track_state& s = wave.state[t.item + m];
       share_state h{};
-      h.own = h.due = s.limit = own(t.item + m);
+      h.own = h.due = own(t.item + m);
+      s.limit = over ? h.own : s.length;  // within the sum, a track may be above its own budget
       h.reserve = h.floor = min_of(s.length, max_of(std::uint32_t{1}, floor_share(floor, h.own)));
       h.budget = min_of(held, allowed);
-      s.over_budget = held > allowed && s.length != 0 ? 1 : 0;
+      s.over_budget = over && s.length != 0 ? 1 : 0;
       wave.share[t.item + m] = h;
     });
   }
@@ -218,8 +221,6 @@ struct close_split_phase : split_phase {
     });
   }
 };
-
-namespace detail {
 
 /// Sets the limits of tracks that share their budgets; runs before selection. A radix selection over order
 /// keys, one digit per pass.

@@ -10,6 +10,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// What the elements of a ledger's array belong to.
 enum class field_of : std::uint8_t {
@@ -85,5 +86,6 @@ KVMELD_HD inline std::size_t bytes_of_part(ledger_ref const& l, field const& f, 
   return f.bytes;
 }
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

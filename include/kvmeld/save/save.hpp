@@ -8,7 +8,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/save/byte_stream.hpp>
-#include <kvmeld/save/crc32.hpp>
 #include <kvmeld/save/fields.hpp>
 #include <kvmeld/save/saved_checks.hpp>
 
@@ -33,16 +32,17 @@ constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0
 
 inline std::uint32_t checksum_of(span<std::byte const> all) {
   std::size_t const begin = offsetof(header, checksum), end = begin + sizeof(header::checksum);
-  return crc32(all.data() + end, all.size() - end, crc32(all.data(), begin));
+  return detail::crc32(all.data() + end, all.size() - end, detail::crc32(all.data(), begin));
 }
 
 /// Calls each(field, track) for every part of an array that belongs to sequence `sequence`: first the parts
 /// of the sequence, then those of each track. If `each` returns false, stops and returns false.
 template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequence, F each) {
-  field_list const fields = fields_of(l);
+  detail::field_list const fields = detail::fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
     for (std::uint32_t f = 0; f < fields.count; ++f) {
-      if ((fields.at[f].what == field_of::sequence) == of_sequence && !each(fields.at[f], t)) return false;
+      if ((fields.at[f].what == detail::field_of::sequence) == of_sequence && !each(fields.at[f], t))
+        return false;
     }
     return true;
   };
@@ -56,19 +56,19 @@ template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequenc
 }
 
 /// Writes everything behind the header.
-inline void write_body(byte_writer& w, ledger_ref const& l, std::uint32_t sequence,
+inline void write_body(detail::byte_writer& w, ledger_ref const& l, std::uint32_t sequence,
                        std::string const& policy) {
   for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
   w.put(static_cast<std::uint32_t>(policy.size()));
   w.put(policy.data(), policy.size());
-  for_each_part(l, sequence, [&](field const& f, track t) {
-    w.put(part_of_field(l, f, t), bytes_of_part(l, f, t));
+  for_each_part(l, sequence, [&](detail::field const& f, track t) {
+    w.put(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t));
     return true;
   });
 }
 
 inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
-  byte_writer w;
+  detail::byte_writer w;
   write_body(w, l, sequence, policy);
   return sizeof(header) + w.bytes();
 }
@@ -76,7 +76,7 @@ inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t sequence, std::st
 /// Fills the first bytes_of(...) bytes of `out`.
 inline void write(ledger_ref const& l, std::uint32_t sequence, std::string const& policy, std::byte* out) {
   header h = expected_header;
-  byte_writer w(out + sizeof(header));
+  detail::byte_writer w(out + sizeof(header));
   write_body(w, l, sequence, policy);
   std::size_t const bytes = sizeof(header) + w.bytes();
   h.bytes = bytes;
@@ -132,7 +132,7 @@ inline std::string header_problem(span<std::byte const> from) {
 /// ledger are not checked.
 inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t sequence,
                              std::string const& policy) {
-  byte_reader r(from);
+  detail::byte_reader r(from);
   std::string problem;
   for_each_identity(l, [&](char const* name, std::uint32_t own) {
     std::uint32_t value = 0;
@@ -154,8 +154,8 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     return refusal("resume", "policy of the saved ledger", quoted(name), quoted(policy),
                    ", as in this cache");
   }
-  bool const complete = for_each_part(l, sequence, [&](field const& f, track t) {
-    if (!r.get(part_of_field(l, f, t), bytes_of_part(l, f, t))) return false;
+  bool const complete = for_each_part(l, sequence, [&](detail::field const& f, track t) {
+    if (!r.get(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t))) return false;
     problem = count_problem(l, f, t);
     return problem.empty();
   });

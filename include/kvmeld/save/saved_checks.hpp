@@ -36,7 +36,7 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
     f("rule of a score channel", static_cast<std::uint32_t>(l.channels.at[c].rule));
     f("initial value of a score channel (bits)", float_bits(l.channels.at[c].initial));
   }
-  field_list const fields = fields_of(l);
+  detail::field_list const fields = detail::fields_of(l);
   std::uint32_t digest = 0;
   for (std::uint32_t i = 0; i < fields.count; ++i) {
     digest = digest * 31 + static_cast<std::uint32_t>(fields.at[i].what) * 1000 + fields.at[i].bytes;
@@ -45,7 +45,7 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
 }
 
 /// Why the part just read, if it is a length or a number of members, is too large; empty if it is not.
-inline std::string count_problem(ledger_ref const& l, field const& f, track t) {
+inline std::string count_problem(ledger_ref const& l, detail::field const& f, track t) {
   if (f.data == reinterpret_cast<std::byte*>(l.length) && l.length[t.index] > l.extent.capacity) {
     return refusal("resume", "number of entries of a track of the saved ledger", l.length[t.index],
                    "at most ", l.extent.capacity, ", the capacity of this cache");

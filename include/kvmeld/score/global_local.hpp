@@ -4,7 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/exec/team_sum.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>

@@ -25,19 +25,26 @@ struct observation_need {
   std::uint32_t rows = 0;                ///< how many of the last queries count; 0: all
 };
 
+namespace detail {
+
 /// Whether a score says when it observes, by `static constexpr observation observes`. It says how many rows
 /// count by `observed_rows()`. A score chosen at run time says both by `need()`. A score that needs attention
 /// and says none of this observes every step, all rows.
 template <class Score, class = void> struct says_what_it_observes : std::false_type {};
+
 template <class Score>
 struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
+
 /// `observed_rows()`: how many rows of an observation count.
 template <class Score, class = void> struct says_observed_rows : std::false_type {};
+
 template <class Score>
 struct says_observed_rows<Score, std::void_t<decltype(std::declval<Score const&>().observed_rows())>>
     : std::true_type {};
+
 /// `need()`: a score that is chosen at run time says when it observes and how many rows count.
 template <class Score, class = void> struct needs_at_run_time : std::false_type {};
+
 template <class Score>
 struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
 };
@@ -51,9 +58,13 @@ template <class Score> constexpr observation observation_of_score() {
     return Score::needs_attention ? observation::every_step : observation::none;
   }
 }
+
+}  // namespace detail
 /// When a policy wants to be shown attention, by its type.
 template <class Policy>
-constexpr observation observation_of = observation_of_score<typename Policy::score_type>();
+constexpr observation observation_of = detail::observation_of_score<typename Policy::score_type>();
+
+namespace detail {
 
 /// When this score wants to be shown attention, and how much of it.
 template <class Score> observation_need need_of_score(Score const& score) {
@@ -65,8 +76,12 @@ template <class Score> observation_need need_of_score(Score const& score) {
     return {observation_of_score<Score>(), 0};
   }
 }
+
+}  // namespace detail
 /// When this policy wants to be shown attention, and how much of it.
-template <class Policy> observation_need need_of(Policy const& policy) { return need_of_score(policy.score); }
+template <class Policy> observation_need need_of(Policy const& policy) {
+  return detail::need_of_score(policy.score);
+}
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -21,6 +21,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Recomputes p = exp(logit - lse) tile by tile, without a matrix of queries x entries. The result is exact
 /// with the engine's log-sum-exp. A sink logit enters the log-sum-exp only, so that the p of a row sum to 1
@@ -177,5 +178,6 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -14,6 +14,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// The slots of one tile and the queries that look at them. Rows are those that are observed, numbered from
 /// 0.
@@ -154,5 +155,6 @@ template <class Score> struct observed_phase {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -14,6 +14,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Computes p = exp(logit - lse) from logits[sequence][query head][observed query][slot]. The logits are
 /// scaled and capped, with the log degree added. Logits that `params` hides (causal, window) are not used.
@@ -80,5 +81,6 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

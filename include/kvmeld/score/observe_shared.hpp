@@ -18,6 +18,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Recomputes p = exp(logit - lse) of every token, as observe_queries_phase does of entries. A tile is 64
 /// slots with the members that live in them. All tokens of a slot share the product with its row, unless each
@@ -173,5 +174,6 @@ private:
   }
 };
 
+}  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

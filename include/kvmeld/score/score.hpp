@@ -8,7 +8,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/exec/team_sum.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +51,8 @@ using evaluate = decltype(std::declval<S const&>().evaluate(std::declval<serial_
                                                             std::declval<float*>()));
 }  // namespace score_uses
 
+namespace detail {
+
 /// Number of the first requirement that a score fails, as require_score counts; -1: none.
 template <class S>
 constexpr int missing_in_score = contract::first_missing<
@@ -61,8 +62,12 @@ constexpr int missing_in_score = contract::first_missing<
     contract::allows<score_uses::update, S>, contract::allows<score_uses::next_window, S>,
     contract::allows<score_uses::evaluate, S>>();
 
+}  // namespace detail
+
 /// Whether a type is a score.
-template <class Score> struct is_score : std::bool_constant<missing_in_score<Score> == -1> {};
+template <class Score> struct is_score : std::bool_constant<detail::missing_in_score<Score> == -1> {};
+
+namespace detail {
 
 /// Refuses a type that is no score and says what it lacks. The compiler's note names the type.
 template <class Score> constexpr void require_score() {
@@ -79,6 +84,7 @@ template <class Score> constexpr void require_score() {
 
 /// Whether a score's channels are known at run time only.
 template <class Score, class = void> struct has_max_channels : std::false_type {};
+
 template <class Score>
 struct has_max_channels<Score, std::void_t<decltype(Score::max_channels)>> : std::true_type {};
 
@@ -94,15 +100,18 @@ template <class Score> constexpr std::uint32_t channel_bound() {
 
 /// Whether a score has a `contribution`: it adds up something other than attention.
 template <class Score, class = void> struct has_contribution : std::false_type {};
+
 template <class Score>
 struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>
     : std::true_type {};
+
+}  // namespace detail
 
 /// What a row adds to a channel of an entry that the row gave probability `p`.
 template <class Score>
 KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel,
                                 float p, [[maybe_unused]] std::uint32_t visible) {
-  if constexpr (has_contribution<Score>::value) {
+  if constexpr (detail::has_contribution<Score>::value) {
     return score.contribution(channel, p, visible);
   } else {
     return p;
@@ -112,9 +121,12 @@ KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unu
 /// Scratch that `evaluate` and `evaluate_members` may take from their team.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
 
+namespace detail {
+
 /// Whether a score also answers for members, as a policy that shares entries needs. `evaluate_members(team,
 /// ledger, track, length, out)` writes out[member] = importance, from the members' channels.
 template <class Score, class = void> struct scores_members : std::false_type {};
+
 template <class Score>
 struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(
                                  std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
@@ -150,6 +162,8 @@ template <class Score> struct score_phase {
     score.evaluate(team, wave.ledger, t.where, s.length, wave.score + wave.at(t.item, 0));
   }
 };
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -52,14 +52,20 @@ using assign = decltype(std::declval<S const&>().assign(
     std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, std::declval<pins const&>()));
 }  // namespace select_uses
 
+namespace detail {
+
 /// Number of the first requirement that a selector fails, as require_selector counts; -1: none.
 template <class S>
 constexpr int missing_in_selector = contract::first_missing<
     std::is_trivially_copyable_v<S>, contract::allows<select_uses::needs_score, S>,
     contract::allows<select_uses::pinned, S>, contract::allows<select_uses::assign, S>>();
 
+}  // namespace detail
+
 /// Whether a type is a selector.
-template <class Select> struct is_selector : std::bool_constant<missing_in_selector<Select> == -1> {};
+template <class Select> struct is_selector : std::bool_constant<detail::missing_in_selector<Select> == -1> {};
+
+namespace detail {
 
 /// Refuses a type that is no selector and says what it lacks. The compiler's note names the type.
 template <class Select> constexpr void require_selector() {
@@ -69,6 +75,8 @@ template <class Select> constexpr void require_selector() {
   static_assert(missing != 2, "kvmeld: the selector has no `pins pinned(length, limit, frozen)`");
   static_assert(missing != 3, "kvmeld: the selector has no `assign(team, wave, item, pins)`");
 }
+
+}  // namespace detail
 
 /// This declaration is optional, and false where a selector says nothing. `pins_exactly` promises that
 /// pinned().total() entries are pinned, that pinned().centers more are centres, and that all others drop or
@@ -102,8 +110,12 @@ KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t it
   team.sync();
 }
 
+namespace detail {
+
 /// Scratch that `assign` may take from its team.
 KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch(); }
+
+}  // namespace detail
 
 /// How many entries of a track a selector pins. If tracks share a budget, a track's own budget decides the
 /// pinned ends, and its part of the shared budget decides how many entries are chosen by score.
@@ -119,6 +131,8 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
   }
   return p;
 }
+
+namespace detail {
 
 template <class Select> struct select_phase {
   Select select;
@@ -149,6 +163,8 @@ template <class Select> struct select_phase {
     if (wave.split > 1) wave.share[t.item].floor = s.length;
   }
 };
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -90,7 +90,7 @@ std::string export_problem(ledger_ref const& l, index_list sequences, Notes cons
 
 /// Writes degree and position of the entries of every track, and 0 behind them up to the end of the pages
 /// that hold `count` slots.
-template <class Notes> struct export_phase : sequence_phase {
+template <class Notes> struct export_phase : detail::sequence_phase {
   Notes notes;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

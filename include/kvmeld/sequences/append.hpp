@@ -47,8 +47,9 @@ struct append : operation {
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
     std::uint32_t const length = l.length[t.index], next = l.tokens(t.sequence);
-    team.for_each(min_of(n, room_in(l, t)),
-                  [&](std::uint32_t i) { new_entry(l, t, length + i, static_cast<position_t>(next + i)); });
+    team.for_each(min_of(n, room_in(l, t)), [&](std::uint32_t i) {
+      detail::new_entry(l, t, length + i, static_cast<position_t>(next + i));
+    });
   }
   /// If the host cannot read lengths, `n` may exceed the room. Entries beyond the capacity are dropped, and
   /// warning::overfull says so.

@@ -74,15 +74,16 @@ struct fork : operation {
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track to, std::uint32_t) const {
     track const t = source_of(l, to);
     std::uint32_t const n = l.length[t.index];
-    field_list const fields = fields_of(l);
+    detail::field_list const fields = detail::fields_of(l);
     for (std::uint32_t f = 0; f < fields.count; ++f) {
-      field const& x = fields.at[f];
-      if (x.what != field_of::entry && x.what != field_of::member) continue;
-      std::byte* const target = part_of_field(l, x, to);
-      std::byte const* const source = part_of_field(l, x, t);
-      team.for_each(static_cast<std::uint32_t>(bytes_of_part(l, x, t) / x.bytes), [&](std::uint32_t i) {
-        std::memcpy(target + std::size_t{i} * x.bytes, source + std::size_t{i} * x.bytes, x.bytes);
-      });
+      detail::field const& x = fields.at[f];
+      if (x.what != detail::field_of::entry && x.what != detail::field_of::member) continue;
+      std::byte* const target = detail::part_of_field(l, x, to);
+      std::byte const* const source = detail::part_of_field(l, x, t);
+      team.for_each(
+          static_cast<std::uint32_t>(detail::bytes_of_part(l, x, t) / x.bytes), [&](std::uint32_t i) {
+            std::memcpy(target + std::size_t{i} * x.bytes, source + std::size_t{i} * x.bytes, x.bytes);
+          });
     }
     team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { l.degree[l.at(to, n + i)] = 0.0f; });
     if (team.lane() == 0 && l.members.capacity != 0) l.members.count[to.index] = l.members.count[t.index];

@@ -42,7 +42,7 @@ struct open : operation {
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
     team.for_each(l.extent.capacity, [&](std::uint32_t s) {
-      new_entry(l, t, s, static_cast<position_t>(s));
+      detail::new_entry(l, t, s, static_cast<position_t>(s));
       if (s >= n) l.degree[l.at(t, s)] = 0.0f;
     });
     if (team.lane() == 0 && l.members.capacity != 0) l.members.count[t.index] = 0;

@@ -13,6 +13,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
 
 /// Writes a new, unmerged entry: degree 1, every channel at its initial value, no flags.
 KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, position_t position) {
@@ -51,6 +52,8 @@ KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std:
   });
   return team.reduce(highest, op_max{});
 }
+
+}  // namespace detail
 
 namespace sequences {
 
@@ -92,7 +95,7 @@ struct operation {
 };
 
 /// Runs an operation on all tracks of its sequences.
-template <class Operation> struct tracks_phase : sequence_phase {
+template <class Operation> struct tracks_phase : detail::sequence_phase {
   Operation operation;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -106,7 +109,7 @@ template <class Operation> struct tracks_phase : sequence_phase {
 };
 
 /// Follows tracks_phase. Runs the operation on the sequences' own numbers.
-template <class Operation> struct numbers_phase : sequence_phase {
+template <class Operation> struct numbers_phase : detail::sequence_phase {
   Operation operation;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -116,7 +119,7 @@ template <class Operation> struct numbers_phase : sequence_phase {
 
 /// Makes the one or two launches of an operation.
 template <class Launch, class Operation>
-void launch_operation(Launch const& launch, Operation const& operation, sequence_phase const& all) {
+void launch_operation(Launch const& launch, Operation const& operation, detail::sequence_phase const& all) {
   if constexpr (Operation::over_tracks) launch(tracks_phase<Operation>{all, operation});
   if constexpr (!Operation::at_once) launch(numbers_phase<Operation>{all, operation});
 }

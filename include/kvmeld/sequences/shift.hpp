@@ -84,7 +84,8 @@ template <class Keys> struct shift : operation {
   std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
     if (std::string text = check_calls::is_open(name, l, {sequence}); !text.empty()) return text;
     if (std::string text = check_calls::nothing_pending(name, l, sequence); !text.empty()) return text;
-    if (std::string text = rope_problem(name, rope, l.extent.key_dim, readable); !text.empty()) return text;
+    if (std::string text = detail::rope_problem(name, rope, l.extent.key_dim, readable); !text.empty())
+      return text;
     if (rope.active() && rope.positions != rope_positions::stored) {
       return refusal(
           name, "rope.positions", "rope_positions::slot",
@@ -94,7 +95,7 @@ template <class Keys> struct shift : operation {
       return refusal(name, "rope.map", "given",
                      "null, because keys that turn lie rotated for the positions stored with them");
     }
-    if (rope.active() && reads_keys<Values>::value) {
+    if (rope.active() && detail::reads_keys<Values>::value) {
       return refusal(
           name, "rope.pairing", "a rotation",
           "rope_pairing::none, because values are channels of the keys (latent) and would turn too");

@@ -46,7 +46,7 @@ template <class Layout> std::string list_rows(layout_subject<Layout>& x) {
 template <class Layout>
 std::string layout_problem(Layout const& layout, shape const& extent, std::uint32_t channels,
                            layout_options const& options = {}) {
-  require_layout<Layout>();
+  detail::require_layout<Layout>();
   if (channels == 0 || layout.channels() != channels) {
     return message("channels() is ", layout.channels(), "; expected are ", channels);
   }

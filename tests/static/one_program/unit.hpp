@@ -35,10 +35,10 @@ report no_openmp();
 
 using policy_type = kvmeld::preset::chelsea::type;
 using cache_type = kvmeld::merged_cache<kvmeld::host_executor, policy_type, kvmeld::strided<float>,
-                                        kvmeld::transposed<kvmeld::half>>;
+                                        kvmeld::transposed<kvmeld::float16>>;
 
 // A cache of one track over memory of the caller.
-static inline cache_type make_cache(float* keys, kvmeld::half* values, std::uint32_t chunk) {
+static inline cache_type make_cache(float* keys, kvmeld::float16* values, std::uint32_t chunk) {
   kvmeld::cache_options sizes{};
   sizes.extent = {1, 1, 1, 1, 8, 4, 64};
   policy_type policy = kvmeld::preset::chelsea::with_schedule(
@@ -46,7 +46,7 @@ static inline cache_type make_cache(float* keys, kvmeld::half* values, std::uint
   policy.identify.chunk = chunk;
   return cache_type{kvmeld::host_executor(2), policy,
                     kvmeld::kv{kvmeld::strided<float>(keys, "LSHTC", sizes.extent, 8),
-                               kvmeld::transposed<kvmeld::half>(values, "LSHCT", sizes.extent, 4)},
+                               kvmeld::transposed<kvmeld::float16>(values, "LSHCT", sizes.extent, 4)},
                     sizes};
 }
 
@@ -68,10 +68,10 @@ template <class F> static inline void refuse(report& r, int which, F call) {
 
 static inline void compress(report& r) {
   static float keys[64 * 8];
-  static kvmeld::half values[64 * 4];
+  static kvmeld::float16 values[64 * 4];
   for (int i = 0; i < 64 * 8; ++i)
     keys[i] = static_cast<float>((i * 7919) % 101 - 50) + 8.0f * static_cast<float>(i % 8);
-  for (int i = 0; i < 64 * 4; ++i) values[i] = kvmeld::element_traits<kvmeld::half>::from_float(1.0f);
+  for (int i = 0; i < 64 * 4; ++i) values[i] = kvmeld::element_traits<kvmeld::float16>::from_float(1.0f);
   cache_type cache = make_cache(keys, values, 16);
   r.accepted = cache.open(0, 60).ok() && cache.compress({0}, kvmeld::budget::entries(20)).ok();
   r.length = cache.longest(0);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/exec/team.hpp>
 
 #include <cub/block/block_reduce.cuh>

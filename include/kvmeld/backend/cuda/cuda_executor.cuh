@@ -178,7 +178,7 @@ public:
     if (error_ != cudaSuccess) return;
     memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
     if (lists.data() == nullptr) lacks_lists(staged_numbers);
-    staging_ = staging_ring<memory>(std::move(lists));
+    staging_ = detail::staging_ring<memory>(std::move(lists));
   }
   /// Copies stream, resource and tuning. The copy has staging and scratch of its own.
   cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
@@ -252,7 +252,7 @@ public:
   /// device has no memory; the scratch allocated before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return raise(refusal("cuda_executor", "scratch per block in bytes", bytes, memory_to_be_had));
+    return raise(refusal("cuda_executor", "scratch per block in bytes", bytes, detail::memory_to_be_had));
   }
 
   tuning tuning_mode() const { return tuning_; }
@@ -328,7 +328,7 @@ private:
   /// Refuses a list for missing memory. Where exceptions are off, `error()` reports it.
   void lacks_lists(std::size_t numbers) const {
     note(cudaErrorMemoryAllocation);
-    raise(refusal("cuda_executor", "list in numbers", numbers, memory_to_be_had));
+    raise(refusal("cuda_executor", "list in numbers", numbers, detail::memory_to_be_had));
   }
   std::uint32_t blocks() const { return 2 * processors_; }
   bool make_room(std::size_t bytes) {
@@ -371,7 +371,7 @@ private:
   Resource resource_;
   tuning tuning_;
   std::vector<memory> retired_;
-  staging_ring<memory> staging_;
+  detail::staging_ring<memory> staging_;
   memory scratch_;
   std::uint32_t processors_ = 1;
   std::size_t max_shared_ = 0;

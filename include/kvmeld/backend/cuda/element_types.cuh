@@ -3,7 +3,6 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/matrix_format.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -118,7 +118,7 @@ public:
   /// no memory; the scratch allocated before stays.
   status reserve(std::size_t bytes) {
     if (make_room(bytes)) return {};
-    return raise(refusal("host_executor", "scratch per worker in bytes", bytes, memory_to_be_had));
+    return raise(refusal("host_executor", "scratch per worker in bytes", bytes, detail::memory_to_be_had));
   }
 
   /// One launch: runs `phase` on all tiles of `items` tracks; source.where(item) is the track of an item. The

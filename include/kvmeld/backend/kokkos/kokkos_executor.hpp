@@ -136,7 +136,7 @@ public:
       std::uint32_t* const to =
           staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
       if (to == nullptr) {
-        raise(refusal("kokkos_executor", "list in numbers", list.size(), memory_to_be_had));
+        raise(refusal("kokkos_executor", "list in numbers", list.size(), detail::memory_to_be_had));
         return {nullptr, 0};
       }
       write(to, list.data(), list.size());
@@ -148,7 +148,7 @@ public:
   /// Refuses where there is no memory.
   status reserve(std::size_t bytes) const {
     if (make_room(bytes + kernel_bytes())) return {};
-    return raise(refusal("kokkos_executor", "scratch per team in bytes", bytes, memory_to_be_had));
+    return raise(refusal("kokkos_executor", "scratch per team in bytes", bytes, detail::memory_to_be_had));
   }
 
   /// One launch: runs `phase` on all tiles of `items` tracks; source.where(item) is the track of an item. The
@@ -271,7 +271,7 @@ private:
   }
   void make_staging() {
     if constexpr (!immediate) {
-      staging_ = staging_ring<memory>(allocate(staged_numbers * sizeof(std::uint32_t)));
+      staging_ = detail::staging_ring<memory>(allocate(staged_numbers * sizeof(std::uint32_t)));
     }
   }
 
@@ -280,7 +280,7 @@ private:
   std::uint32_t lanes_ = 1;
   host_kernels const* kernels_ = nullptr;
   mutable std::size_t reserved_[2] = {0, 0};  ///< per scratch level: bytes per team that Kokkos has
-  staging_ring<memory> staging_;
+  detail::staging_ring<memory> staging_;
 };
 
 }  // namespace KVMELD_ABI

@@ -9,7 +9,7 @@
 #include <kvmeld/backend/warps/row_store.hpp>
 #include <kvmeld/backend/warps/warp_softmax.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
@@ -271,8 +271,8 @@ struct tuned<warps, attention::attend_phase<Keys, Values, Q, Out>,
              std::enable_if_t<
                  tuned_form::has_matrix_rows<Keys>::value && tuned_form::has_matrix_rows<Values>::value &&
                  matrix_format_of<std::remove_const_t<Q>> == matrix_format_of<typename Keys::element_type>>>
-    : tuned_by_form<attention::attend_phase<Keys, Values, Q, Out>,
-                    tuned_form::attend_few<Keys, Values, Q, Out>> {};
+    : detail::tuned_by_form<attention::attend_phase<Keys, Values, Q, Out>,
+                            tuned_form::attend_few<Keys, Values, Q, Out>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -18,9 +18,9 @@ inline namespace KVMELD_ABI {
 
 /// Every tile moves 64 bytes of each row, which are two sectors of memory. Slices do not overlap.
 template <class Layout>
-struct tuned<warps, compact_rows_phase<Layout>,
+struct tuned<warps, detail::compact_rows_phase<Layout>,
              std::enable_if_t<has_row_pieces<Layout>::value && !runs_along_tokens<Layout>>> {
-  using phase = compact_rows_phase<Layout>;
+  using phase = detail::compact_rows_phase<Layout>;
   static constexpr bool value = true;
   static constexpr std::uint32_t slice = 4;
 

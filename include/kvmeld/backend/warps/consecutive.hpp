@@ -218,12 +218,12 @@ template <class Team, class Layout>
 KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                      reaching_sets<Layout> const& sets,
                                      typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends) {
-  constexpr std::uint32_t last_byte = reach_thresholds - 1;  // it lies in set_end
+  constexpr std::uint32_t last_byte = reach_thresholds - 1;  // it lies in the spare words
   candidate* const marks = wave.candidates + wave.at(item, 0);
   // Marks overwrite where reach lies, so the reach for this threshold moves to the last byte first.
   team.for_each(wave.state[item].live_count, [&](std::uint32_t i) {
     std::uint32_t const reach = c.reach(i);
-    wave.set_end[wave.at(item, i)] = 0;
+    wave.spare_words(item)[i] = 0;
     c.table.put(i, last_byte, reach);
   });
   team.sync();
@@ -233,13 +233,13 @@ KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std
 }
 
 /// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where they are apart; sources
-/// become 0. Returns the newest entries, in set_end, because what set_member holds is still needed.
-/// Cooperative; barrier at the end.
+/// become 0. Returns the newest entries, in the spare words, because what lies in place of centres is still
+/// needed. Cooperative; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                   reaching_sets<Layout> const& sets, std::uint32_t found) {
   candidate* const marks = wave.candidates + wave.at(item, 0);
-  slot_t* const newest = wave.set_end + wave.at(item, 0);
+  slot_t* const newest = wave.spare_words(item);
   identify::list_sets(team, marks, wave.state[item].live_count, newest);
   team.for_each(found - 1, [&](std::uint32_t b) {
     marks[b].key = sets.apart(newest[b]) ? 0u : order_key(sets.similarity(newest[b], newest[b + 1]));
@@ -253,7 +253,7 @@ KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::u
 /// `propose`.
 template <class Admit, class Layout> struct settle_sets_phase {
   using identify_type = identify::consecutive_threshold<Admit>;
-  propose_phase<identify_type, Layout> untuned;
+  detail::propose_phase<identify_type, Layout> untuned;
   std::uint32_t bisections;  ///< of this pass
   bool first_pass, last_pass;
 
@@ -321,9 +321,9 @@ private:
 /// rounding: an entry may join or not where its cosine with its anchor is within 2^-22 * (d + 8) of a
 /// threshold.
 template <class Admit, class Layout>
-struct tuned<warps, propose_phase<identify::consecutive_threshold<Admit>, Layout>,
+struct tuned<warps, detail::propose_phase<identify::consecutive_threshold<Admit>, Layout>,
              std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>> {
-  using phase = propose_phase<identify::consecutive_threshold<Admit>, Layout>;
+  using phase = detail::propose_phase<identify::consecutive_threshold<Admit>, Layout>;
   using reach = tuned_form::reach_phase<Layout>;
   using settle = tuned_form::settle_sets_phase<Admit, Layout>;
   static constexpr bool value = true;

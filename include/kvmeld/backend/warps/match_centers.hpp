@@ -49,7 +49,7 @@ template <class Identify, class Rows> struct match_centers;
 template <class Admit, identify::resemblance By, class Rows>
 struct match_centers<identify::nearest_center<Admit, By>, Rows> {
   using sides = sides_of<Rows>;
-  using untuned_phase = propose_phase<identify::nearest_center<Admit, By>, Rows>;
+  using untuned_phase = detail::propose_phase<identify::nearest_center<Admit, By>, Rows>;
   static constexpr bool near_scratch = true;
   static constexpr std::uint32_t max_rows = 128, max_columns = 64, strip_columns = 32;
   untuned_phase untuned;
@@ -70,7 +70,7 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
     if (s.over_budget == 0 || first >= s.live_count) return;
     std::uint32_t const rows = min_of(max_rows, s.live_count - first);
     slot_t const* const sources = wave.live + wave.at(t.item, first);
-    slot_t const* const centers = wave.set_member + wave.at(t.item, 0);
+    slot_t const* const centers = wave.centers(t.item);
 
     typename sides::keys const keys(team, key_layout(), t.where, max_rows, max_columns);
     typename sides::values const values(team, value_layout(), t.where, max_rows, max_columns);
@@ -155,10 +155,10 @@ struct has_matching_sides<kv<Keys, Values>>
 }  // namespace tuned_form
 
 template <class Admit, identify::resemblance By, class Rows>
-struct tuned<warps, propose_phase<identify::nearest_center<Admit, By>, Rows>,
+struct tuned<warps, detail::propose_phase<identify::nearest_center<Admit, By>, Rows>,
              std::enable_if_t<tuned_form::has_matching_sides<Rows>::value>>
-    : tuned_by_form<propose_phase<identify::nearest_center<Admit, By>, Rows>,
-                    tuned_form::match_centers<identify::nearest_center<Admit, By>, Rows>> {};
+    : detail::tuned_by_form<detail::propose_phase<identify::nearest_center<Admit, By>, Rows>,
+                            tuned_form::match_centers<identify::nearest_center<Admit, By>, Rows>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

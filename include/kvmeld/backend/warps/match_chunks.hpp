@@ -27,10 +27,10 @@ template <class Identify, class Layout> struct match_chunks {
   static constexpr int min_blocks = 2;  // per multiprocessor: one loads while another multiplies
   static constexpr bool near_scratch = true;
   static constexpr std::uint32_t max_rows = 128, max_columns = 128, strip_columns = 64;
-  propose_phase<Identify, Layout> untuned;
+  detail::propose_phase<Identify, Layout> untuned;
 
   /// Takes chunks that fill at least a strip of the matrix unit.
-  static bool takes(propose_phase<Identify, Layout> const& p) {
+  static bool takes(detail::propose_phase<Identify, Layout> const& p) {
     return p.identify.chunk_in(p.wave.ledger.extent) >= 2 * strip_rows;
   }
   std::uint32_t chunk() const { return untuned.identify.chunk_in(untuned.wave.ledger.extent); }
@@ -104,10 +104,10 @@ template <class Identify, class Layout> struct match_chunks {
 }  // namespace tuned_form
 
 template <class Admit, class Layout>
-struct tuned<warps, propose_phase<identify::chunked_bipartite<Admit>, Layout>,
+struct tuned<warps, detail::propose_phase<identify::chunked_bipartite<Admit>, Layout>,
              std::enable_if_t<tuned_form::has_matrix_rows<Layout>::value>>
-    : tuned_by_form<propose_phase<identify::chunked_bipartite<Admit>, Layout>,
-                    tuned_form::match_chunks<identify::chunked_bipartite<Admit>, Layout>> {};
+    : detail::tuned_by_form<detail::propose_phase<identify::chunked_bipartite<Admit>, Layout>,
+                            tuned_form::match_chunks<identify::chunked_bipartite<Admit>, Layout>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -6,8 +6,8 @@
 #include <kvmeld/backend/warps/warp_softmax.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
@@ -33,7 +33,7 @@ namespace tuned_form {
 /// tokens. Its warps take query rows in turn, 16 at a time, and sums are joined in the order of the warps. A
 /// logit differs from the generic form's by at most 2^-22 * (d + 8) of scale * |q| * |k|.
 template <class Score, class Keys, class Q> struct observe_queries {
-  using untuned_phase = observe_queries_phase<Score, Keys, Q>;
+  using untuned_phase = detail::observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
   using key_store = row_store<Keys, true>;
   static constexpr std::uint32_t channels = untuned_phase::channels, max_channels = 2;
@@ -43,7 +43,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static constexpr bool near_scratch = true;
   /// Blocks of a multiprocessor: one loads while another multiplies. Contributions other than p need more
   /// registers.
-  static constexpr int min_blocks = has_contribution<Score>::value ? 1 : 2;
+  static constexpr int min_blocks = detail::has_contribution<Score>::value ? 1 : 2;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {
@@ -62,7 +62,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = untuned.ledger;
     query_sample const& probes = untuned.probes;
-    observed_tile const s = untuned.slots_of(t);
+    detail::observed_tile const s = untuned.slots_of(t);
     std::uint32_t const tokens = s.tokens;
     if (tokens == 0) return;
     auto const u = untuned.updates_of(t.where, s.rows);
@@ -70,7 +70,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
     float* const bias = team.template scratch<float>(token_block);
     float* const parts = team.template scratch<float>(std::size_t{warps_of(team)} * token_block * channels);
     store.load(team, untuned.keys, t.where, tokens, [&](std::uint32_t i) { return s.begin + i; });
-    load_bias(team, l, t.where, s.begin, tokens, bias);
+    detail::load_bias(team, l, t.where, s.begin, tokens, bias);
     team.finish_copies();
     team.sync();
 
@@ -105,8 +105,8 @@ private:
   /// Adds observed rows from `first` on, as many as fill 16 rows with their heads. Rows behind the last
   /// observed one have query numbers behind the last query and are skipped.
   template <class Team, class Updates>
-  KVMELD_HD void strip(Team const& team, observed_tile const& s, std::uint32_t first, key_store const& store,
-                       float const* bias, Updates const& u, sums& mine) const {
+  KVMELD_HD void strip(Team const& team, detail::observed_tile const& s, std::uint32_t first,
+                       key_store const& store, float const* bias, Updates const& u, sums& mine) const {
     block_of_rows const b{s.member,
                           s.queries,
                           untuned.probes.query_of(s.queries, first),
@@ -229,13 +229,14 @@ private:
 }  // namespace tuned_form
 
 template <class Score, class Keys, class Q>
-struct tuned<warps, observe_queries_phase<Score, Keys, Q>,
+struct tuned<warps, detail::observe_queries_phase<Score, Keys, Q>,
              std::enable_if_t<tuned_form::has_matrix_rows<Keys>::value &&
                               matrix_format_of<std::remove_const_t<Q>> ==
                                   matrix_format_of<typename Keys::element_type> &&
                               tuned_form::observe_queries<Score, Keys, Q>::channels <=
                                   tuned_form::observe_queries<Score, Keys, Q>::max_channels>>
-    : tuned_by_form<observe_queries_phase<Score, Keys, Q>, tuned_form::observe_queries<Score, Keys, Q>> {};
+    : detail::tuned_by_form<detail::observe_queries_phase<Score, Keys, Q>,
+                            tuned_form::observe_queries<Score, Keys, Q>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -5,13 +5,13 @@
 #include <kvmeld/backend/warps/row_store.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/matrix_format.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
-#include <kvmeld/identify/admit/threshold.hpp>
+#include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
 
@@ -52,14 +52,14 @@ KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
 }
 
 /// What a pass leaves for later passes. It lies in arrays of the wave that are free until sets are linked:
-/// reach per entry of the live-slot list and per threshold in candidates and set_end, inverse norms in
-/// set_member.
+/// reach per entry of the live-slot list and per threshold in the candidates and the spare words,
+/// inverse norms in place of centres.
 class reach_table {
 public:
   KVMELD_HD reach_table(wave_ref const& wave, std::uint32_t item)
       : candidates_(wave.candidates + wave.at(item, 0)),
-        set_end_(wave.set_end + wave.at(item, 0)),
-        set_member_(wave.set_member + wave.at(item, 0)) {}
+        spare_(wave.spare_words(item)),
+        norms_(wave.centers(item)) {}
 
   KVMELD_HD std::uint32_t get(std::uint32_t entry, std::uint32_t threshold) const {
     return *at(entry, threshold);
@@ -71,21 +71,21 @@ public:
   KVMELD_HD void put_all(std::uint32_t entry, std::uint32_t reach) const {
     std::uint32_t const four = 0x01010101u * reach;
     candidates_[entry] = {four, four, four};
-    set_end_[entry] = four;
+    spare_[entry] = four;
   }
-  KVMELD_HD float inverse_norm(std::uint32_t entry) const { return bits_float(set_member_[entry]); }
-  KVMELD_HD void put_inverse_norm(std::uint32_t entry, float x) const { set_member_[entry] = float_bits(x); }
+  KVMELD_HD float inverse_norm(std::uint32_t entry) const { return bits_float(norms_[entry]); }
+  KVMELD_HD void put_inverse_norm(std::uint32_t entry, float x) const { norms_[entry] = float_bits(x); }
 
 private:
   KVMELD_HD std::uint8_t* at(std::uint32_t entry, std::uint32_t threshold) const {
     constexpr std::uint32_t first = sizeof(candidate);
     static_assert(first + sizeof(slot_t) == reach_thresholds);
     return threshold < first ? reinterpret_cast<std::uint8_t*>(candidates_ + entry) + threshold
-                             : reinterpret_cast<std::uint8_t*>(set_end_ + entry) + (threshold - first);
+                             : reinterpret_cast<std::uint8_t*>(spare_ + entry) + (threshold - first);
   }
   candidate* candidates_;
-  slot_t* set_end_;
-  slot_t* set_member_;
+  slot_t* spare_;
+  slot_t* norms_;
 };
 
 /// Bounds of the reach of a tile's entries: it is least at the upper end of a bracket and most at the lower

@@ -4,7 +4,6 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
@@ -27,7 +26,8 @@ struct has_matrix_rows<Layout, true>
     : std::bool_constant<!runs_along_tokens<Layout> &&
                          matrix_format_of<typename Layout::element_type> != matrix_format::none> {};
 
-template <class Layout> struct has_matrix_rows<joined_rows<Layout>, false> : has_matrix_rows<Layout> {};
+template <class Layout>
+struct has_matrix_rows<detail::joined_rows<Layout>, false> : has_matrix_rows<Layout> {};
 
 /// Channels that one step of the matrix unit multiplies.
 constexpr std::uint32_t matrix_step = 16;

@@ -6,7 +6,6 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/matrix_format.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>

@@ -28,7 +28,7 @@ namespace tuned_form {
 /// weigh_phase of merge::gaussian. Weights equal those of the generic form up to the rounding of the sum in a
 /// distance.
 template <class Keys> struct weigh_gaussian {
-  using untuned_phase = weigh_phase<merge::gaussian, Keys>;
+  using untuned_phase = detail::weigh_phase<merge::gaussian, Keys>;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const&) { return true; }
@@ -136,8 +136,8 @@ private:
 }  // namespace tuned_form
 
 template <class Keys>
-struct tuned<warps, weigh_phase<merge::gaussian, Keys>, std::enable_if_t<has_row_pieces<Keys>::value>>
-    : tuned_by_form<weigh_phase<merge::gaussian, Keys>, tuned_form::weigh_gaussian<Keys>> {};
+struct tuned<warps, detail::weigh_phase<merge::gaussian, Keys>, std::enable_if_t<has_row_pieces<Keys>::value>>
+    : detail::tuned_by_form<detail::weigh_phase<merge::gaussian, Keys>, tuned_form::weigh_gaussian<Keys>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

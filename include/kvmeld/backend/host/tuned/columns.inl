@@ -106,7 +106,7 @@ KVMELD_ENTRY std::uint32_t merge_columns_float(float* columns, std::int64_t stri
                                                host_kernels::set_list const& sets, void* scratch) {
   return merge_columns_any<any_word>(columns, stride, channels, sets, scratch);
 }
-KVMELD_ENTRY std::uint32_t merge_columns_half(half* columns, std::int64_t stride, std::uint32_t channels,
+KVMELD_ENTRY std::uint32_t merge_columns_half(float16* columns, std::int64_t stride, std::uint32_t channels,
                                               host_kernels::set_list const& sets, void* scratch) {
   return merge_columns_any<any_half>(columns, stride, channels, sets, scratch);
 }

@@ -26,7 +26,7 @@ struct host_kernels {
                                std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
                                std::uint32_t out_ld);
   products_of<float> products_float;
-  products_of<half> products_half;
+  products_of<float16> products_half;
   products_of<bfloat16> products_bfloat16;
   /// out[i] = dot(row, row at[i] of pool).
   void (*dots)(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
@@ -39,14 +39,14 @@ struct host_kernels {
                      std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
 
   /// Converts n elements of storage to floats.
-  void (*decode_half)(half const* from, std::uint32_t n, float* to);
+  void (*decode_half)(float16 const* from, std::uint32_t n, float* to);
   void (*decode_bfloat16)(bfloat16 const* from, std::uint32_t n, float* to);
   /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic
   /// loop.
   void (*blend_float)(float const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
                       float* to);
-  void (*blend_half)(half const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
-                     half* to);
+  void (*blend_half)(float16 const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
+                     float16* to);
   void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
                          std::uint32_t n, bfloat16* to);
   /// Sets whose slots lie in [first, first + slots); both are multiples of `lanes`. The members of set n are
@@ -68,7 +68,7 @@ struct host_kernels {
   using merge_columns_of = std::uint32_t (*)(T* columns, std::int64_t stride, std::uint32_t channels,
                                              set_list const& sets, void* scratch);
   merge_columns_of<float> merge_columns_float;
-  merge_columns_of<half> merge_columns_half;
+  merge_columns_of<float16> merge_columns_half;
   merge_columns_of<bfloat16> merge_columns_bfloat16;
   /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart. Many bytes are written past the caches.
   void (*clear_rows)(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes);
@@ -77,7 +77,7 @@ struct host_kernels {
   /// Makes everything written past the caches visible to other threads too.
   void (*drain)();
   bool (*finite_float)(float const* x, std::uint32_t n);
-  bool (*finite_half)(half const* x, std::uint32_t n);
+  bool (*finite_half)(float16 const* x, std::uint32_t n);
   bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
   /// Counts the keys above `high` and those in [low, high]. Writes the latter to `out` in order, as long as
   /// `room` leaves space for a vector. `out` may be `keys`.
@@ -106,7 +106,7 @@ struct host_kernels {
                                    float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
                                    std::uint32_t d, float* total);
   add_weighted_of<float> add_weighted_float;
-  add_weighted_of<half> add_weighted_half;
+  add_weighted_of<float16> add_weighted_half;
   add_weighted_of<bfloat16> add_weighted_bfloat16;
   /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
   void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
@@ -125,7 +125,7 @@ struct host_kernels {
   template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
     if constexpr (std::is_same_v<T, float>) {
       std::memcpy(to, from, n * sizeof(float));
-    } else if constexpr (std::is_same_v<T, half>) {
+    } else if constexpr (std::is_same_v<T, float16>) {
       decode_half(from, n, to);
     } else if constexpr (std::is_same_v<T, bfloat16>) {
       decode_bfloat16(from, n, to);
@@ -136,13 +136,13 @@ struct host_kernels {
   /// Whether the kernels read and write the storage type T themselves.
   template <class T>
   static constexpr bool reads =
-      std::is_same_v<T, float> || std::is_same_v<T, half> || std::is_same_v<T, bfloat16>;
-  /// The kernel for T of the three for float, half and bfloat16.
+      std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
+  /// The kernel for T of the three for float, float16 and bfloat16.
   template <class T, class F, class H, class B> static constexpr auto of_type(F f, H h, B b) {
     static_assert(reads<T>, "kvmeld: no kernel reads this element type");
     if constexpr (std::is_same_v<T, float>) {
       return f;
-    } else if constexpr (std::is_same_v<T, half>) {
+    } else if constexpr (std::is_same_v<T, float16>) {
       return h;
     } else {
       return b;

@@ -11,7 +11,7 @@
 
 inline host_kernels const* table() {
   static constexpr host_kernels kernels{products<float>,
-                                        products<half>,
+                                        products<float16>,
                                         products<bfloat16>,
                                         dots,
                                         inverse_norms,
@@ -37,7 +37,7 @@ inline host_kernels const* table() {
                                         kth_key,
                                         soften,
                                         add_weighted<float>,
-                                        add_weighted<half>,
+                                        add_weighted<float16>,
                                         add_weighted<bfloat16>,
                                         add_exponentials,
                                         log_degrees,

@@ -9,7 +9,7 @@ KVMELD_SIMD floats decode_one(bfloat16 const* p) {
   halves const x = load_halves(reinterpret_cast<std::uint16_t const*>(p));
   return float_of(widen(x) << 16);
 }
-KVMELD_SIMD floats decode_one(half const* p) {
+KVMELD_SIMD floats decode_one(float16 const* p) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = short __attribute__((vector_size(32)));
   bits const x = reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
@@ -18,7 +18,7 @@ KVMELD_SIMD floats decode_one(half const* p) {
   using bits = short __attribute__((vector_size(16)));
   return __builtin_ia32_vcvtph2ps256(
       reinterpret_cast<bits>(load_halves(reinterpret_cast<std::uint16_t const*>(p))));
-#else  // element_traits<half>::to_float
+#else  // element_traits<float16>::to_float
   words const x = widen(load_halves(reinterpret_cast<std::uint16_t const*>(p)));
   integers const magnitude = reinterpret_cast<integers>(x & 0x7fffu);
   words const subnormal = bits_of(__builtin_convertvector(magnitude, floats) * 5.9604644775390625e-8f);
@@ -45,7 +45,7 @@ KVMELD_SIMD void encode_one(bfloat16* p, floats x) {
   words const nan = reinterpret_cast<words>(reinterpret_cast<integers>(u & 0x7fffffffu) > 0x7f800000);
   store_halves(reinterpret_cast<std::uint16_t*>(p), narrow(select(nan, quiet, rounded)));
 }
-KVMELD_SIMD void encode_one(half* p, floats x) {
+KVMELD_SIMD void encode_one(float16* p, floats x) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
   using bits = short __attribute__((vector_size(32)));
   bits const y = __builtin_ia32_vcvtps2ph512_mask(x, 0, bits{}, static_cast<std::uint16_t>(0xffff));
@@ -56,7 +56,7 @@ KVMELD_SIMD void encode_one(half* p, floats x) {
 #else
   float y[width];
   store(y, x);
-  for (int i = 0; i < width; ++i) p[i] = element_traits<half>::from_float(y[i]);
+  for (int i = 0; i < width; ++i) p[i] = element_traits<float16>::from_float(y[i]);
 #endif
 }
 
@@ -65,7 +65,7 @@ template <class T> KVMELD_SIMD void decode_any(T const* from, std::uint32_t n, f
   for (; i + width <= n; i += width) store(to + i, decode_one(from + i));
   for (; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
 }
-KVMELD_ENTRY void decode_half(half const* from, std::uint32_t n, float* to) { decode_any(from, n, to); }
+KVMELD_ENTRY void decode_half(float16 const* from, std::uint32_t n, float* to) { decode_any(from, n, to); }
 KVMELD_ENTRY void decode_bfloat16(bfloat16 const* from, std::uint32_t n, float* to) {
   decode_any(from, n, to);
 }
@@ -136,8 +136,8 @@ KVMELD_ENTRY void blend_float(float const* const* row, float const* weight, std:
                               std::uint32_t n, float* to) {
   blend_any(row, weight, count, n, to);
 }
-KVMELD_ENTRY void blend_half(half const* const* row, float const* weight, std::uint32_t count,
-                             std::uint32_t n, half* to) {
+KVMELD_ENTRY void blend_half(float16 const* const* row, float const* weight, std::uint32_t count,
+                             std::uint32_t n, float16* to) {
   blend_any(row, weight, count, n, to);
 }
 KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight, std::uint32_t count,
@@ -213,7 +213,7 @@ using all_halves = std::uint16_t __attribute__((vector_size(4 * width)));
 KVMELD_ENTRY bool finite_float(float const* x, std::uint32_t n) {
   return all_below<words>(reinterpret_cast<any_word const*>(x), n, any_word{0x7f800000u});
 }
-KVMELD_ENTRY bool finite_half(half const* x, std::uint32_t n) {
+KVMELD_ENTRY bool finite_half(float16 const* x, std::uint32_t n) {
   return all_below<all_halves>(reinterpret_cast<any_half const*>(x), n, any_half{0x7c00u});
 }
 KVMELD_ENTRY bool finite_bfloat16(bfloat16 const* x, std::uint32_t n) {

@@ -8,7 +8,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/exec/team_sum.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +47,8 @@ template <class A>
 using allow = decltype(static_cast<admission>(std::declval<A const&>().allow(track_state{}, 0u, 0u)));
 }  // namespace admit_uses
 
+namespace detail {
+
 /// Number of the first requirement that an admission rule fails, as require_admission counts; -1: none.
 template <class A>
 constexpr int missing_in_admission = contract::first_missing<
@@ -76,6 +77,7 @@ template <class Admit> constexpr bool repeats_by() {
     return false;
   }
 }
+
 /// Whether an identifier with this admission meets its budget; see repeats_by.
 template <class Admit> constexpr bool meets_budget_by() {
   if constexpr (contract::allows<admit_uses::meets_budget, Admit>) {
@@ -84,6 +86,8 @@ template <class Admit> constexpr bool meets_budget_by() {
     return false;
   }
 }
+
+}  // namespace detail
 
 /// Scratch that `allow_from` may take from its team.
 KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }
@@ -115,7 +119,7 @@ KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t 
         std::size_t const e = wave.step.at(item, list[i].source);
         wave.step.fates[e] = fate::merge;
         wave.step.target[e] = list[i].target;
-        wave.step.key_weight[e] = order_value(list[i].key);
+        wave.similarity(item, list[i].source) = order_value(list[i].key);
       });
   if (team.lane() == 0) wave.state[item].merged += merged;
   team.sync();

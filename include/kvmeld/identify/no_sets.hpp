@@ -1,6 +1,7 @@
-// Eviction: drops every mergeable entry that has no other fate.
+// Identifiers that make no sets: nothing merges. `none` keeps entries apart, `evict_rest` drops them.
 #pragma once
 
+#include <cstdint>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -8,11 +9,18 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/round_view.hpp>
 
-#include <cstdint>
-
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
+
+/// Proposes and admits nothing.
+struct none : defaults {
+  static constexpr char const* name = "none";
+  static constexpr bool light = true;
+  static constexpr bool makes_sets = false;
+
+  template <class Round> KVMELD_HD void admit(Round&) const {}
+};
 
 /// Drops every mergeable entry that has no other fate yet. The selector decides how many these are, so the
 /// budget is met exactly if the selector's quantities fill it. Rows with NaN or infinity may drop like any
@@ -42,5 +50,6 @@ struct evict_rest : defaults {
 };
 
 }  // namespace identify
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Draws what the demo or a calibration has written as JSON. Needs matplotlib.
+
+  examples/plot.py build/demo/report.json figures.svg        # degrees, fates and attention mass of every row
+  examples/plot.py calibration.json calibration.svg          # thresholds by layer, and what each head is worth
+
+The ending of the second name chooses the format (svg, png, pdf).
+"""
+import argparse
+import json
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")  # draws to files, needs no screen
+from matplotlib import pyplot as plt  # noqa: E402
+
+DEGREES = ["1", "2-3", "4-7", "8-15", "16-31", "32+"]
+FATES = ["kept", "merged", "dropped"]
+FATE_COLOURS = ["#009e73", "#e69f00", "#c8c8c8"]
+
+
+def stacked(axes, places, parts, colours, names):
+    """Horizontal bars of parts that add up to 1."""
+    left = [0.0] * len(places)
+    for part, colour, name in zip(zip(*parts), colours, names):
+        axes.barh(places, part, left=left, color=colour, height=0.7, label=name)
+        left = [a + b for a, b in zip(left, part)]
+    axes.set_xlim(0, 1)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncol=len(names), fontsize=7, frameon=False)
+
+
+def draw_report(report):
+    rows = [r for r in report["rows"] if r["kind"] != "full" and r["degrees"]]
+    if not rows:
+        sys.exit("the report has no row of a compressed cache")
+    rows.sort(key=lambda r: -r["budget"])
+    figure, (degrees, fates, mass) = plt.subplots(
+        1, 3, figsize=(12, 1.2 + 0.24 * len(rows)), sharey=True, width_ratios=[3, 2, 2], layout="constrained")
+    figure.suptitle(f"What compression did to the cache\n{report['model']}, {report['contexts']} contexts of "
+                    f"{report['context']} tokens; all layers and heads")
+    places = range(len(rows))
+    classes = [r["degrees"][:5] + [sum(r["degrees"][5:])] for r in rows]
+    shades = [plt.get_cmap("Blues")(0.2 + 0.15 * i) for i in range(len(DEGREES))]
+    stacked(degrees, places, classes, shades, DEGREES)
+    degrees.set_title("Entries by degree", fontsize=10)
+    stacked(fates, places, [[1 - r["merged"] - r["dropped"], r["merged"], r["dropped"]] for r in rows],
+            FATE_COLOURS, FATES)
+    fates.set_title("What became of the tokens", fontsize=10)
+    for place, r in zip(places, rows):
+        kept = r["mass_retained"]
+        mass.barh(place, kept or 0, color="#0072b2", height=0.7)
+        mass.text((kept or 0) + 0.02, place, "no score" if kept is None else f"{kept:.3g}", va="center", fontsize=7)
+    mass.set_xlim(0, 1.2)
+    mass.set_title("Share of the score's mass retained", fontsize=10)
+    degrees.set_yticks(places, [f"{r['method']}, {r['budget']:.0%}" for r in rows], fontsize=8)
+    degrees.invert_yaxis()
+    for axes in (degrees, fates, mass):
+        axes.tick_params(axis="x", labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_thresholds(axes, calibration):
+    for i, at in enumerate(calibration["thresholds"]):
+        layers = range(len(at["theta"]))
+        axes.plot(layers, [sum(x) / len(x) for x in at["theta"]], color=f"C{i}", label=f"{at['ratio']:.0%} kept")
+        for layer, samples in zip(layers, at["theta"]):
+            beside = [layer + 0.3 * (s / len(samples) - 0.5) for s in range(len(samples))]
+            axes.plot(beside, samples, "o", color=f"C{i}", markersize=3)
+    axes.set_xticks(range(calibration["layers"]))
+    axes.set_xlabel("layer")
+    axes.set_title("KVMerger's threshold by layer, a dot per sample", fontsize=10)
+    axes.grid(axis="y", color="#dddddd")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw_heads(axes, calibration):
+    named = [("unmatched keys (Chelsea)", calibration["unmatched"])] if calibration["unmatched"] else []
+    named += [(m["method"], [max(0.0, h["cost"][0]) for h in m["heads"]]) for m in calibration["methods"]]
+    largest = [max(values) for _, values in named]
+    axes.imshow([[x / most if most > 0 else 0 for x in values] for (_, values), most in zip(named, largest)],
+                cmap="Blues", aspect="auto", vmin=0, vmax=1)
+    axes.set_yticks(range(len(named)), [name for name, _ in named], fontsize=8)
+    heads = calibration["kv_heads"]
+    axes.set_xticks([layer * heads + (heads - 1) / 2 for layer in range(calibration["layers"])],
+                    [f"layer {layer}" for layer in range(calibration["layers"])], fontsize=8)
+    for layer in range(1, calibration["layers"]):
+        axes.axvline(layer * heads - 0.5, color="#555555", linewidth=1)
+    for row, most in enumerate(largest):
+        axes.text(len(named[0][1]) - 0.3, row, f"{most:.2f}", va="center", fontsize=8)
+    axes.set_title("Bits lost if one KV head alone keeps least; at the right the row's largest", fontsize=10)
+
+
+def draw_calibration(calibration):
+    parts = [draw_thresholds] if calibration["thresholds"] else []
+    parts += [draw_heads] if calibration["unmatched"] or calibration["methods"] else []
+    if not parts:
+        sys.exit("the calibration has neither thresholds nor heads")
+    figure, axes = plt.subplots(1, len(parts), figsize=(6 * len(parts), 4.4), squeeze=False, layout="constrained")
+    figure.suptitle(f"Calibration of {calibration['model']}, {calibration['samples']} samples of "
+                    f"{calibration['tokens']} tokens")
+    for draw, place in zip(parts, axes[0]):
+        draw(place, calibration)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", help="report.json of the demo (--json), or a calibration (--out)")
+    parser.add_argument("picture", help="the file to write")
+    given = parser.parse_args()
+    with open(given.json, encoding="utf-8") as file:
+        found = json.load(file)
+    if "rows" in found:
+        draw_report(found)
+    elif "kvmeld_calibration" in found:
+        draw_calibration(found)
+    else:
+        sys.exit(f"{given.json}: neither a report of the demo nor a calibration")
+    plt.savefig(given.picture, metadata={"Date": None} if given.picture.endswith(".svg") else None)
+
+
+if __name__ == "__main__":
+    main()
