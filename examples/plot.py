@@ -14,6 +14,7 @@ import matplotlib
 
 matplotlib.use("Agg")  # draws to files, needs no screen
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.ticker import PercentFormatter  # noqa: E402
 
 DEGREES = ["1", "2-3", "4-7", "8-15", "16-31", "32+"]
 FATES = ["kept", "merged", "dropped"]
@@ -27,7 +28,8 @@ def stacked(axes, places, parts, colours, names):
         axes.barh(places, part, left=left, color=colour, height=0.7, label=name)
         left = [a + b for a, b in zip(left, part)]
     axes.set_xlim(0, 1)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncol=len(names), fontsize=7, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(names), fontsize=7, frameon=False,
+                handlelength=1, columnspacing=1)
 
 
 def draw_report(report):
@@ -39,24 +41,27 @@ def draw_report(report):
         1, 3, figsize=(12, 1.2 + 0.24 * len(rows)), sharey=True, width_ratios=[3, 2, 2], layout="constrained")
     figure.suptitle(f"What compression did to the cache\n{report['model']}, {report['contexts']} contexts of "
                     f"{report['context']} tokens; all layers and heads")
-    places = range(len(rows))
+    budgets = sorted({r["budget"] for r in rows}, reverse=True)
+    places = [i + 0.7 * budgets.index(r["budget"]) for i, r in enumerate(rows)]  # a gap between budgets
     classes = [r["degrees"][:5] + [sum(r["degrees"][5:])] for r in rows]
     shades = [plt.get_cmap("Blues")(0.2 + 0.15 * i) for i in range(len(DEGREES))]
     stacked(degrees, places, classes, shades, DEGREES)
-    degrees.set_title("Entries by degree", fontsize=10)
+    degrees.set_title("Entries by degree", fontsize=10, pad=20)
     stacked(fates, places, [[1 - r["merged"] - r["dropped"], r["merged"], r["dropped"]] for r in rows],
             FATE_COLOURS, FATES)
-    fates.set_title("What became of the tokens", fontsize=10)
+    fates.set_title("What became of the tokens", fontsize=10, pad=20)
     for place, r in zip(places, rows):
         kept = r["mass_retained"]
         mass.barh(place, kept or 0, color="#0072b2", height=0.7)
-        mass.text((kept or 0) + 0.02, place, "no score" if kept is None else f"{kept:.3g}", va="center", fontsize=7)
-    mass.set_xlim(0, 1.2)
-    mass.set_title("Share of the score's mass retained", fontsize=10)
+        mass.text((kept or 0) + 0.02, place, "no score" if kept is None else f"{kept:.1%}", va="center", fontsize=7)
+    mass.set_xlim(0, 1.15)
+    mass.set_xticks([0, 0.5, 1])
+    mass.set_title("Share of the score's mass retained", fontsize=10, pad=20)
     degrees.set_yticks(places, [f"{r['method']}, {r['budget']:.0%}" for r in rows], fontsize=8)
     degrees.invert_yaxis()
     for axes in (degrees, fates, mass):
         axes.tick_params(axis="x", labelsize=7)
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.spines[["top", "right"]].set_visible(False)
 
 
