@@ -27,7 +27,7 @@
 // expect MERGE_COOPERATIVE: kvmeld: the merge function has no `static constexpr bool cooperative`
 // expect MERGE_CARRIES_DEGREE: kvmeld: the merge function has no `bool carries_degree\(\)`
 // expect MERGE_SCRATCH: kvmeld: the merge function has no `std::size_t scratch_bytes\(shape, lanes\)`
-// expect MERGE_WEIGH: kvmeld: the merge function has no `weigh\(wave, tile, pivot, members\)`
+// expect MERGE_WEIGH: kvmeld: the merge function has no `float weight\(set_view, i\)`, and no `weigh\(wave, tile, pivot,
 // expect MERGE_PREPARE: kvmeld: the merge function is cooperative, but has no `prepare\(team, key_channels\)`
 // expect MERGE_WEIGH_TOGETHER: kvmeld: the merge function is cooperative, but has no `weigh\(team, wave, keys, tile, pivot,
 // expect MERGE_WEIGH_SPANS: kvmeld: the merge function spreads, but has no `weigh_spans\(team, wave, tile, sources\)`
