@@ -63,7 +63,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   s.measure(
       "inspect", of,
       [&] {
-        b.launch(kvmeld::detail::begin_phase{b.wave(), kvmeld::budget::entries(1)});
+        b.launch(kvmeld::detail::begin_phase{{b.wave()}, kvmeld::budget::entries(1)});
         b.forget_checks();
       },
       [&] {
@@ -137,7 +137,7 @@ private:
 
   void decide() {
     kvmeld::wave_ref const& wave = b_.wave();
-    b_.launch(kvmeld::detail::begin_phase{wave, kvmeld::budget::ratio(kept_share)});
+    b_.launch(kvmeld::detail::begin_phase{{wave}, kvmeld::budget::ratio(kept_share)});
     auto const opened = b_.states();
     measure(
         "score_select",
@@ -153,7 +153,7 @@ private:
         },
         [&] { return b_.count().entries * 5; }, [&] { return pass_over_scores(); });
     measure(
-        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::detail::round_phase{wave}); },
+        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::detail::round_phase{{wave}}); },
         [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
     auto const round = b_.states();
     if constexpr (identify_type::needs_keys) {
@@ -172,7 +172,7 @@ private:
         "admit" + suffix_, x_.of(),
         [&] {
           b_.restore(round);
-          b_.launch(kvmeld::detail::round_phase{wave});
+          b_.launch(kvmeld::detail::round_phase{{wave}});
         },
         [&] {
           b_.launch(
@@ -190,7 +190,7 @@ private:
     measure(
         "link",
         [&] {
-          b_.launch(kvmeld::detail::link_phase{wave, wave.step});
+          b_.launch(kvmeld::detail::link_phase{{wave}, wave.step});
         },
         [&](counts const& c) { return c.entries * 9 + c.members * 4; });
     measure(
@@ -204,7 +204,7 @@ private:
   void merge() {
     kvmeld::wave_ref const& wave = b_.wave();
     measure(
-        "compose", [&] { b_.clear_plan(); }, [&] { b_.launch(kvmeld::detail::compose_phase{wave}); },
+        "compose", [&] { b_.clear_plan(); }, [&] { b_.launch(kvmeld::detail::compose_phase{{wave}}); },
         [&](counts const& c) { return c.entries * 38; });
     auto const rows = [&](counts const& c) { return (c.members + c.sets) * row_bytes; };
     measure(
@@ -217,10 +217,10 @@ private:
     measure(
         "merge_ledger",
         [&] {
-          b_.launch(kvmeld::detail::merge_ledger_phase{wave, wave.step});
+          b_.launch(kvmeld::detail::merge_ledger_phase{{wave}, wave.step});
         },
         [&](counts const& c) { return c.entries * 4 + c.members * (16.0 + 4.0 * channels_) + c.sets * 8; });
-    b_.launch(kvmeld::detail::link_phase{wave, wave.plan});
+    b_.launch(kvmeld::detail::link_phase{{wave}, wave.plan});
     measure(
         "merge_values",
         [&] {
@@ -240,11 +240,11 @@ private:
   void move() {
     kvmeld::wave_ref const& wave = b_.wave();
     if constexpr (!identify_type::makes_sets) {
-      b_.launch(kvmeld::detail::compose_phase{wave});
-      b_.launch(kvmeld::detail::link_phase{wave, wave.plan});
+      b_.launch(kvmeld::detail::compose_phase{{wave}});
+      b_.launch(kvmeld::detail::link_phase{{wave}, wave.plan});
     }
     measure(
-        "renumber", [&] { b_.launch(kvmeld::detail::renumber_phase{wave}); },
+        "renumber", [&] { b_.launch(kvmeld::detail::renumber_phase{{wave}}); },
         [&](counts const& c) { return c.entries * 1 + (c.entries - c.emptied) * 4; });
     measure(
         "compact_keys",
@@ -268,7 +268,7 @@ private:
         values);
     move_in_layouts();
     measure(
-        "compact_ledger", [&] { b_.launch(kvmeld::detail::compact_ledger_phase{wave}); },
+        "compact_ledger", [&] { b_.launch(kvmeld::detail::compact_ledger_phase{{wave}}); },
         [&](counts const& c) { return c.moved * (2 * (9.0 + 4.0 * channels_) + 5) + c.emptied * 4; });
   }
 

@@ -31,8 +31,8 @@ int main(int argc, char** argv) {
         host_executor{}, policy, kv{engine.keys(), engine.values()}, cache_options{engine.extent}});
     std::cout << cache->name() << "\n";
     cache->open(0, 1000);
-    if (cache->needs_observation().when !=
-        observation::none) {  // an engine would pass its queries; here every entry is looked at alike
+    if (cache->needs_observation().when != observation::none) {
+      // An engine would pass its queries; here every entry is looked at alike.
       std::vector<float> const rows(std::size_t{engine.extent.query_heads()} * engine.extent.capacity, 1e-3f);
       for (std::uint32_t layer = 0; layer < engine.extent.layers; ++layer) {
         cache->observe_rows(

@@ -16,13 +16,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Writes the new slots of kept entries, and the track's old and new length, into the plan.
-struct renumber_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct renumber_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::size_t const base = wave.plan.at(t.item, 0);
@@ -263,13 +257,7 @@ private:
 
 /// Moves the entries of the ledger's arrays, renumbers owners of members, removes members of dropped owners,
 /// and sets the new length.
-struct compact_ledger_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct compact_ledger_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     ledger_ref const& l = wave.ledger;

@@ -15,14 +15,7 @@ namespace detail {
 
 /// plan = the step applied after the plan. A lane reads the step of any entry but writes only its own entry's
 /// plan.
-struct compose_phase {
-  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct compose_phase : slot_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     plan_ref const& step = wave.step;

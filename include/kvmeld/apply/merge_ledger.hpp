@@ -20,14 +20,8 @@ namespace detail {
 
 /// Merges ledger entries by `map`, whose sets `link_phase` has listed. The pivot keeps its position. If the
 /// other entries stay as members, the pivot keeps its scores too; only carried weights add up.
-struct merge_ledger_phase {
-  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
-  wave_ref wave;
+struct merge_ledger_phase : slot_phase {
   plan_ref map;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
-  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;

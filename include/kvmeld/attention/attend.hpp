@@ -94,10 +94,12 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
       if constexpr (has_kernels<Team>::value) {
         auto const* const tuned = team.kernels();
         if (tuned != nullptr && params.window == 0 && !params.rope.active()) {
-          auto const keys = [&](auto use) { with_tile(team, cache.keys, t.where, begin, tokens, k, use); };
+          auto const keys = [&](auto use) {
+            kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, use);
+          };
           auto const values = [&](auto use) {
             float* const near = dv <= dk ? k : v;  // the keys are no longer needed
-            with_tile(team, cache.values, t.where, begin, tokens, near, use);
+            kvmeld::detail::with_tile(team, cache.values, t.where, begin, tokens, near, use);
           };
           bool const plain = params.softcap == 0.0f && params.use_degree;
           auto const keep = [&](std::uint32_t r, float const* products, std::uint32_t seen) {

@@ -100,10 +100,10 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
       return detail::attend_tile_tuned(
           *tuned, q, rows,
           [&](auto use) {
-            use(tile_view<float>{k, key_dim});
+            use(kvmeld::detail::tile_view<float>{k, key_dim});
           },
           [&](auto use) {
-            use(tile_view<float>{v, value_dim});
+            use(kvmeld::detail::tile_view<float>{v, value_dim});
           },
           tokens, key_dim, value_dim, logits, nullptr, logit, visible, state,
           [](std::uint32_t, float const*, std::uint32_t) {});

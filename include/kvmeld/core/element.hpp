@@ -1,4 +1,5 @@
-// Storage types of K and V, and their conversion to the float that all arithmetic uses.
+// Storage types of K and V, their conversion to the float that all arithmetic uses, and what they are to a
+// matrix unit.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -83,7 +84,7 @@ enum class matrix_format : std::uint8_t { none, f16, bf16 };
 /// The format of an element type. Engines specialise it for their own 16-bit types. Elements of other types
 /// are converted to float first.
 template <class T> inline constexpr matrix_format matrix_format_of = matrix_format::none;
-/// half is multiplied as it is stored.
+/// float16 is multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<float16> = matrix_format::f16;
 /// bfloat16 is multiplied as it is stored.
 template <> inline constexpr matrix_format matrix_format_of<bfloat16> = matrix_format::bf16;

@@ -171,5 +171,28 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   return w;
 }
 
+namespace detail {
+
+/// Base of light phases that have one tile per track and take no scratch.
+struct track_phase {
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+};
+
+/// Base of light phases whose tiles are `block` slots each, and that take no scratch.
+struct slot_phase {
+  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
+  wave_ref wave;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::size_t scratch_bytes(int) const { return 0; }
+};
+
+}  // namespace detail
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -51,7 +51,7 @@ template <class Launch, class Identify, class Keys, class Values>
 void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Values> const& x) {
   thin_out(launch, identify.guard, x);
   launch(recount_phase{launch.wave, identify.guard.rounds});
-  launch(detail::link_phase{launch.wave, launch.wave.step, true});
+  launch(detail::link_phase{{launch.wave}, launch.wave.step, true});
 }
 
 /// Runs when all is done: writes the largest change of a probe to track_word::guarded_error.

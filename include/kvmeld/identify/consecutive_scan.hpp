@@ -63,9 +63,9 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
   team.sync();
 }
 
-/// One track's scan. Borrows arrays of the wave that are free until sets are linked:
-/// The spare words hold inverse norms and, in place of centres, the newest entries of the sets, candidates
-/// the marks and boundary keys.
+/// One track's scan. It borrows arrays of the wave until sets are linked: the spare words hold inverse norms,
+/// the room for centres holds the newest entries of the sets, and the candidates hold the marks and boundary
+/// keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
   KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,

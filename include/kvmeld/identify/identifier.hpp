@@ -127,13 +127,8 @@ template <class Identify> constexpr void require_identifier() {
 }
 
 /// Opens a round: empties the step, counts the live entries, and lists their slots with their places.
-struct round_phase {
-  wave_ref wave;
+struct round_phase : track_phase {
   bool lists_centers = false;  ///< true: lists finite centres in wave.centers
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];

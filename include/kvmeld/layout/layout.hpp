@@ -215,8 +215,6 @@ template <class Layout> constexpr void require_layout() {
   static_assert(missing != 8, "kvmeld: the layout has no `copy_row(team, track, to, from)`");
 }
 
-}  // namespace detail
-
 /// Rows of a tile, `ld` elements apart.
 template <class T> struct tile_view {
   T const* rows;
@@ -237,6 +235,8 @@ void with_tile(Team const& team, Layout const& layout, track where, slot_t first
   layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, layout.channels());
   use(tile_view<float>{scratch, layout.channels()});
 }
+
+}  // namespace detail
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

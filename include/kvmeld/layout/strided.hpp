@@ -1,4 +1,5 @@
-// Rectangular tensors in any order of (layer, sequence, head, slot, channel).
+// Rectangular tensors in any order of (layer, sequence, head, slot, channel), also from another library's
+// strided view.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

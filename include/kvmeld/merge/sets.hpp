@@ -1,4 +1,5 @@
-// The sets of a plan as lists: for every pivot its members in ascending order.
+// The sets of a plan as lists: for every pivot its members in ascending order; and the scores of sets, added
+// up.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -88,14 +89,9 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
 
 /// Lists the sets of `map` (the step or the plan) in set_end and set_member, and notes whether `map` changes
 /// anything.
-struct link_phase {
-  wave_ref wave;
+struct link_phase : track_phase {
   plan_ref map;
   bool thinned = false;  ///< sets were thinned after weighing: entries that stay may have weights
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& was = wave.state[t.item];
@@ -161,14 +157,7 @@ struct link_phase {
 /// Adds up the wave's scores of every set of the step and writes the sum at the pivot. link_phase has listed
 /// the sets. Later rounds weigh by this score, and the fallback ranks by it. The phase runs after weighing,
 /// because merge functions need the members' own scores.
-struct fold_scores_phase {
-  static constexpr std::uint32_t block = 1024;  ///< slots per tile: lanes of a light phase on a device
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct fold_scores_phase : slot_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;

@@ -130,7 +130,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
                looked_at rows) {
   wave_ref const& wave = launch.wave;
   bool const shared = wave.scope > 1;
-  launch(begin_phase{wave, allowed});
+  launch(begin_phase{{wave}, allowed});
   if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
@@ -174,7 +174,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
-  launch(round_phase{wave, traits_of_identifier(p.identify).needs_centers});
+  launch(round_phase{{wave}, traits_of_identifier(p.identify).needs_centers});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
@@ -187,7 +187,7 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(identify).repeats});
   if (wave.scope > 1) launch(broadcast_phase{{wave}});
   if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
-    launch(link_phase{wave, wave.step});
+    launch(link_phase{{wave}, wave.step});
   }
   if constexpr (makes_spans<identify_type>::value) {
     launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave});
@@ -195,9 +195,9 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
-    if (!dissolves_sets(p)) launch(fold_scores_phase{wave});
+    if (!dissolves_sets(p)) launch(fold_scores_phase{{wave}});
   }
-  if (!wave.plans_directly()) launch(compose_phase{wave});
+  if (!wave.plans_directly()) launch(compose_phase{{wave}});
 }
 
 /// Merges the sets of `map` in the keys and in the ledger. link_phase has listed the sets.
@@ -208,7 +208,7 @@ void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref con
   bool const members = wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
   if (members) launch(merge_members_phase<Keys>{keys, wave, map});
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
-  launch(merge_ledger_phase{wave, map});
+  launch(merge_ledger_phase{{wave}, map});
 }
 
 /// Like merge_keys, for guarded policies: values merge with keys, so the next round measures stored rows.
@@ -222,10 +222,10 @@ void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, 
 template <class Executor, class Keys, class Values>
 void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
   wave_ref const& wave = launch.wave;
-  launch(renumber_phase{wave});
+  launch(renumber_phase{{wave}});
   launch(compact_rows_phase<Keys>{x.keys, wave, false});
   launch(compact_rows_phase<Values>{x.values, wave, zero_emptied});
-  launch(compact_ledger_phase{wave});
+  launch(compact_ledger_phase{{wave}});
 }
 
 /// Merges values by the whole plan at once if `merges` is set, then compacts once. `listed`: the sets of the
@@ -235,7 +235,7 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool ze
             bool listed = false) {
   wave_ref const& wave = launch.wave;
   if (merges) {
-    if (!listed) launch(link_phase{wave, wave.plan});
+    if (!listed) launch(link_phase{{wave}, wave.plan});
     launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
   }
   move_together(launch, x, zero_emptied);
@@ -245,10 +245,10 @@ void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool ze
 template <class Executor, class Keys, class Values>
 void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
   wave_ref const& wave = launch.wave;
-  launch(find_padding_phase{wave});
+  launch(find_padding_phase{{wave}});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
-  launch(drop_padding_phase{wave});
+  launch(drop_padding_phase{{wave}});
   move_together(launch, x, true);
 }
 
@@ -282,8 +282,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     detail::plan_round(launch, p, x);
     if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, false});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
-    launch(detail::end_phase{wave, false});
-    launch(detail::renumber_phase{wave});
+    launch(detail::end_phase{{wave}, false});
+    launch(detail::renumber_phase{{wave}});
   });
 }
 
@@ -295,9 +295,9 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
-    launch(detail::resume_phase{wave});
+    launch(detail::resume_phase{{wave}});
     if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
-    launch(detail::link_phase{wave, wave.plan});
+    launch(detail::link_phase{{wave}, wave.plan});
     if constexpr (guards) {
       detail::merge_guarded(launch, x, wave.plan);
     } else {
@@ -357,7 +357,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     }
     if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, true});
     if (split > 1) launch(detail::close_split_phase{{wave}, true});
-    launch(detail::end_phase{wave, true});
+    launch(detail::end_phase{{wave}, true});
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&

@@ -21,13 +21,8 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part.
-struct begin_phase {
-  wave_ref wave;
+struct begin_phase : track_phase {
   budget allowed;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -112,13 +107,8 @@ struct fallback_phase {
 };
 
 /// Writes a track's warnings and how many rounds it took.
-struct end_phase {
-  wave_ref wave;
+struct end_phase : track_phase {
   bool last;  ///< no further rounds follow
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -135,13 +125,7 @@ struct end_phase {
 };
 
 /// Takes up a plan that was made earlier: tracks get the lengths that the plan was made for.
-struct resume_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct resume_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
     track_state s{};

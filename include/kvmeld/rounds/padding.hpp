@@ -18,13 +18,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Finds the tracks that have empty slots, before these are removed. shield_phase may follow.
-struct find_padding_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct find_padding_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
     ledger_ref const& l = wave.ledger;
@@ -38,13 +32,7 @@ struct find_padding_phase {
 
 /// Plans to drop the empty slots. Those before rows that may not be written stay as they are. Compaction
 /// follows.
-struct drop_padding_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
-
+struct drop_padding_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     track_state const s = wave.state[t.item];

@@ -1,5 +1,5 @@
 // Writes numbers to bytes and reads them back, in this machine's byte order. Without memory, a writer only
-// counts bytes.
+// counts bytes. A checksum tells whether bytes have changed.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -65,7 +65,8 @@ struct crc32_table {
 };
 inline constexpr crc32_table crc32_of_byte{};
 
-/// Continues the checksum `before` over the next `n` bytes; `before` is 0 for the first bytes.
+/// CRC-32 (ISO 3309, reflected 0x04C11DB7): it detects every change of a single byte and every burst of up to
+/// 32 bits. Continues the checksum `before` over the next `n` bytes; `before` is 0 for the first bytes.
 constexpr std::uint32_t crc32(std::byte const* data, std::size_t n, std::uint32_t before = 0) {
   std::uint32_t x = ~before;
   for (std::size_t i = 0; i < n; ++i) {
