@@ -143,7 +143,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
               static_cast<double>(
                   kvmeld::ceil_div(static_cast<std::uint32_t>(cache.executor().launches()), waves))});
   s.remember({"ledger per entry, " + preset, "bytes",
-              static_cast<double>(kvmeld::ledger_bytes_per_entry(Policy::score_type::channels()))});
+              static_cast<double>(
+                  kvmeld::ledger_bytes_per_entry(kvmeld::channels_of(typename Policy::score_type{})))});
   if (!attends) return;
   cache.executor().restart_meter();
   measure_attention(s, x, "attend/merged", cache);

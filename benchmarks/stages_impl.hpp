@@ -20,6 +20,8 @@
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/global.hpp>
+#include <kvmeld/score/key_geometry.hpp>
+#include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -51,7 +53,10 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   using keys_type = kvmeld::strided<T>;
   using score_type = kvmeld::score::global;
   input const& of = x.of();
-  if (!s.wants_any({"launch", "inspect", "observe_queries", "observe_rows"}, "", of)) return;
+  if (!s.wants_any({"launch", "inspect", "score/key_norm", "score/key_difference", "score/lag_relative",
+                    "observe_queries", "observe_rows"},
+                   "", of))
+    return;
   x.restore();
   workbench b(x.extent(), score_type::channels(), s.threads());
   auto const none = [] {};
@@ -71,6 +76,23 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
             x.rows().keys, b.wave(), kvmeld::entry_flag::key_checked, kvmeld::detail::looked_at::everything});
       },
       [&] { return entries * (key_bytes + 2); });
+
+  auto const score = [&](char const* name, auto const& by_rows, double rows_read) {
+    using phase =
+        kvmeld::detail::score_phase<std::decay_t<decltype(by_rows)>, kvmeld::kv<keys_type, keys_type>>;
+    s.measure(
+        std::string("score/") + name, of,
+        [&] {
+          b.launch(kvmeld::detail::begin_phase{{b.wave()}, kvmeld::budget::entries(1)});
+        },
+        [&] {
+          b.launch(phase{by_rows, b.wave(), {x.rows().keys, x.rows().values}});
+        },
+        [&] { return entries * (rows_read * key_bytes + 4); });
+  };
+  score("key_norm", kvmeld::score::key_norm{}, 1);
+  score("key_difference", kvmeld::score::key_difference{}, 2);
+  score("lag_relative", kvmeld::score::lag_relative{}, 4);
 
   std::array<std::uint32_t, 1> const sequences{0};
   std::array<std::uint32_t, 1> const queries{observed_rows};
@@ -112,8 +134,8 @@ public:
         x_(x),
         suffix_("/" + policy_name),
         policy_(p),
-        b_(x.extent(), Policy::score_type::channels(), s.threads()),
-        channels_(Policy::score_type::channels().count) {}
+        b_(x.extent(), kvmeld::channels_of(p.score), s.threads()),
+        channels_(kvmeld::channels_of(p.score).count) {}
 
   void run() {
     x_.restore();

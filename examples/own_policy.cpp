@@ -1,6 +1,6 @@
 // Policies of one's own: an identifier that pairs every second entry with its older neighbour, the least
-// selective merging there is, and a merge function that prefers the newer of a pair. Everything else
-// (selection, degrees, compaction) is kvmeld's.
+// selective merging there is, a merge function that prefers the newer of a pair, and a score of values.
+// Everything else (selection, degrees, compaction) is kvmeld's.
 #include "support.hpp"
 
 #include <cstdint>
@@ -15,6 +15,17 @@ struct pair_neighbours : kvmeld::identify::defaults {
 struct towards_the_newest : kvmeld::merge::defaults {
   float weight(kvmeld::set_view const& set, std::uint32_t i) const {
     return set.degree(i) * (i + 1 == set.size() ? 2.0f : 1.0f);
+  }
+};
+
+struct value_norm {
+  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
+  static constexpr bool reads_rows = true;
+
+  template <class Team, class Rows>
+  void evaluate(Team const& team, kvmeld::score_view const&, Rows const& rows, float* out) const {
+    rows.values.for_each(team,
+                         [&](kvmeld::slot_t s, kvmeld::row_ref const& value) { out[s] = value.norm(); });
   }
 };
 
@@ -35,5 +46,13 @@ int main() {
   other.open(0, 1000);
   other.compress({0}, kvmeld::budget::ratio(0.6));
   std::cout << "the same number, with other weights: " << other.length(0, 0, 0) << "\n";
-  return cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 ? 0 : 1;
+
+  kvmeld::policy large{value_norm{}, kvmeld::select::top{}, kvmeld::identify::evict_rest{},
+                       kvmeld::merge::drop{}};
+  kvmeld::merged_cache third{kvmeld::host_executor{}, large, kvmeld::kv{engine.keys(), engine.values()},
+                             kvmeld::cache_options{engine.extent}};
+  third.open(0, 1000);
+  third.compress({0}, kvmeld::budget::ratio(0.6));
+  std::cout << "of the older entries, those with the largest values: " << third.length(0, 0, 0) << "\n";
+  return cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 && third.length(0, 0, 0) == 600 ? 0 : 1;
 }

@@ -71,6 +71,10 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "h2o") return composed_of(preset::h2o::defaults());
   if (method == "scissorhands") return composed_of(preset::scissorhands::defaults());
   if (method == "snapkv") return composed_of(preset::snapkv::with_window());
+  if (method == "knorm") return composed_of(preset::knorm::for_budget());
+  if (method == "lagkv") return composed_of(preset::lagkv::with_lag());
+  if (method == "keydiff") return composed_of(preset::keydiff::for_budget());
+  if (method == "keydiff_merging") return composed_of(preset::merging(preset::keydiff::for_budget()));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

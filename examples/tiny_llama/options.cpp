@@ -33,10 +33,26 @@ std::vector<std::string> parse_methods(std::string const& value) {
 }  // namespace
 
 std::vector<std::string> const& known_methods() {
-  static std::vector<std::string> const names{
-      "full",           "streaming_llm", "h2o", "scissorhands",  "snapkv",  "d2o",          "cam",
-      "keepkv",         "kvmerger",      "ems", "ems_collapsed", "chelsea", "chelsea_flat", "recommended",
-      "chelsea_probed", "composed"};
+  static std::vector<std::string> const names{"full",
+                                              "streaming_llm",
+                                              "h2o",
+                                              "scissorhands",
+                                              "snapkv",
+                                              "knorm",
+                                              "lagkv",
+                                              "keydiff",
+                                              "d2o",
+                                              "cam",
+                                              "keepkv",
+                                              "kvmerger",
+                                              "ems",
+                                              "ems_collapsed",
+                                              "chelsea",
+                                              "chelsea_flat",
+                                              "recommended",
+                                              "keydiff_merging",
+                                              "chelsea_probed",
+                                              "composed"};
   return names;
 }
 
@@ -58,9 +74,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--text", "FILE", "held-out text [heldout.txt in the model's folder]",
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
-      "full, streaming_llm, h2o, scissorhands, snapkv, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, "
-      "chelsea, "
-      "chelsea_flat (its degrees ignored), recommended, composed (comma-separated), or all of them but "
+      "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, d2o, cam, keepkv, kvmerger, "
+      "ems, ems_collapsed, chelsea, chelsea_flat (its degrees ignored), recommended, keydiff_merging, "
+      "composed (comma-separated), or all of them but "
       "composed [all]",
       [&](auto const& v) {
         o.methods = parse_methods(v);
@@ -74,7 +90,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
     });
   };
   part("--score", &options::score,
-       "score of a composed policy: global, local, global_local, above_mean, none [global]");
+       "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
+       "lag_relative, none [global]");
   part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "

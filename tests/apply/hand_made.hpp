@@ -13,7 +13,7 @@ namespace hand_made {
 
 // One channel for each rule, fed by nobody.
 struct four_channels {
-  static constexpr bool needs_attention = true;
+  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
   static constexpr kvmeld::channel_list channels() {
     kvmeld::channel_list c;
     c.add({kvmeld::channel_tag::user, kvmeld::channel_rule::sum, 0.0f});
@@ -26,8 +26,7 @@ struct four_channels {
     return {static_cast<std::int32_t>(c), 0};
   }
   std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
-  template <class Team>
-  void evaluate(Team const&, kvmeld::ledger_ref const&, kvmeld::track, std::uint32_t, float*) const {}
+  float importance(kvmeld::score_view const&, std::uint32_t) const { return 0.0f; }
 };
 
 // A policy that plans nothing by itself.

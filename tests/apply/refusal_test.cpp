@@ -62,6 +62,12 @@ TEST_CASE("apply refuses plans that are not sound") {
                      which == 0 ? "inf; it must be a number of magnitude at most 8.50706e+37"
                                 : "nan; it must be a number of magnitude at most 8.50706e+37"));
   }
+  for (float largest : {kvmeld::largest::plan_weight, -kvmeld::largest::plan_weight}) {
+    CHECK(refused([&](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
+            p.key_weight[p.at(item, 4)] = largest;
+            p.value_weight[p.at(item, 4)] = largest;
+          }).empty());
+  }
   CHECK(refused([](auto&, kvmeld::plan_ref const& p, std::uint32_t item) {
           send(p, item, 3, fate::merge, 4, 1, 1, -1);
         }) == slot("degree_weight", 3, "-1; it must be at least 0"));

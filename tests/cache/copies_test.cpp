@@ -128,10 +128,10 @@ TEST_CASE("what a cache says about its memory") {
   filled x;
   auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
   using local = kvmeld::score::local;
-  CHECK(kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, cache.policy().score.channels(),
+  CHECK(kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, kvmeld::channels_of(cache.policy().score),
                                     cache.executor().workers()) ==
         cache.ledger_bytes() + cache.workspace_bytes());
-  CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::none::channels()) == 9);
+  CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::channels_of(kvmeld::score::none{})) == 9);
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::score::global::channels()) == 13);
   CHECK(kvmeld::ledger_bytes_per_entry(local::channels()) == 17);
   std::size_t const entries = extent.slots() * kvmeld::ledger_bytes_per_entry(local::channels());

@@ -1,4 +1,4 @@
-// expect: this identifier decides by score, but the policy.s score has needs_attention = false
+// expect: this identifier decides by score, but the policy.s score gives none
 // The pivot with the highest score needs one.
 #include <kvmeld/kvmeld.hpp>
 

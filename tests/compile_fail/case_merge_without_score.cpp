@@ -1,4 +1,4 @@
-// expect: this merge function weighs by score, but the policy.s score has needs_attention = false
+// expect: this merge function weighs by score, but the policy.s score gives none
 // Weights by score need one.
 #include <kvmeld/kvmeld.hpp>
 

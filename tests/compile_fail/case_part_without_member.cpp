@@ -1,9 +1,9 @@
-// expect SCORE_NEEDS_ATTENTION: kvmeld: the score has no `static constexpr bool needs_attention`
-// expect SCORE_CHANNELS: kvmeld: the score has no `channel_list channels\(\)`
+// expect SCORE_GIVES: kvmeld: the score has no `static constexpr score_kind gives`
 // expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `max_channels`
-// expect SCORE_UPDATE: kvmeld: the score has no `channel_update update\(channel, window_rows, rows\)`
-// expect SCORE_NEXT_WINDOW: kvmeld: the score has no `std::uint32_t next_window\(window_rows, rows\)`
-// expect SCORE_EVALUATE: kvmeld: the score has no `evaluate\(team, ledger, track, length, out\)`
+// expect SCORE_UPDATE: kvmeld: the score has channels, but no `channel_update update\(channel, window_rows, rows\)`
+// expect SCORE_NEXT_WINDOW: kvmeld: the score has channels, but no `std::uint32_t next_window\(window_rows, rows\)`
+// expect SCORE_EVALUATE: kvmeld: the score has no `float importance\(view, i\)`, and no `evaluate\(team, view, out\)`
+// expect SCORE_ROWS: kvmeld: the score reads rows, but has no `evaluate\(team, view, rows, out\)`
 // expect SCORE_COPY: kvmeld: the score is not trivially copyable
 // expect SELECT_NEEDS_SCORE: kvmeld: the selector has no `static constexpr bool needs_score`
 // expect SELECT_PINNED: kvmeld: the selector has no `pins pinned\(length, limit, frozen\)`
@@ -57,12 +57,15 @@ struct copied {
 };
 
 struct my_score {
-#if !defined(SCORE_NEEDS_ATTENTION)
-  static constexpr bool needs_attention = false;
+#if !defined(SCORE_GIVES)
+  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::none;
+#endif
+#if defined(SCORE_ROWS)
+  static constexpr bool reads_rows = true;
 #endif
 #if defined(SCORE_STATIC_CHANNELS)
   kvmeld::channel_list channels() const { return {}; }
-#elif !defined(SCORE_CHANNELS)
+#else
   static constexpr kvmeld::channel_list channels() { return {}; }
 #endif
 #if !defined(SCORE_UPDATE)
@@ -72,8 +75,7 @@ struct my_score {
   std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
 #endif
 #if !defined(SCORE_EVALUATE)
-  template <class Team>
-  void evaluate(Team const&, kvmeld::ledger_ref const&, kvmeld::track, std::uint32_t, float*) const {}
+  template <class Team> void evaluate(Team const&, kvmeld::score_view const&, float*) const {}
 #endif
 #if defined(SCORE_COPY)
   copied member;

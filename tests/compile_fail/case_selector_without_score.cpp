@@ -1,4 +1,4 @@
-// expect: this selector ranks entries by score, but the policy.s score has needs_attention = false
+// expect: this selector ranks entries by score, but the policy.s score gives none
 // The best of what?
 #include <kvmeld/kvmeld.hpp>
 

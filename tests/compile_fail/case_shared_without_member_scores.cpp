@@ -4,7 +4,8 @@
 
 struct entries_only : kvmeld::score::global {
 #if !defined(KVMELD_CONTROL)
-  void evaluate_members() const = delete;
+  void importance() const = delete;
+  template <class Team> void evaluate(Team const&, kvmeld::score_view const&, float*) const {}
 #endif
 };
 using composition = kvmeld::policy<entries_only, kvmeld::select::tiers, kvmeld::identify::nearest_center<>,

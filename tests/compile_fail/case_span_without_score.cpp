@@ -1,4 +1,4 @@
-// expect: this identifier decides by score, but the policy.s score has needs_attention = false
+// expect: this identifier decides by score, but the policy.s score gives none
 // CaM's rate compares accumulated attention: StreamingLLM's own score is none.
 #include <kvmeld/kvmeld.hpp>
 

@@ -58,7 +58,8 @@ std::vector<std::uint32_t> compress_in(guarded const& block, Policy const& polic
                                        std::uint32_t wave_tracks, std::uint32_t plan_tracks,
                                        std::uint32_t budget) {
   kvmeld::arena a(block.data(), block.size());
-  parts const p = carve(a, s, wave_tracks, plan_tracks, Policy::score_type::channels(), 5);
+  parts const p =
+      carve(a, s, wave_tracks, plan_tracks, kvmeld::channels_of(typename Policy::score_type{}), 5);
   CHECK_FALSE(a.overflowed());
   CHECK(a.bytes() == block.size());
   std::memset(block.data(), 0, block.size());
@@ -88,7 +89,7 @@ template <class Policy> void exact_memory(Policy const& policy, bool meets_budge
     for (std::uint32_t plan_tracks : {wave_tracks, s.layers * s.kv_heads}) {
       kvmeld::arena sizing;
       CHECK(sizing.sizing());
-      carve(sizing, s, wave_tracks, plan_tracks, Policy::score_type::channels(), 5);
+      carve(sizing, s, wave_tracks, plan_tracks, kvmeld::channels_of(typename Policy::score_type{}), 5);
       guarded const block(sizing.bytes());
       auto const lengths = compress_in(block, policy, s, wave_tracks, plan_tracks, 40);
       CHECK(block.intact());
@@ -96,7 +97,7 @@ template <class Policy> void exact_memory(Policy const& policy, bool meets_budge
 
       guarded const less(sizing.bytes() - 1);
       kvmeld::arena tight(less.data(), less.size());
-      carve(tight, s, wave_tracks, plan_tracks, Policy::score_type::channels(), 5);
+      carve(tight, s, wave_tracks, plan_tracks, kvmeld::channels_of(typename Policy::score_type{}), 5);
       CHECK(tight.overflowed());
     }
   }

@@ -440,7 +440,7 @@ TEST_CASE("memory that an engine has set aside: exactly what a cache takes, and 
   std::size_t const lists = 4 * executor::staged_numbers;
   std::uint32_t const workers = kvmeld::cuda_executor<>().workers();
   std::size_t const cache =
-      kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, policy.score.channels(), workers);
+      kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, kvmeld::channels_of(policy.score), workers);
   CHECK(lists % 256 == 0);
   for (std::size_t missing : {std::size_t{0}, std::size_t{1}}) {
     // A moved executor keeps its lists.

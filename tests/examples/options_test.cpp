@@ -99,8 +99,9 @@ TEST_CASE("options: values") {
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
         "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
-        "d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-        "chelsea_flat, recommended, chelsea_probed, composed, several of them separated by commas, or all.");
+        "knorm, lagkv, keydiff, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
+        "chelsea_flat, recommended, keydiff_merging, chelsea_probed, composed, several of them separated by "
+        "commas, or all.");
   CHECK(told({"--select", ""}) == "--select is ''; it must be a name.");
   for (char const* bad :
        {"0", "-0.5", "1.01", "nan", "inf", "1e999", "0.5,", ",", "0.5 ", " 0.5", "0.5;0.2", "50%"}) {

@@ -52,7 +52,7 @@ void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
   for (std::uint32_t q = 0; q < 2; ++q) {
     cache.open(q, lengths[q]);
     memory.fill_sequence(d, q, 0, lengths[q], support::texture::clusters);
-    if constexpr (Policy::score_type::needs_attention) {
+    if constexpr (kvmeld::observation_of<Policy> != kvmeld::observation::none) {
       support::for_tracks(s, q, [&](kvmeld::track t) {
         support::set_scores(cache.ledger(), t, support::random_scores(d, lengths[q]));
       });

@@ -44,7 +44,7 @@ auto cache_on(Executor const& executor, support::engine_memory<float>& memory, P
   sizes.extent = memory.extent;
   kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
   cache.open(0, n);
-  if constexpr (Policy::score_type::needs_attention) {
+  if constexpr (kvmeld::observation_of<Policy> != kvmeld::observation::none) {
     support::set_scores(cache.ledger(), only, std::vector<float>(n, 1.0f));
   }
   return cache;

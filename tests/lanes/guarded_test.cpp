@@ -20,7 +20,7 @@ template <class Executor, class Policy> lanes_test::result measured(Executor exe
   kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), kvmeld::cache_options{s}};
   w.write(d, 0, 0, 60);
   cache.open(0, 60);
-  if constexpr (Policy::score_type::needs_attention) {
+  if constexpr (kvmeld::observation_of<Policy> != kvmeld::observation::none) {
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       support::set_scores(cache.ledger(), t, support::random_scores(d, 60));
     });

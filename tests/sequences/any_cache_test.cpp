@@ -98,7 +98,7 @@ TEST_CASE("any preset behind one type") {
     CHECK(any.exact() == typed.exact());
     CHECK(any.exact(kvmeld::shortfall::keep) == typed.exact(kvmeld::shortfall::keep));
     CHECK((any.needs_observation().when != kvmeld::observation::none) ==
-          std::decay_t<decltype(policy)>::score_type::needs_attention);
+          (kvmeld::observation_of<std::decay_t<decltype(policy)>> != kvmeld::observation::none));
     CHECK(any.valid().ok());
     CHECK(any.sizes().extent.capacity == 96);
     CHECK(any.get<decltype(typed)>() != nullptr);

@@ -71,9 +71,10 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
     CHECK(digest(cache, q) == digest(waved, q));
     feed(cache, d, q, 5);
   }
-  // Evictions do not look at rows.
+  // Evictions do not look at rows, unless their scores are made from rows.
   using identify_type = typename Policy::identify_type;
-  constexpr bool looks = identify_type::makes_sets || kvmeld::makes_spans<identify_type>::value;
+  constexpr bool looks = identify_type::makes_sets || kvmeld::makes_spans<identify_type>::value ||
+                         kvmeld::detail::reads_rows<typename Policy::score_type>;
   CHECK(((cache.warnings(2) & kvmeld::warning::nonfinite_rows) != 0) == looks);
   // plan + apply for two sequences, whatever order the plan has them in.
   cache.plan({2, 0}, budget::entries(26));
@@ -82,8 +83,10 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
   for (std::uint32_t q : {0u, 2u}) check_alike(cache, q, scope);
 }
 
-// The same rows as heads that share a plan, and as one head of all their channels.
+// The same rows as heads that share a plan, and as one head of all their channels. Scores of rows are made
+// per head, and the heads of a plan have their mean.
 template <class Policy> void same_as_joined(char const* name, Policy const& policy) {
+  if (kvmeld::traits_of_score(policy.score).reads_rows) return;
   CAPTURE(std::string(name));
   constexpr kvmeld::shape apart{1, 2, 2, 1, 12, 8, 80}, joined{1, 2, 1, 1, 24, 16, 80};
   support::engine_memory<float> memory(apart), whole(joined);

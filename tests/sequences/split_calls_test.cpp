@@ -313,6 +313,12 @@ TEST_CASE("shared budgets are refused where nothing could be shared") {
   refuses(h2o, over(budget_scope::layer), budget::per_track(table.data()).over(budget_scope::layer),
           {"compress: number of observed rows of track (layer 0, sequence 0, head 0) is 0",
            "layer 0, sequence 0, head 0"});
+  // So does one of a later layer, though the layer before it is within its sum.
+  std::fill(table.begin(), table.end(), 80);
+  for (std::uint32_t head : {1u, 2u}) table[kvmeld::make_track(extent, 1, 0, head).index] = 5;
+  refuses(h2o, over(budget_scope::layer), budget::per_track(table.data()).over(budget_scope::layer),
+          {"compress: number of observed rows of track (layer 1, sequence 0, head 0) is 0",
+           "layer 1, sequence 0, head 0"});
   auto cache = cache_for(memory, h2o, over(budget_scope::layer));
   cache.open(0, 60);
   auto const refused = [&](budget bad, std::initializer_list<char const*> parts) {

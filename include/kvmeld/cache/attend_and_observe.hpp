@@ -10,10 +10,10 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/score/observation.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -56,7 +56,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
                          "attention::attend, then observe)"));
   } else {
     shape const& s = cache.sizes().extent;
-    bool const observes = traits_of_score(cache.policy().score).needs_attention;
+    bool const observes = cache.needs_observation().when != observation::none;
     constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
     if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);

@@ -22,7 +22,7 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, c
   construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
   sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());
-  std::size_t const bytes = detail::cache_bytes(sizes_, policy_.score.channels());
+  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score));
   memory_ = executor_.allocate(bytes);
   require_memory(bytes);
   if (!construction_.ok()) return;
@@ -101,7 +101,7 @@ void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
-  arrays_ = detail::carve_cache(a, sizes_, policy_.score.channels());
+  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score));
   ledger_ = arrays_.ledger;
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
@@ -338,8 +338,8 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
   char const* const null = query.data == nullptr ? "query.data" : lse.given() ? nullptr : "lse.data";
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
-  if constexpr (score_type::needs_attention) {
-    if (!traits_of_score(policy_.score).needs_attention) return {};
+  if constexpr (detail::observation_of_score<score_type>() != observation::none) {
+    if (needs_observation().when == observation::none) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
     using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
                                           detail::observe_queries_phase<score_type, keys_used, Q>>;
@@ -357,8 +357,8 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
   char const* const null = rows.data == nullptr ? "rows.data" : nullptr;
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
-  if constexpr (score_type::needs_attention) {
-    if (!traits_of_score(policy_.score).needs_attention) return {};
+  if constexpr (detail::observation_of_score<score_type>() != observation::none) {
+    if (needs_observation().when == observation::none) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
     return run_observation("observe_rows",
                            detail::observe_rows_phase<score_type, T, shares>{
@@ -379,8 +379,8 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
     char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
     auto const problem = [&] { return observation_problem(batch, params, probes, null); };
     if (status s = refuse(problem); !s.ok()) return s;
-    if constexpr (score_type::needs_attention) {
-      if (!traits_of_score(policy_.score).needs_attention) return {};
+    if constexpr (detail::observation_of_score<score_type>() != observation::none) {
+      if (needs_observation().when == observation::none) return {};
       batch_source const source{sizes_.extent, batch.staged(executor_)};
       return run_observation("observe_logits",
                              detail::observe_logits_phase<score_type>{

@@ -17,6 +17,7 @@
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/score/observation.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/sequences/checks.hpp>
 
@@ -138,7 +139,7 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
       if (length <= limit && !shrinks) return {};
-      if (traits_of_score(policy.score).needs_attention && l.word(t, track_word::observed_rows) == 0) {
+      if (need_of(policy).when != observation::none && l.word(t, track_word::observed_rows) == 0) {
         return refusal(call, message("number of observed rows of ", track_name(t)), 0,
                        "at least 1, because the policy ranks entries by attention (call observe for every "
                        "layer first)");

@@ -9,11 +9,14 @@
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>
+#include <kvmeld/score/key_geometry.hpp>
+#include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -25,9 +28,11 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice =
-      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none>;
-  static constexpr bool needs_attention = true;  ///< some alternatives do; traits() tells
+  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
+                              score::none, score::key_difference, score::key_norm, score::lag_relative>;
+  static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
+  static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
+  static constexpr observation observes = observation::every_step;  ///< at most; need() tells
   static constexpr std::uint32_t max_channels = 4;
 
   any_score() = default;
@@ -46,21 +51,23 @@ public:
     return of_.visit([](auto const& s) { return detail::need_of_score(s); });
   }
   channel_list channels() const {
-    return of_.visit([](auto const& s) { return s.channels(); });
+    return of_.visit([](auto const& s) { return channels_of(s); });
   }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
   }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
-    return of_.visit([&](auto const& s) { return s.update(channel, filled, rows); });
+    return of_.visit([&](auto const& s) { return detail::update_of(s, channel, filled, rows); });
   }
   KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
-    return of_.visit([&](auto const& s) { return s.next_window(filled, rows); });
+    return of_.visit([&](auto const& s) { return detail::next_window_of(s, filled, rows); });
   }
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
-                          float* out) const {
-    of_.visit([&](auto const& s) { s.evaluate(team, ledger, where, length, out); });
+  std::size_t scratch_bytes(shape const& extent, int lanes) const {
+    return of_.visit([&](auto const& s) { return detail::scratch_of_score(s, extent, lanes); });
+  }
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    of_.visit([&](auto const& s) { detail::evaluate_score(s, team, view, rows, out); });
   }
   std::string problem() const {
     return of_.visit([](auto const& s) { return problem_of(s); });

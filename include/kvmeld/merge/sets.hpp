@@ -2,6 +2,7 @@
 // up.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -154,10 +155,13 @@ struct link_phase : track_phase {
   }
 };
 
-/// Adds up the wave's scores of every set of the step and writes the sum at the pivot. link_phase has listed
-/// the sets. Later rounds weigh by this score, and the fallback ranks by it. The phase runs after weighing,
-/// because merge functions need the members' own scores.
+/// Gives the pivot of every set of the step the score of the set: the sum of the members' scores if they are
+/// weights, otherwise the best of them. link_phase has listed the sets. Later rounds weigh by this score, and
+/// the fallback ranks by it. The phase runs after weighing, because merge functions need the members' own
+/// scores.
 struct fold_scores_phase : slot_phase {
+  bool adds = true;  ///< the scores are weights
+
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
@@ -165,9 +169,16 @@ struct fold_scores_phase : slot_phase {
     team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
       member_list const m = members_of(wave, t.item, begin + i);
       if (m.count < 2) return;
-      float sum = 0.0f;
-      for (std::uint32_t j = 0; j < m.count; ++j) sum += wave.score[wave.at(t.item, m.slots[j])];
-      wave.score[wave.at(t.item, begin + i)] = sum;
+      auto const score = [&](std::uint32_t j) { return wave.score[wave.at(t.item, m.slots[j])]; };
+      float of_set = adds ? 0.0f : score(0);
+      for (std::uint32_t j = 0; j < m.count; ++j) {
+        if (adds) {
+          of_set += score(j);
+        } else if (order_key(score(j)) > order_key(of_set)) {
+          of_set = score(j);
+        }
+      }
+      wave.score[wave.at(t.item, begin + i)] = of_set;
     });
   }
 };

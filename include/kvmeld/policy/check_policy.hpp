@@ -143,7 +143,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     static_assert(
         composes::scores_of_members(s, m),
         "kvmeld: this merge function shares entries, but the score does not score members: it must have "
-        "evaluate_members(team, ledger, track, length, out)");
+        "evaluate_members(team, view, out), or importance(view, i)");
     if constexpr (is_guarded<Identify>::value) {
       static_assert(
           composes::sets_to_guard<Score, Identify, Merge>(),
@@ -151,16 +151,18 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
           "consecutive_threshold) and a merge function that has sums_degrees (average, degree_weighted, "
           "gaussian, score_weighted, similarity_weighted)");
     }
+    constexpr bool tells = s.gives != score_kind::none;
+    static_assert(tells || !l.needs_score,
+                  "kvmeld: this selector ranks entries by score, but the policy's score gives none");
+    static_assert(tells || !i.needs_score,
+                  "kvmeld: this identifier decides by score, but the policy's score gives none");
+    static_assert(tells || !m.needs_score,
+                  "kvmeld: this merge function weighs by score, but the policy's score gives none");
     static_assert(
-        s.needs_attention || !l.needs_score,
-        "kvmeld: this selector ranks entries by score, but the policy's score has needs_attention = "
-        "false, as score::none has");
-    static_assert(s.needs_attention || !i.needs_score,
-                  "kvmeld: this identifier decides by score, but the policy's score has needs_attention = "
-                  "false, as score::none has");
-    static_assert(s.needs_attention || !m.needs_score,
-                  "kvmeld: this merge function weighs by score, but the policy's score has needs_attention = "
-                  "false, as score::none has");
+        !tells || composes::scores_to_compute_with(s, i, m),
+        "kvmeld: this policy computes with scores (its merge function weighs by score, or its "
+        "identifier makes spans), but its score only orders entries: use one that gives weights, as "
+        "scores from attention do");
   }
 }
 

@@ -22,7 +22,8 @@ inline namespace KVMELD_ABI {
 
 /// What a score gives: see is_score.
 struct score_traits {
-  bool needs_attention, scores_members;  ///< see the contract of scores
+  score_kind gives;                 ///< see the contract of scores
+  bool scores_members, reads_rows;  ///< see the contract of scores
 };
 /// What a selector needs and gives: see is_selector.
 struct select_traits {
@@ -52,7 +53,7 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 /// Traits of a part by its type. For a part that is chosen at run time they promise little; its `traits()`
 /// tells more.
 template <class Score> constexpr score_traits static_score_traits() {
-  return {Score::needs_attention, scores_members<Score>::value};
+  return {Score::gives, scores_members<Score>::value, reads_rows<Score>};
 }
 
 /// See static_score_traits.
@@ -136,7 +137,10 @@ constexpr bool similarity_to_weigh_by(identify_traits i, merge_traits m) {
 constexpr bool centers_to_live_in(identify_traits i, merge_traits m) { return !m.shares || i.needs_centers; }
 constexpr bool scores_of_members(score_traits s, merge_traits m) { return !m.shares || s.scores_members; }
 constexpr bool scores_of_entries(score_traits s, select_traits l, identify_traits i, merge_traits m) {
-  return s.needs_attention || !(l.needs_score || i.needs_score || m.needs_score);
+  return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
+}
+constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_traits m) {
+  return s.gives == score_kind::weights || !(m.needs_score || (i.needs_score && i.makes_spans && !m.drops));
 }
 }  // namespace composes
 
@@ -175,10 +179,15 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
               "another, or go with an identifier that merges into centres and a score that scores members");
   }
   if (!composes::scores_of_entries(s, l, i, m)) {
-    return no("score", "one without attention",
-              l.needs_score   ? "one from attention, because the selector decides by score"
-              : i.needs_score ? "one from attention, because the identifier decides by score"
-                              : "one from attention, because the merge function decides by score");
+    return no("score", "none",
+              l.needs_score   ? "one that tells entries apart, because the selector decides by score"
+              : i.needs_score ? "one that tells entries apart, because the identifier decides by score"
+                              : "one that tells entries apart, because the merge function decides by score");
+  }
+  if (!composes::scores_to_compute_with(s, i, m)) {
+    return no("score", "one that only orders entries",
+              m.needs_score ? "one that gives weights, because the merge function weighs by score"
+                            : "one that gives weights, because the identifier computes rates from scores");
   }
   return {};
 }

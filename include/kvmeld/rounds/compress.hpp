@@ -134,9 +134,18 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
-  launch(score_phase<typename Policy::score_type>{p.score, wave});
+  using score_type = typename Policy::score_type;
+  if constexpr (reads_rows<score_type>) {
+    if (traits_of_score(p.score).reads_rows) {
+      launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, looked_at::any_role});
+      launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked, looked_at::any_role});
+    }
+    launch(score_phase<score_type, kv<Keys, Values>>{p.score, wave, x});
+  } else {
+    launch(score_phase<score_type>{p.score, wave});
+  }
   if constexpr (shares_entries<typename Policy::merge_type>::value) {
-    launch(score_members_phase<typename Policy::score_type>{p.score, wave});
+    launch(score_members_phase<score_type>{p.score, wave});
   }
   if (shared) launch(unite_scores_phase{{wave}});
   if (wave.split > 1) limit_by_score(launch, p);
@@ -195,7 +204,8 @@ void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Valu
   if constexpr (identify_type::makes_sets) {
     launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
-    if (!dissolves_sets(p)) launch(fold_scores_phase{{wave}});
+    if (!dissolves_sets(p))
+      launch(fold_scores_phase{{wave}, traits_of_score(p.score).gives != score_kind::order});
   }
   if (!wave.plans_directly()) launch(compose_phase{{wave}});
 }

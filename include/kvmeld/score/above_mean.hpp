@@ -23,7 +23,7 @@ struct above_mean {
 
   static constexpr char const* name = "above_mean";
   static constexpr bool light = true;
-  static constexpr bool needs_attention = true;
+  static constexpr score_kind gives = score_kind::weights;
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::hits_past, channel_rule::sum, 0.0f});
@@ -43,13 +43,8 @@ struct above_mean {
     return halves().next_window(filled, rows);
   }
 
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
-                          float* out) const {
-    float const* const a = ledger.channel_data[local::past] + ledger.at(where, 0);
-    float const* const b = ledger.channel_data[local::current] + ledger.at(where, 0);
-    team.for_each(length, [&](std::uint32_t s) { out[s] = a[s] + b[s]; });
-    team.sync();
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const {
+    return view.channel(local::past, i) + view.channel(local::current, i);
   }
 
   std::string problem() const {

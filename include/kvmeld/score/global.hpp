@@ -15,7 +15,7 @@ namespace score {
 struct global {
   static constexpr char const* name = "global";
   static constexpr bool light = true;
-  static constexpr bool needs_attention = true;
+  static constexpr score_kind gives = score_kind::weights;
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::accumulated_attention, channel_rule::sum, 0.0f});
@@ -24,21 +24,7 @@ struct global {
 
   KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
   KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
-                          float* out) const {
-    float const* const sum = ledger.channel_data[0] + ledger.at(where, 0);
-    team.for_each(length, [&](std::uint32_t s) { out[s] = sum[s]; });
-    team.sync();
-  }
-  template <class Team>
-  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where, std::uint32_t,
-                                  float* out) const {
-    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
-      out[m] = ledger.members.channel_data[0][ledger.member_at(where, m)];
-    });
-    team.sync();
-  }
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const { return view.channel(0, i); }
 };
 
 }  // namespace score

@@ -9,7 +9,6 @@
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -27,7 +26,7 @@ struct global_local {
 
   static constexpr char const* name = "global_local";
   static constexpr bool light = true;
-  static constexpr bool needs_attention = true;
+  static constexpr score_kind gives = score_kind::weights;
   /// Channels: over all queries, over the last window, over the current one.
   static constexpr std::uint32_t accumulated = 0, past = 1, current = 2;
   static constexpr channel_list channels() {
@@ -49,26 +48,20 @@ struct global_local {
     return local{window, pooling}.next_window(filled, rows);
   }
 
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
-                          float* out) const {
-    float const scale = alignment(team, ledger, where, length);
-    auto const raw = [&](std::uint32_t s) {
-      return combined(ledger.channel_data, ledger.at(where, s), scale);
-    };
-    std::uint32_t const before = length > window ? length - window : 0;
-    team.for_each(length,
-                  [&](std::uint32_t s) { out[s] = s < before ? pooling.at(s, before, raw) : raw(s); });
+  template <class Team> KVMELD_HD void evaluate(Team const& team, score_view const& view, float* out) const {
+    float const scale = alignment(team, view);
+    auto const raw = [&](std::uint32_t s) { return combined(view, s, scale); };
+    std::uint32_t const n = view.length();
+    std::uint32_t const before = n > window ? n - window : 0;
+    team.for_each(n, [&](std::uint32_t s) { out[s] = s < before ? pooling.at(s, before, raw) : raw(s); });
     team.sync();
   }
   /// Members have no neighbours to pool with.
   template <class Team>
-  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where,
-                                  std::uint32_t length, float* out) const {
-    float const scale = alignment(team, ledger, where, length);
-    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
-      out[m] = combined(ledger.members.channel_data, ledger.member_at(where, m), scale);
-    });
+  KVMELD_HD void evaluate_members(Team const& team, score_view const& view, float* out) const {
+    float const scale = alignment(team, view);
+    score_view const members = view.members();
+    team.for_each(members.length(), [&](std::uint32_t m) { out[m] = combined(members, m, scale); });
     team.sync();
   }
 
@@ -78,28 +71,25 @@ struct global_local {
   }
 
 private:
-  KVMELD_HD static float combined(float* const* data, std::size_t i, float scale) {
-    float const global = data[accumulated][i] * scale;
-    float const local = data[past][i] + data[current][i];
+  KVMELD_HD static float combined(score_view const& view, std::uint32_t i, float scale) {
+    float const global = view.channel(accumulated, i) * scale;
+    float const local = view.channel(past, i) + view.channel(current, i);
     return global > local ? global : local;
   }
   /// mean(s_Loc) / mean(s_Glo); 0 where nothing was observed. Entries whose attention is NaN or infinite
   /// count as 0.
-  template <class Team>
-  KVMELD_HD static float alignment(Team const& team, ledger_ref const& ledger, track where,
-                                   std::uint32_t length) {
+  template <class Team> KVMELD_HD static float alignment(Team const& team, score_view const& view) {
     float* const partial = team.template scratch<float>(team_partials);
-    std::size_t const base = ledger.at(where, 0);
-    float* const* const data = ledger.channel_data;
     auto const sum = [&](auto attention) {
       auto const finite = [&](std::uint32_t s) {
-        float const x = attention(base + s);
+        float const x = attention(s);
         return is_finite(x) ? x : 0.0f;
       };
-      return team_sum(team, length, finite, partial);
+      return team_sum(team, view.length(), finite, partial);
     };
-    float const global = sum([&](std::size_t i) { return data[accumulated][i]; });
-    float const local = sum([&](std::size_t i) { return data[past][i] + data[current][i]; });
+    float const global = sum([&](std::uint32_t s) { return view.channel(accumulated, s); });
+    float const local =
+        sum([&](std::uint32_t s) { return view.channel(past, s) + view.channel(current, s); });
     return global > 0.0f ? local / global : 0.0f;
   }
 };

@@ -25,7 +25,7 @@ struct local {
 
   static constexpr char const* name = "local";
   static constexpr bool light = true;
-  static constexpr bool needs_attention = true;
+  static constexpr score_kind gives = score_kind::weights;
   /// The last queries before a compression.
   static constexpr observation observes = observation::prefill_window;
   static constexpr std::uint32_t past = 0, current = 1;  ///< channels: the last window, the current one
@@ -55,27 +55,11 @@ struct local {
     return filled + rows > window ? rows : filled + rows;
   }
 
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const& ledger, track where, std::uint32_t length,
-                          float* out) const {
-    float const* const a = ledger.channel_data[past] + ledger.at(where, 0);
-    float const* const b = ledger.channel_data[current] + ledger.at(where, 0);
-    auto const raw = [&](std::uint32_t s) { return a[s] + b[s]; };
-    std::uint32_t const before = length > window ? length - window : 0;
-    team.for_each(length,
-                  [&](std::uint32_t s) { out[s] = s < before ? pooling.at(s, before, raw) : raw(s); });
-    team.sync();
-  }
-
   /// Members have no neighbours to pool with.
-  template <class Team>
-  KVMELD_HD void evaluate_members(Team const& team, ledger_ref const& ledger, track where, std::uint32_t,
-                                  float* out) const {
-    team.for_each(ledger.members.count[where.index], [&](std::uint32_t m) {
-      std::size_t const i = ledger.member_at(where, m);
-      out[m] = ledger.members.channel_data[past][i] + ledger.members.channel_data[current][i];
-    });
-    team.sync();
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const {
+    auto const raw = [&](std::uint32_t s) { return view.channel(past, s) + view.channel(current, s); };
+    std::uint32_t const before = view.length() > window ? view.length() - window : 0;
+    return !view.of_members() && i < before ? pooling.at(i, before, raw) : raw(i);
   }
 
   std::string problem() const {

@@ -14,17 +14,9 @@ namespace score {
 struct none {
   static constexpr char const* name = "none";
   static constexpr bool light = true;
-  static constexpr bool needs_attention = false;
-  static constexpr channel_list channels() { return {}; }
+  static constexpr score_kind gives = score_kind::none;
 
-  KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {-1, 0}; }
-  KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
-  template <class Team>
-  KVMELD_HD void evaluate(Team const& team, ledger_ref const&, track, std::uint32_t length,
-                          float* out) const {
-    team.for_each(length, [&](std::uint32_t s) { out[s] = 0.0f; });
-    team.sync();
-  }
+  KVMELD_HD float importance(score_view const&, std::uint32_t) const { return 0.0f; }
 };
 
 }  // namespace score

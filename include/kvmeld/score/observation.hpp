@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/score/score.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -28,8 +29,8 @@ struct observation_need {
 namespace detail {
 
 /// Whether a score says when it observes, by `static constexpr observation observes`. It says how many rows
-/// count by `observed_rows()`. A score chosen at run time says both by `need()`. A score that needs attention
-/// and says none of this observes every step, all rows.
+/// count by `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels
+/// and says none of this observes every step, all rows. A score without channels observes nothing.
 template <class Score, class = void> struct says_what_it_observes : std::false_type {};
 
 template <class Score>
@@ -55,7 +56,7 @@ template <class Score> constexpr observation observation_of_score() {
   if constexpr (says_what_it_observes<Score>::value) {
     return Score::observes;
   } else {
-    return Score::needs_attention ? observation::every_step : observation::none;
+    return has_channels<Score> ? observation::every_step : observation::none;
   }
 }
 

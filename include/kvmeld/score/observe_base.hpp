@@ -69,14 +69,14 @@ template <class Score> struct observe_base {
     KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
         : first_row(rows), used(count) {
       for (std::uint32_t c = 0; c < used; ++c) {
-        at[c] = score.update(c, window, rows);
+        at[c] = update_of(score, c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
       }
     }
   };
   KVMELD_HD updates updates_of(track where, std::uint32_t rows) const {
     std::uint32_t const window = ledger.word(where, track_word::window_rows);
-    if constexpr (has_max_channels<Score>::value) return updates(score, ledger.channels.count, window, rows);
+    if constexpr (has_max_channels<Score>) return updates(score, ledger.channels.count, window, rows);
     return updates(score, channels, window, rows);
   }
 
@@ -150,7 +150,7 @@ template <class Score> struct observed_phase {
     std::uint32_t& window = ledger.word(t.where, track_word::window_rows);
     std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
     if (rows == 0) return;
-    window = score.next_window(window, rows);
+    window = next_window_of(score, window, rows);
     seen = seen + rows < seen ? seen : seen + rows;
   }
 };

@@ -4,10 +4,15 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/strided.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +22,13 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// What a score tells about entries.
+enum class score_kind : std::uint8_t {
+  none,   ///< nothing: all entries score the same
+  order,  ///< which of two entries matters more; numbers may be negative, and a set scores as its best member
+  weights,  ///< amounts of at least 0, such as attention; they add up when entries merge
+};
+
 /// What one observation does to a channel. The new value is the old value of channel `base` (0 if `base` is
 /// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`.
 struct channel_update {
@@ -24,20 +36,34 @@ struct channel_update {
   std::uint32_t first_row;  ///< first row of the block that counts
 };
 
-/// A score declares `channels()`. For a block of `rows` query rows observed together, it answers:
+/// A score declares what it `gives` (score_kind), and has one of two forms:
+/// - `float importance(view, i)`: the importance of entry i of a score_view; any lane asks
+/// - `evaluate(team, view, out)`: writes out[slot] = importance for all slots of a score_view; all lanes of a
+///   team call it together, and it ends with a barrier
+///
+/// Selectors, identifiers and merge functions with `needs_score` go with scores that give an order or
+/// weights. Merge functions with `needs_score`, and identifiers that make spans, compute with scores, so they
+/// go with weights only.
+///
+/// A score with `reads_rows` is computed from keys and values: it has `evaluate(team, view, rows, out)`,
+/// where rows is a kv{track_rows, track_rows}. Rows are inspected for NaN and infinity before. What
+/// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score.
+///
+/// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. For a block of
+/// `rows` query rows observed together, it answers:
 /// - `channel_update update(channel, window_rows, rows)`: what the block does to each channel
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
-/// - `evaluate(team, ledger, track, length, out)`: out[slot] = importance, from the channels; cooperative
+/// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
+/// every step, and a score without channels wants none. A track above its budget is refused as long as it
+/// observed nothing and the score wants attention.
 ///
-/// It declares `needs_attention`. True means three things at once: selectors, identifiers and merge functions
-/// may use the score; calls of observe feed it (they do nothing where it is false); a track over its budget
-/// that never observed attention is refused. So a score that is computed from keys declares true too. It is
-/// then shown attention that it ignores (any one row). A score may say when it wants to be shown attention
-/// (score/observation.hpp). This namespace lists what the library uses of a score.
+/// `scratch_bytes(shape, lanes)`, optional: scratch that `evaluate` takes from its team; the default is
+/// score_scratch(). Row views take their own. This namespace lists what the library uses of a score.
 namespace score_uses {
-template <class S> using needs_attention = contract::flag<(S::needs_attention ? true : false)>;
+template <class S> using gives = std::integral_constant<score_kind, S::gives>;
+template <class S> using reads_rows = std::enable_if_t<S::reads_rows>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
 template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
 template <class S> using max_channels = std::integral_constant<std::uint32_t, S::max_channels>;
@@ -46,21 +72,45 @@ using update = decltype(static_cast<channel_update>(std::declval<S const&>().upd
 template <class S>
 using next_window = decltype(static_cast<std::uint32_t>(std::declval<S const&>().next_window(0u, 0u)));
 template <class S>
-using evaluate = decltype(std::declval<S const&>().evaluate(std::declval<serial_team const&>(),
-                                                            std::declval<ledger_ref const&>(), track{}, 0u,
-                                                            std::declval<float*>()));
+using importance =
+    decltype(static_cast<float>(std::declval<S const&>().importance(std::declval<score_view const&>(), 0u)));
+template <class S>
+using evaluate = decltype(std::declval<S const&>().evaluate(
+    std::declval<serial_team const&>(), std::declval<score_view const&>(), std::declval<float*>()));
+/// Rows of any layout, as `evaluate` gets them.
+using some_rows = track_rows<strided<float>>;
+template <class S>
+using evaluate_rows = decltype(std::declval<S const&>().evaluate(
+    std::declval<serial_team const&>(), std::declval<score_view const&>(),
+    std::declval<kv<some_rows, some_rows> const&>(), std::declval<float*>()));
+template <class S>
+using evaluate_members = decltype(std::declval<S const&>().evaluate_members(
+    std::declval<serial_team const&>(), std::declval<score_view const&>(), std::declval<float*>()));
+template <class S>
+using contribution = decltype(static_cast<float>(std::declval<S const&>().contribution(0u, 0.0f, 0u)));
+template <class S>
+using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>().scratch_bytes(shape{}, 1)));
 }  // namespace score_uses
 
 namespace detail {
 
+/// Whether a score reads rows of keys and values.
+template <class Score> constexpr bool reads_rows = contract::allows<score_uses::reads_rows, Score>;
+
+/// Whether a score keeps numbers per entry.
+template <class Score> constexpr bool has_channels = contract::allows<score_uses::channels, Score>;
+
 /// Number of the first requirement that a score fails, as require_score counts; -1: none.
 template <class S>
-constexpr int missing_in_score = contract::first_missing<
-    std::is_trivially_copyable_v<S>, contract::allows<score_uses::needs_attention, S>,
-    contract::allows<score_uses::channels, S>,
-    contract::allows<score_uses::channel_count, S> || contract::allows<score_uses::max_channels, S>,
-    contract::allows<score_uses::update, S>, contract::allows<score_uses::next_window, S>,
-    contract::allows<score_uses::evaluate, S>>();
+constexpr int missing_in_score =
+    contract::first_missing<std::is_trivially_copyable_v<S>, contract::allows<score_uses::gives, S>,
+                            !has_channels<S> || contract::allows<score_uses::channel_count, S> ||
+                                contract::allows<score_uses::max_channels, S>,
+                            !has_channels<S> || contract::allows<score_uses::update, S>,
+                            !has_channels<S> || contract::allows<score_uses::next_window, S>,
+                            !reads_rows<S> || contract::allows<score_uses::evaluate_rows, S>,
+                            reads_rows<S> || contract::allows<score_uses::importance, S> ||
+                                contract::allows<score_uses::evaluate, S>>();
 
 }  // namespace detail
 
@@ -73,37 +123,73 @@ namespace detail {
 template <class Score> constexpr void require_score() {
   constexpr int missing = missing_in_score<Score>;
   static_assert(missing != 0, "kvmeld: the score is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the score has no `static constexpr bool needs_attention`");
-  static_assert(missing != 2, "kvmeld: the score has no `channel_list channels()`");
-  static_assert(missing != 3,
+  static_assert(missing != 1, "kvmeld: the score has no `static constexpr score_kind gives`");
+  static_assert(missing != 2,
                 "kvmeld: the score's `channels()` is not static constexpr, and it has no `max_channels`");
-  static_assert(missing != 4, "kvmeld: the score has no `channel_update update(channel, window_rows, rows)`");
-  static_assert(missing != 5, "kvmeld: the score has no `std::uint32_t next_window(window_rows, rows)`");
-  static_assert(missing != 6, "kvmeld: the score has no `evaluate(team, ledger, track, length, out)`");
+  static_assert(missing != 3,
+                "kvmeld: the score has channels, but no `channel_update update(channel, window_rows, rows)`");
+  static_assert(missing != 4,
+                "kvmeld: the score has channels, but no `std::uint32_t next_window(window_rows, rows)`");
+  static_assert(missing != 5, "kvmeld: the score reads rows, but has no `evaluate(team, view, rows, out)`");
+  static_assert(missing != 6,
+                "kvmeld: the score has no `float importance(view, i)`, and no `evaluate(team, view, out)`");
 }
 
-/// Whether a score's channels are known at run time only.
-template <class Score, class = void> struct has_max_channels : std::false_type {};
+}  // namespace detail
 
-template <class Score>
-struct has_max_channels<Score, std::void_t<decltype(Score::max_channels)>> : std::true_type {};
+/// The channels of a score as it is configured; none if it declares none.
+template <class Score> channel_list channels_of([[maybe_unused]] Score const& score) {
+  if constexpr (detail::has_channels<Score>) {
+    return score.channels();
+  } else {
+    return {};
+  }
+}
+
+namespace detail {
+
+/// Whether a score's channels are known at run time only.
+template <class Score> constexpr bool has_max_channels = contract::allows<score_uses::max_channels, Score>;
 
 /// Most channels that a score can have: the number that its type says, or `max_channels` if they are known
 /// at run time only.
 template <class Score> constexpr std::uint32_t channel_bound() {
-  if constexpr (has_max_channels<Score>::value) {
+  if constexpr (has_max_channels<Score>) {
     return Score::max_channels;
-  } else {
+  } else if constexpr (has_channels<Score>) {
     return Score::channels().count;
+  } else {
+    return 0;
+  }
+}
+
+/// What an observation does to a channel: nothing if the score has none.
+template <class Score>
+KVMELD_HD channel_update update_of([[maybe_unused]] Score const& score,
+                                   [[maybe_unused]] std::uint32_t channel,
+                                   [[maybe_unused]] std::uint32_t window,
+                                   [[maybe_unused]] std::uint32_t rows) {
+  if constexpr (has_channels<Score>) {
+    return score.update(channel, window, rows);
+  } else {
+    return {-1, 0};
+  }
+}
+
+/// The per-track counter after an observation.
+template <class Score>
+KVMELD_HD std::uint32_t next_window_of([[maybe_unused]] Score const& score,
+                                       [[maybe_unused]] std::uint32_t window,
+                                       [[maybe_unused]] std::uint32_t rows) {
+  if constexpr (has_channels<Score>) {
+    return score.next_window(window, rows);
+  } else {
+    return 0;
   }
 }
 
 /// Whether a score has a `contribution`: it adds up something other than attention.
-template <class Score, class = void> struct has_contribution : std::false_type {};
-
-template <class Score>
-struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>().contribution(0u, 0.0f, 0u))>>
-    : std::true_type {};
+template <class Score> constexpr bool has_contribution = contract::allows<score_uses::contribution, Score>;
 
 }  // namespace detail
 
@@ -111,55 +197,113 @@ struct has_contribution<Score, std::void_t<decltype(std::declval<Score const&>()
 template <class Score>
 KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unused]] std::uint32_t channel,
                                 float p, [[maybe_unused]] std::uint32_t visible) {
-  if constexpr (detail::has_contribution<Score>::value) {
+  if constexpr (detail::has_contribution<Score>) {
     return score.contribution(channel, p, visible);
   } else {
     return p;
   }
 }
 
-/// Scratch that `evaluate` and `evaluate_members` may take from their team.
+/// Scratch that `evaluate` and `evaluate_members` may take from their team if the score says nothing else.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
 
 namespace detail {
 
-/// Whether a score also answers for members, as a policy that shares entries needs. `evaluate_members(team,
-/// ledger, track, length, out)` writes out[member] = importance, from the members' channels.
-template <class Score, class = void> struct scores_members : std::false_type {};
-
+/// Scratch that a score takes from its team.
 template <class Score>
-struct scores_members<Score, std::void_t<decltype(std::declval<Score const&>().evaluate_members(
-                                 std::declval<serial_team const&>(), std::declval<ledger_ref const&>(),
-                                 track{}, 0u, std::declval<float*>()))>> : std::true_type {};
+std::size_t scratch_of_score([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent,
+                             [[maybe_unused]] int lanes) {
+  if constexpr (contract::allows<score_uses::scratch_bytes, Score>) {
+    return score.scratch_bytes(extent, lanes);
+  } else {
+    return score_scratch();
+  }
+}
+
+/// Evaluates a score for all that `view` shows, whatever the score's form. `rows` is a kv of track_rows, or
+/// anything if the score reads none. Collective; barrier at the end.
+template <class Score, class Team, class Rows>
+KVMELD_HD void evaluate_score(Score const& score, Team const& team, score_view const& view,
+                              [[maybe_unused]] Rows const& rows, float* out) {
+  if constexpr (reads_rows<Score>) {
+    score.evaluate(team, view, rows, out);
+  } else if constexpr (contract::allows<score_uses::importance, Score>) {
+    team.for_each(view.length(), [&](std::uint32_t i) { out[i] = score.importance(view, i); });
+    team.sync();
+  } else {
+    score.evaluate(team, view, out);
+  }
+}
+
+/// Whether a score also answers for members, as a policy that shares entries needs: its `importance` takes
+/// views of members, or it has `evaluate_members(team, view, out)`, which writes out[member] for the members
+/// of a view of entries.
+template <class Score>
+struct scores_members : std::bool_constant<!reads_rows<Score> && Score::gives != score_kind::none &&
+                                           (contract::allows<score_uses::importance, Score> ||
+                                            contract::allows<score_uses::evaluate_members, Score>)> {};
 
 template <class Score> struct score_members_phase {
   Score score;
   wave_ref wave;
 
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return score_scratch(); }
+  std::size_t scratch_bytes(int lanes) const { return scratch_of_score(score, wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    score.evaluate_members(team, wave.ledger, t.where, s.length,
-                           wave.member_score + wave.member_at(t.item, 0));
+    score_view const view(wave.ledger, t.where, s.length);
+    float* const out = wave.member_score + wave.member_at(t.item, 0);
+    if constexpr (contract::allows<score_uses::evaluate_members, Score>) {
+      score.evaluate_members(team, view, out);
+    } else {
+      evaluate_score(score, team, view.members(), 0, out);
+    }
   }
 };
 
-/// Evaluates the score of every entry of a track.
-template <class Score> struct score_phase {
+/// Layouts of a score that reads no rows.
+struct no_layouts {};
+
+/// Evaluates the score of every entry of a track. `Layouts` is kv{keys, values} if the score reads rows.
+template <class Score, class Layouts = no_layouts> struct score_phase {
   Score score;
   wave_ref wave;
+  Layouts layouts{};
 
   static constexpr bool light = is_light<Score>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return score_scratch(); }
+  std::size_t scratch_bytes(int lanes) const {
+    std::size_t const own = scratch_of_score(score, wave.ledger.extent, lanes);
+    return own + (reads_rows<Score> ? row_scratch::bytes(widest()) : 0);
+  }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    score.evaluate(team, wave.ledger, t.where, s.length, wave.score + wave.at(t.item, 0));
+    score_view const view(wave.ledger, t.where, s.length);
+    float* const out = wave.score + wave.at(t.item, 0);
+    if constexpr (reads_rows<Score>) {
+      row_scratch const scratch(team, widest());
+      kv const rows{track_rows(layouts.keys, view, scratch), track_rows(layouts.values, view, scratch)};
+      evaluate_score(score, team, view, rows, out);
+      team.for_each(s.length, [&](std::uint32_t i) {
+        if (!view.usable(i)) out[i] = element_traits<float>::lowest;
+      });
+    } else {
+      evaluate_score(score, team, view, layouts, out);
+    }
+  }
+
+private:
+  /// Channels of the wider rows.
+  KVMELD_HD std::uint32_t widest() const {
+    if constexpr (reads_rows<Score>) {
+      return max_of(layouts.keys.channels(), layouts.values.channels());
+    } else {
+      return 0;
+    }
   }
 };
 

@@ -43,7 +43,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static constexpr bool near_scratch = true;
   /// Blocks of a multiprocessor: one loads while another multiplies. Contributions other than p need more
   /// registers.
-  static constexpr int min_blocks = detail::has_contribution<Score>::value ? 1 : 2;
+  static constexpr int min_blocks = detail::has_contribution<Score> ? 1 : 2;
   untuned_phase untuned;
 
   static bool takes(untuned_phase const& p) {

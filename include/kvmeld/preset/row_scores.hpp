@@ -1,0 +1,54 @@
+// Methods whose scores are computed from keys and values. They need no attention.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/no_sets.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/score/key_geometry.hpp>
+#include <kvmeld/score/lag_relative.hpp>
+#include <kvmeld/select/top.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+
+/// KeyDiff (Park et al., 2025): keeps the keys that point away from the mean direction of all keys.
+namespace keydiff {
+/// KeyDiff's parts.
+using type = policy<score::key_difference, select::top, identify::evict_rest, merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score. The paper keeps neither: give
+/// quantity::entries(0) for both.
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace keydiff
+
+/// Knorm (Devoto et al., 2024): keeps the keys with the smallest norms.
+namespace knorm {
+/// Knorm's parts.
+using type = policy<score::key_norm, select::top, identify::evict_rest, merge::drop>;
+/// Fills the budget by score, beside the sinks and recents that the caller asks for.
+inline type for_budget(quantity recents = quantity::entries(0), quantity sinks = quantity::entries(0)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace knorm
+
+/// LagKV (Liang et al., 2025): keeps an equal share of every chunk, by how much rows vary beside the next
+/// chunk. Budgets below sinks + 2 lag entries evict from the last chunk too, oldest entries last.
+namespace lagkv {
+/// LagKV's parts.
+using type = policy<score::lag_relative, select::top, identify::evict_rest, merge::drop>;
+/// `sinks` entries stay. The others are ranked in chunks of `lag` entries.
+inline type with_lag(std::uint32_t lag = 128, std::uint32_t sinks = 4) {
+  return {{sinks, lag}, {quantity::entries(sinks), quantity::entries(0), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace lagkv
+
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

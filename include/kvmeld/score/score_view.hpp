@@ -1,0 +1,64 @@
+// What the author of a score sees of a track: its entries, or the members of its shared entries.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The entries of one track, numbered by slot, as a score sees them. Rows of keys and values come beside the
+/// view, for scores that declare `reads_rows` (track_rows).
+class score_view {
+public:
+  /// A view of the first `length` entries of a track. `ledger` has to outlive it. The library makes views.
+  KVMELD_HD score_view(ledger_ref const& ledger, track where, std::uint32_t length)
+      : ledger_(ledger),
+        where_(where),
+        length_(length),
+        data_(ledger.channel_data),
+        at_(ledger.at(where, 0)) {}
+
+  /// Number of entries.
+  KVMELD_HD std::uint32_t length() const { return length_; }
+  /// Value of channel `c` of entry `i`.
+  KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_ + i]; }
+  /// Number of tokens that entry `i` stands for.
+  KVMELD_HD float degree(std::uint32_t i) const { return of_members_ ? 1.0f : ledger_.degree[at_ + i]; }
+  /// Token position of entry `i`.
+  KVMELD_HD position_t position(std::uint32_t i) const {
+    return (of_members_ ? ledger_.members.position : ledger_.position)[at_ + i];
+  }
+  /// False if the rows of entry `i` were inspected and hold NaN or infinity.
+  KVMELD_HD bool usable(std::uint32_t i) const {
+    return of_members_ || (ledger_.flags[at_ + i] & entry_flag::nonfinite) == 0;
+  }
+  /// Which track this is.
+  KVMELD_HD track where() const { return where_; }
+
+  /// The members of the track's shared entries, as a view of their own.
+  KVMELD_HD score_view members() const {
+    score_view v(ledger_, where_, ledger_.members.count[where_.index]);
+    v.data_ = ledger_.members.channel_data;
+    v.at_ = ledger_.member_at(where_, 0);
+    v.of_members_ = true;
+    return v;
+  }
+  /// Whether this view is of members. Members have no neighbours.
+  KVMELD_HD bool of_members() const { return of_members_; }
+
+private:
+  ledger_ref const& ledger_;
+  track where_;
+  std::uint32_t length_;
+  float* const* data_;
+  std::size_t at_;
+  bool of_members_ = false;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

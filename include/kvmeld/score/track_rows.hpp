@@ -1,0 +1,168 @@
+// The rows of a track as floats, for scores that are computed from keys and values.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/score/score_view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// One row of keys or values, as floats.
+class row_ref {
+public:
+  /// A view of `channels` floats.
+  KVMELD_HD row_ref(float const* x, std::uint32_t channels) : x_(x), channels_(channels) {}
+  /// Number of channels.
+  KVMELD_HD std::uint32_t size() const { return channels_; }
+  /// Element of channel `c`.
+  KVMELD_HD float operator[](std::uint32_t c) const { return x_[c]; }
+  /// Euclidean norm, finite for every finite row.
+  KVMELD_HD float norm() const { return row_norm(x_, channels_); }
+  /// Scalar product with a row of the same size.
+  KVMELD_HD float dot(row_ref const& other) const { return kvmeld::dot(x_, other.x_, channels_); }
+
+private:
+  float const* x_;
+  std::uint32_t channels_;
+};
+
+/// Scratch in which track_rows work. The keys and the values of a track take turns in it.
+struct row_scratch {
+  static constexpr std::uint32_t block = 32;  ///< rows that are loaded together
+
+  float* tile;    ///< [block][stride(channels)]
+  float* sum;     ///< [channels]
+  float* weight;  ///< [block]
+
+  /// Takes scratch for rows of up to `channels` channels. Collective.
+  template <class Team>
+  KVMELD_HD row_scratch(Team const& team, std::uint32_t channels)
+      : tile(team.template scratch<float>(std::size_t{block} * stride(channels))),
+        sum(team.template scratch<float>(channels)),
+        weight(team.template scratch<float>(block)) {}
+
+  /// Floats from one row of the tile to the next. Rows are aligned to 16 bytes, and neighbouring lanes read
+  /// different banks.
+  KVMELD_HD static constexpr std::uint32_t stride(std::uint32_t channels) {
+    return (channels + 3) / 4 * 4 + 4;
+  }
+  /// Bytes of scratch that the constructor takes.
+  static constexpr std::size_t bytes(std::uint32_t channels) {
+    return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
+           scratch_size(std::size_t{channels} * sizeof(float)) + scratch_size(block * sizeof(float));
+  }
+};
+
+/// All keys or all values of one track, in any layout. Rows come in blocks, in the order of slots. Rows that
+/// hold NaN or infinity are left out. What the functions compute does not depend on the number of lanes.
+template <class Layout> class track_rows {
+public:
+  /// The rows of the entries that `view` shows. All arguments have to outlive this.
+  KVMELD_HD track_rows(Layout const& layout, score_view const& view, row_scratch const& scratch)
+      : layout_(layout), view_(view), scratch_(scratch) {}
+
+  /// Channels of a row.
+  KVMELD_HD std::uint32_t channels() const { return layout_.channels(); }
+
+  /// Calls visit(slot, row_ref) for the rows of slots `first` to `last` - 1, divided among the lanes.
+  /// Collective; barrier at the end.
+  template <class Team, class Visit>
+  KVMELD_HD void for_each(Team const& team, slot_t first, slot_t last, Visit visit) const {
+    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
+      team.for_each(count, [&](std::uint32_t i) {
+        if (view_.usable(s + i)) visit(s + i, row_ref(rows + i * ld, channels()));
+      });
+    });
+  }
+  /// The same for all rows of the track.
+  template <class Team, class Visit> KVMELD_HD void for_each(Team const& team, Visit visit) const {
+    for_each(team, 0, view_.length(), visit);
+  }
+
+  /// total[c] = the sum of weight(slot, row_ref) * row[c] over all rows of the track. `total` has room for
+  /// channels() floats and is shared by the lanes. Collective; barrier at the end.
+  template <class Team, class Weight>
+  KVMELD_HD void weighted_sum(Team const& team, Weight weight, float* total) const {
+    std::uint32_t const d = channels();
+    lane_range const mine = contiguous_range(team, d);
+    for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] = 0.0f;
+    float* const block_sum = scratch_.sum;  // every lane touches its own channels only
+    for_each_block(
+        team, 0, view_.length(), [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
+          team.for_each(count, [&](std::uint32_t i) {
+            scratch_.weight[i] = view_.usable(s + i) ? weight(s + i, row_ref(rows + i * ld, d)) : 0.0f;
+          });
+          team.sync();
+          for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] = 0.0f;
+          for (std::uint32_t i = 0; i < count; ++i) {
+            if (scratch_.weight[i] == 0.0f) continue;  // the row may hold NaN
+            float const w = scratch_.weight[i];
+            float const* const row = rows + i * ld;
+            for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] += w * row[c];
+          }
+          for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] += block_sum[c];
+        });
+  }
+
+  /// low[c] and high[c] = the least and the greatest element of channel c in the rows of slots `first` to
+  /// `last` - 1. Without a row, `low` is above `high`. Collective; barrier at the end.
+  template <class Team>
+  KVMELD_HD void bounds(Team const& team, slot_t first, slot_t last, float* low, float* high) const {
+    lane_range const mine = contiguous_range(team, channels());
+    for (std::uint32_t c = mine.begin; c < mine.end; ++c) {
+      low[c] = -element_traits<float>::lowest;
+      high[c] = element_traits<float>::lowest;
+    }
+    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        if (!view_.usable(s + i)) continue;
+        float const* const row = rows + i * ld;
+        for (std::uint32_t c = mine.begin; c < mine.end; ++c) {
+          low[c] = row[c] < low[c] ? row[c] : low[c];
+          high[c] = row[c] > high[c] ? row[c] : high[c];
+        }
+      }
+    });
+  }
+
+private:
+  /// Calls body(slot, count, rows, ld) for the blocks of the given slots. Barrier after each block.
+  template <class Team, class Body>
+  KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
+    for (slot_t s = first; s < last; s += row_scratch::block) {
+      std::uint32_t const count = min_of(row_scratch::block, last - s);
+      if constexpr (lies_as_floats<Team>) {
+        segment<float> const here = layout_.locate(view_.where(), s);
+        if (here.channel_stride == 1 && here.token_stride >= 0 && here.remaining >= count) {
+          body(s, count, here.base, static_cast<std::size_t>(here.token_stride));
+          team.sync();
+          continue;
+        }
+      }
+      std::uint32_t const ld = row_scratch::stride(channels());
+      layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
+      team.sync();
+      body(s, count, scratch_.tile, ld);
+      team.sync();
+    }
+  }
+  template <class Team>
+  static constexpr bool lies_as_floats =
+      has_row_kernels<Team, Layout>::value&& std::is_same_v<typename Layout::element_type, float>;
+
+  Layout const& layout_;
+  score_view const& view_;
+  row_scratch const& scratch_;
+};
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

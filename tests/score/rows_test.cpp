@@ -1,0 +1,346 @@
+// Scores of keys and values: against plain loops in double precision, their identities, rows that are no
+// number, and what a policy with such a score asks for.
+#include <doctest/doctest.h>
+
+#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "reference/row_scores.hpp"
+#include "support/random_cache.hpp"
+#include "support/test_layouts.hpp"
+#include "support/track_view.hpp"
+
+namespace row_score_cases {
+
+using support::dice;
+
+namespace {
+
+// The score of every entry of a track, computed as a compression computes it but for the inspection of rows.
+template <class Score, class Ref>
+std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track where) {
+  kvmeld::score_view const view(ref.ledger, where, ref.length(where));
+  std::uint32_t const widest = std::max(ref.keys.channels(), ref.values.channels());
+  std::size_t const bytes =
+      kvmeld::detail::scratch_of_score(score, ref.ledger.extent, 1) + kvmeld::row_scratch::bytes(widest);
+  std::vector<std::max_align_t> scratch(bytes / sizeof(std::max_align_t) + 1);
+  kvmeld::serial_team const team(scratch.data(), bytes);
+  kvmeld::row_scratch const rooms(team, widest);
+  kvmeld::kv const rows{kvmeld::track_rows(ref.keys, view, rooms),
+                        kvmeld::track_rows(ref.values, view, rooms)};
+  std::vector<float> out(view.length(), -77.0f);
+  kvmeld::detail::evaluate_score(score, team, view, rows, out.data());
+  return out;
+}
+
+kvmeld::shape random_shape(dice& d) {
+  return {d.between(1, 2),   1, d.between(1, 2), 1, d.between(1, 3) * d.between(1, 12), d.between(1, 20),
+          d.between(70, 200)};
+}
+
+void check_close(std::vector<float> const& got, std::vector<double> const& wanted, double tolerance) {
+  REQUIRE(got.size() == wanted.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::abs(static_cast<double>(got[i]) - wanted[i]) <= tolerance);
+  }
+}
+
+template <class T> void check_key_scores(dice& d) {
+  kvmeld::shape const s = random_shape(d);
+  CAPTURE(s.key_dim);
+  support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : d.chance(0.5) ? "LSTHC" : "LSHCT");
+  auto cache = support::make_cache(memory, kvmeld::preset::keydiff::for_budget());
+  std::uint32_t const n = d.between(1, s.capacity);
+  cache.open(0, n);
+  memory.fill_sequence(d, 0, 0, n, support::texture::walk);
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    auto const ref = cache.ref();
+    if (d.chance(0.5)) {  // some entries stand for several tokens
+      for (std::uint32_t i = 0; i < n; ++i)
+        ref.ledger.degree[ref.ledger.at(t, i)] = static_cast<float>(d.between(1, 4));
+    }
+    if (d.chance(0.3)) {  // a key of zeros
+      memory.fill(t, d.below(n), support::rows(1, std::vector<float>(s.key_dim)),
+                  support::rows(1, std::vector<float>(s.value_dim)));
+    }
+    reference::track_state const track = support::read_track(ref, t);
+    check_close(scores_of(kvmeld::score::key_difference{}, ref, t), reference::key_difference(track), 2e-5);
+    check_close(scores_of(kvmeld::score::key_norm{}, ref, t), reference::key_norm(track), 1e-4);
+  });
+}
+
+// The ranks of lag_relative, as far as the numbers that are ranked lie far enough apart.
+void check_lag(dice& d) {
+  kvmeld::shape const s = random_shape(d);
+  kvmeld::score::lag_relative const score{d.below(6), d.between(1, 40)};
+  CAPTURE(score.sinks);
+  CAPTURE(score.lag);
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::lagkv::with_lag(score.lag, score.sinks));
+  std::uint32_t const n = d.between(1, s.capacity);
+  CAPTURE(n);
+  cache.open(0, n);
+  memory.fill_sequence(d, 0, 0, n, support::texture::walk);
+  auto const ref = cache.ref();
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    reference::track_state const track = support::read_track(ref, t);
+    std::vector<float> const got = scores_of(score, ref, t);
+    std::uint32_t const chunks = n > score.sinks ? (n - score.sinks) / score.lag : 0;
+    std::uint32_t const ranked_end = chunks > 1 ? score.sinks + (chunks - 1) * score.lag : score.sinks;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (i < score.sinks || i >= ranked_end) CHECK(got[i] == 1.0f);
+    }
+    for (std::uint32_t first = score.sinks; first < ranked_end && chunks > 1; first += score.lag) {
+      auto const k = reference::lag_spread(track.keys, track.bad, first, score.lag);
+      auto const v = reference::lag_spread(track.values, track.bad, first, score.lag);
+      std::vector<float> ranks(got.begin() + first, got.begin() + first + score.lag);
+      for (std::uint32_t i = 0; i < score.lag; ++i) {
+        for (std::uint32_t j = 0; j < score.lag; ++j) {
+          if (k[i] + v[i] > (k[j] + v[j]) * (1 + 1e-4)) CHECK(ranks[i] > ranks[j]);
+        }
+      }
+      std::sort(ranks.begin(), ranks.end());  // every rank once
+      for (std::uint32_t i = 0; i < score.lag; ++i)
+        CHECK(ranks[i] == static_cast<float>(i) / static_cast<float>(score.lag));
+    }
+  });
+}
+
+// The largest element of an entry's value.
+struct largest_value {
+  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::order;
+  static constexpr bool reads_rows = true;
+
+  template <class Team, class Rows>
+  void evaluate(Team const& team, kvmeld::score_view const&, Rows const& rows, float* out) const {
+    rows.values.for_each(team, [&](kvmeld::slot_t s, kvmeld::row_ref const& v) {
+      out[s] = v[0];
+      for (std::uint32_t c = 1; c < v.size(); ++c) out[s] = std::max(out[s], v[c]);
+    });
+  }
+};
+
+// Positions that a track keeps.
+template <class Cache> std::vector<std::uint32_t> kept(Cache const& cache, kvmeld::track t) {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t i = 0; i < cache.ref().length(t); ++i)
+    out.push_back(static_cast<std::uint32_t>(cache.ref().position(t, i)));
+  return out;
+}
+
+// The best `count` of entries by score, ascending; ties to the lower one.
+std::vector<std::uint32_t> best(std::vector<float> const& scores, std::uint32_t count) {
+  std::vector<std::uint32_t> order(scores.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return scores[a] > scores[b]; });
+  order.resize(count);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("KeyDiff and Knorm are what plain loops compute, for any shape, order of tensors and type") {
+  dice d(2101);
+  for (int i = 0; i < 40; ++i) {
+    check_key_scores<float>(d);
+    check_key_scores<kvmeld::bfloat16>(d);
+    check_key_scores<kvmeld::float16>(d);
+  }
+}
+
+TEST_CASE("LagKV ranks chunks as plain loops do") {
+  dice d(2102);
+  for (int i = 0; i < 60; ++i) check_lag(d);
+}
+
+TEST_CASE("KeyDiff by hand") {
+  // Keys (1, 0), (1, 0), (0, 2): the mean direction is (2, 1) / sqrt 5.
+  kvmeld::shape const s{1, 1, 1, 1, 2, 1, 4};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::keydiff::for_budget());
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  memory.fill(t, 0, {{1, 0}, {1, 0}, {0, 2}}, {{0}, {0}, {0}});
+  cache.open(0, 3);
+  auto const got = scores_of(kvmeld::score::key_difference{}, cache.ref(), t);
+  CHECK(got[0] == doctest::Approx(-2 / std::sqrt(5.0)));
+  CHECK(got[1] == got[0]);
+  CHECK(got[2] == doctest::Approx(-1 / std::sqrt(5.0)));
+  CHECK(scores_of(kvmeld::score::key_norm{}, cache.ref(), t) == std::vector<float>{-1, -1, -2});
+}
+
+TEST_CASE("KeyDiff does not depend on how long keys are") {
+  dice d(2103);
+  kvmeld::shape const s{1, 1, 1, 1, 16, 8, 90};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::keydiff::for_budget());
+  cache.open(0, 90);
+  memory.fill_sequence(d, 0, 0, 90, support::texture::clusters);
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  auto const before = scores_of(kvmeld::score::key_difference{}, cache.ref(), t);
+  for (std::uint32_t i = 0; i < 90; ++i) {  // powers of two, so that nothing rounds
+    float const factor = std::ldexp(1.0f, static_cast<int>(d.below(20)) - 10);
+    for (std::uint32_t c = 0; c < 16; ++c) memory.keys[i * 16 + c] *= factor;
+  }
+  CHECK(scores_of(kvmeld::score::key_difference{}, cache.ref(), t) == before);
+}
+
+TEST_CASE("a policy by rows keeps the best entries, and is never shown attention") {
+  dice d(2104);
+  for (int round = 0; round < 20; ++round) {
+    kvmeld::shape const s = random_shape(d);
+    support::engine_memory<float> memory(s);
+    auto cache = support::make_cache(memory, kvmeld::preset::keydiff::for_budget(
+                                                 kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)));
+    CHECK(cache.needs_observation().when == kvmeld::observation::none);
+    std::uint32_t const n = d.between(2, s.capacity), limit = d.between(1, n - 1);
+    cache.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::walk);
+    std::vector<std::vector<std::uint32_t>> wanted;
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      wanted.push_back(best(scores_of(kvmeld::score::key_difference{}, cache.ref(), t), limit));
+    });
+    CHECK(cache.compress({0}, kvmeld::budget::entries(limit)).ok());
+    std::size_t at = 0;
+    support::for_tracks(s, 0, [&](kvmeld::track t) { CHECK(kept(cache, t) == wanted[at++]); });
+  }
+}
+
+TEST_CASE("entries whose rows are no number rank lowest, and move no other entry") {
+  dice d(2105);
+  float const bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
+  auto const check = [&](auto const& policy) {
+    kvmeld::shape const s{1, 1, 1, 1, 8, 8, 80};
+    kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+    support::rows const k = support::random_rows(d, 60, 8, support::texture::walk);
+    support::rows const v = support::random_rows(d, 60, 8, support::texture::noise);
+    std::uint32_t const row = 7 + d.below(20);
+    // The same entries without the bad one.
+    support::engine_memory<float> fewer(s), memory(s);
+    support::rows k2 = k, v2 = v;
+    k2.erase(k2.begin() + row);
+    v2.erase(v2.begin() + row);
+    fewer.fill(t, 0, k2, v2);
+    auto plain = support::make_cache(fewer, policy);
+    plain.open(0, 59);
+    REQUIRE(plain.compress({0}, kvmeld::budget::entries(20)).ok());
+    memory.fill(t, 0, k, v);
+    (d.chance(0.5) ? memory.keys : memory.values)[row * 8 + d.below(8)] = bad[d.below(2)];
+    auto cache = support::make_cache(memory, policy);
+    cache.open(0, 60);
+    REQUIRE(cache.compress({0}, kvmeld::budget::entries(20)).ok());
+    std::vector<std::uint32_t> wanted = kept(plain, t);
+    for (std::uint32_t& p : wanted) p += p >= row ? 1 : 0;
+    CHECK(kept(cache, t) == wanted);
+  };
+  for (int i = 0; i < 10; ++i) {
+    check(kvmeld::preset::keydiff::for_budget());
+    check(kvmeld::preset::knorm::for_budget());
+  }
+}
+
+TEST_CASE("merging keeps the sinks, recents and best entries of the eviction policy, and meets its budget") {
+  dice d(2106);
+  kvmeld::shape const s{2, 1, 2, 1, 16, 16, 128};
+  support::engine_memory<float> memory(s);
+  auto const evicting = kvmeld::preset::keydiff::for_budget(kvmeld::quantity::entries(8));
+  auto const merging = kvmeld::preset::merging(evicting, kvmeld::quantity::entries(10));
+  auto cache = support::make_cache(memory, merging);
+  cache.open(0, 120);
+  memory.fill_sequence(d, 0, 0, 120, support::texture::clusters);
+  std::vector<std::vector<std::uint32_t>> whole;
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    auto scores = scores_of(kvmeld::score::key_difference{}, cache.ref(), t);
+    for (std::uint32_t i = 0; i < 120; ++i) scores[i] += i < 4 || i >= 112 ? 10.0f : 0.0f;
+    whole.push_back(best(scores, 22));
+  });
+  CHECK(cache.compress({0}, kvmeld::budget::entries(40)).ok());
+  std::size_t at = 0;
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    std::vector<std::uint32_t> const left = kept(cache, t);
+    CHECK(left.size() == 40);
+    CHECK(std::includes(left.begin(), left.end(), whole[at].begin(), whole[at].end()));
+    float tokens = 0;
+    for (std::uint32_t i = 0; i < 40; ++i) tokens += cache.ref().ledger.degree[cache.ref().ledger.at(t, i)];
+    CHECK(tokens == 120.0f);
+    ++at;
+  });
+}
+
+TEST_CASE("a set of entries that are only ordered scores as its best member") {
+  dice d(2107);
+  using kvmeld::quantity;
+  // Consecutive sets whose pivot is the newest entry, and a budget that the fallback has to meet.
+  kvmeld::identify::consecutive_threshold<kvmeld::admit::threshold> const sets{
+      kvmeld::identify::anchor_rule::fixed, kvmeld::identify::pivot_rule::newest, false, {0.9f}};
+  kvmeld::policy const p{kvmeld::score::key_norm{},
+                         kvmeld::select::sinks_and_recents{quantity::entries(0), quantity::entries(0)}, sets,
+                         kvmeld::merge::average{}};
+  kvmeld::shape const s{1, 1, 1, 1, 2, 1, 8};
+  support::engine_memory<float> memory(s);
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  // Sets {0, 1}, {2}, {3}: norms 1 and 9, 4, 5. The best of the first set is -1: the longest lone key goes.
+  memory.fill(t, 0, {{1, 0}, {9, 0}, {0, 4}, {-5, 0}}, support::rows(4, {1}));
+  auto cache = support::make_cache(memory, p);
+  cache.open(0, 4);
+  REQUIRE(cache.compress({0}, kvmeld::budget::entries(2)).ok());
+  CHECK(kept(cache, t) == std::vector<std::uint32_t>{1, 2});
+  CHECK(cache.ref().ledger.degree[0] == 2.0f);
+}
+
+TEST_CASE("scores chosen at run time: by rows, and only with parts that do not compute with them") {
+  using namespace kvmeld;
+  compose::any_score chosen;
+  CHECK(compose::find("key_difference", chosen));
+  CHECK(traits_of_score(chosen).reads_rows);
+  CHECK(traits_of_score(chosen).gives == score_kind::order);
+  CHECK(chosen.channels().count == 0);
+  CHECK(chosen.need().when == observation::none);
+  CHECK_FALSE(traits_of_score(compose::any_score(score::global{})).reads_rows);
+  compose::composed p = compose::composed_of(preset::recommended::for_budget());
+  p.score = score::lag_relative{4, 16};
+  CHECK(configuration_problem(p).empty());
+  p.merge = merge::score_weighted{};
+  CHECK(configuration_problem(p).find("is one that only orders entries; it must be one that gives weights, "
+                                      "because the merge function weighs by score") != std::string::npos);
+  p = compose::composed_of(preset::cam::over_h2o());
+  p.score = score::key_norm{};
+  CHECK(configuration_problem(p).find("is one that only orders entries; it must be one that gives weights, "
+                                      "because the identifier computes rates from scores") !=
+        std::string::npos);
+  CHECK(configuration_problem(preset::lagkv::with_lag(0)) ==
+        "policy: score::lag_relative.lag is 0; it must be between 1 and 1024");
+  CHECK(configuration_problem(preset::lagkv::with_lag(1025)) ==
+        "policy: score::lag_relative.lag is 1025; it must be between 1 and 1024");
+  CHECK(configuration_problem(preset::lagkv::with_lag(1024)).empty());
+}
+
+TEST_CASE("a score of one's own reads rows in any layout") {
+  kvmeld::shape const s{1, 1, 1, 1, 4, 4, 40};
+  std::vector<std::int8_t> k(40 * 4, 1), v(40 * 4);
+  std::vector<float> ks(40, 1.0f), vs(40, 0.5f);
+  for (std::uint32_t i = 0; i < 40; ++i) v[i * 4 + i % 4] = static_cast<std::int8_t>(i * 7 % 40 + 1);
+  kvmeld::policy const p{largest_value{},
+                         kvmeld::select::top{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
+                         kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
+  kvmeld::cache_options sizes;
+  sizes.extent = s;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), p,
+                             kvmeld::kv{support::int8_rows(k.data(), ks.data(), s, 4),
+                                        support::int8_rows(v.data(), vs.data(), s, 4)},
+                             sizes};
+  cache.open(0, 40);
+  REQUIRE(cache.compress({0}, kvmeld::budget::entries(3)).ok());
+  // i * 7 mod 40 is 39, 38, 37 for i = 17, 34, 11.
+  CHECK(kept(cache, kvmeld::make_track(s, 0, 0, 0)) == std::vector<std::uint32_t>{11, 17, 34});
+}
+
+}  // namespace row_score_cases
