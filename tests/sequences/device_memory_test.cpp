@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace device_memory_cases {
@@ -108,6 +109,8 @@ TEST_CASE("a report is asked for and polled, and what happens meanwhile is taken
   CHECK(near.longest(0) == 30);
   CHECK(far.length_bound(0) == 60);
   far.request_lengths();
+  auto elsewhere = std::move(far);  // what is under way moves with the cache
+  far = std::move(elsewhere);
   both([](auto& c) {
     c.append({0, 1}, {5, 3});
     c.commit({0}, {2});

@@ -168,6 +168,29 @@ TEST_CASE("tracks of a scope keep equal lengths, positions and degrees, for ever
   });
 }
 
+TEST_CASE("heads that share a plan weigh a set by the same similarities") {
+  constexpr kvmeld::shape s{1, 1, 2, 1, 12, 8, 80};
+  support::engine_memory<float> memory(s);
+  support::dice d(10);
+  kvmeld::policy const p{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(2), kvmeld::quantity::entries(4)},
+      kvmeld::identify::chunked_bipartite<kvmeld::admit::exact_budget>{16, {}},
+      kvmeld::merge::similarity_weighted{}};
+  auto cache = cache_for(memory, p, scoped(plan_scope::layer));
+  memory.fill_sequence(d, 0, 0, 70, support::texture::walk);
+  cache.open(0, 70);
+  cache.plan({0}, budget::entries(40));
+  auto const& plan = cache.current_plan();
+  std::uint32_t merged = 0;
+  for (kvmeld::slot_t i = 0; i < 70; ++i) {
+    merged += plan.fates[plan.at(1, i)] == kvmeld::fate::merge ? 1 : 0;
+    CHECK(plan.key_weight[plan.at(0, i)] == plan.key_weight[plan.at(1, i)]);
+    CHECK(plan.value_weight[plan.at(0, i)] == plan.value_weight[plan.at(1, i)]);
+  }
+  CHECK(merged == 30);
+}
+
 TEST_CASE("heads that share a plan decide as one head of all their channels, for every preset") {
   each_policy([](char const* name, auto const& policy) { same_as_joined(name, policy); });
 }
