@@ -5,7 +5,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/tile_similarity.hpp>
+#include <kvmeld/exec/tile_similarity.hpp>
 
 #include <cmath>
 #include <cstdint>

@@ -3,9 +3,8 @@
 
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/row_products.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -57,33 +56,17 @@ KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* 
 }
 
 /// Like attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see does not
-/// change that row, even if it holds NaN. Fixed order of summation. The team's kernels compute the dot
-/// products if it has kernels. Cooperative; barrier at the end.
+/// change that row, even if it holds NaN. Fixed order of summation. Cooperative; barrier at the end.
 template <class Team, class Logit, class Sees>
 KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t rows, float const* k,
                              float const* v, std::uint32_t tokens, std::uint32_t key_dim,
                              std::uint32_t value_dim, float* logits, Logit logit, Sees sees,
                              softmax_state const& state) {
-  auto const fill = [&](auto product) {
-    team.for_each(rows * tokens, [&](std::uint32_t i) {
-      std::uint32_t const r = i / tokens;
-      std::uint32_t const t = i % tokens;
-      if (sees(r, t)) logits[i] = logit(r, t, product(i, r, t));
-    });
-  };
-  auto const apart = [&](std::uint32_t, std::uint32_t r, std::uint32_t t) {
-    return dot(q + std::size_t{r} * key_dim, k + std::size_t{t} * key_dim, key_dim);
-  };
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels()) {
-      tuned->products(q, rows, key_dim, k, tokens, key_dim, key_dim, logits, tokens);
-      fill([&](std::uint32_t i, std::uint32_t, std::uint32_t) { return logits[i]; });
-    } else {
-      fill(apart);
-    }
-  } else {
-    fill(apart);
-  }
+  row_products(team, q, rows, key_dim, k, tokens, key_dim, key_dim, logits, tokens, sees);
+  team.for_each(rows * tokens, [&](std::uint32_t i) {
+    std::uint32_t const r = i / tokens, t = i % tokens;
+    if (sees(r, t)) logits[i] = logit(r, t, logits[i]);
+  });
   team.sync();
   attend_logits(team, rows, v, tokens, value_dim, logits, sees, state);
 }

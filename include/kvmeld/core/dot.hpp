@@ -61,5 +61,16 @@ KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
   return scaled < most * down ? scaled * up : most;
 }
 
+/// 1 / ||row||; 0 for a zero row, so that its cosine with every row is 0.
+KVMELD_HD inline float inverse_norm(float const* row, std::uint32_t n) {
+  float const square = dot(row, row, n);
+  return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f;
+}
+
+/// Cosine from a dot product and the two inverse norms. All code multiplies in this order.
+KVMELD_HD inline float cosine(float product, float inverse_a, float inverse_b) {
+  return (product * inverse_a) * inverse_b;
+}
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -178,12 +178,39 @@ constexpr bool compiles_host_kernels = false;
 constexpr bool compiles_host_kernels = true;
 #endif
 
-/// Whether a team may bring kernels of its backend. Primitives ask `team.kernels()`; null means that the
-/// generic form runs.
+/// Whether a team may bring kernels of its backend: it has `kernels()`, which returns a pointer to a table of
+/// functions, or null.
 template <class Team, class = void> struct has_kernels : std::false_type {};
 template <class Team>
 struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>
     : std::bool_constant<compiles_host_kernels> {};
+
+/// Whether a team may have tuned forms for rows of storage type T.
+template <class Team, class T = float, bool = has_kernels<Team>::value>
+inline constexpr bool may_be_tuned = false;
+template <class Team, class T>
+inline constexpr bool may_be_tuned<Team, T, true> =
+    std::remove_pointer_t<decltype(std::declval<Team const&>().kernels())>::template reads<T>;
+
+/// Calls use(kernels) if the team brings kernels for rows of storage type T; returns whether it does. Here
+/// every primitive finds its tuned form. A team with kernels has one lane.
+template <class T = float, class Team, class Use>
+KVMELD_HD bool with_kernels([[maybe_unused]] Team const& team, [[maybe_unused]] Use use) {
+  if constexpr (may_be_tuned<Team, T>) {
+    if (auto const* const kernels = team.kernels()) {
+      use(*kernels);
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Whether primitives on rows of storage type T run in their tuned forms. Then products and exponentials of
+/// whole rows are cheap, and rows are best used as they are stored. A phase may choose its way through the
+/// data by that.
+template <class T = float, class Team> KVMELD_HD bool is_tuned(Team const& team) {
+  return with_kernels<T>(team, [](auto const&) {});
+}
 
 /// Marks a phase that a backend replaces by a tuned form. A specialisation has value = true, `static bool
 /// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does

@@ -9,6 +9,7 @@
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/guard/probed.hpp>
 #include <kvmeld/layout/latent.hpp>
@@ -229,16 +230,7 @@ private:
   }
   /// share[p][r] = product of probe p and row r of the block.
   KVMELD_HD void products(std::uint32_t count) const {
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team_.kernels()) {
-        return tuned->products_float(query_, probes_, dk_, key_rows_, count, dk_, dk_, share_, block);
-      }
-    }
-    team_.for_each(probes_ * count, [&](std::uint32_t i) {
-      std::uint32_t const p = i / count, r = i % count;
-      share_[p * block + r] = dot(query_ + std::size_t{p} * dk_, key_rows_ + std::size_t{r} * dk_, dk_);
-    });
-    team_.sync();
+    row_products(team_, query_, probes_, dk_, key_rows_, count, dk_, dk_, share_, block);
   }
   /// share[p][r] = attention that probe p paid to row r of the block before the call.
   template <class Slot, class Mass> KVMELD_HD void weigh(std::uint32_t count, Slot slot, Mass mass) const {

@@ -9,10 +9,10 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/tile_similarity.hpp>
 #include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/listed_places.hpp>
-#include <kvmeld/identify/tile_similarity.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/listed_places.hpp>
@@ -32,7 +33,8 @@ KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
 }
 /// Scratch of a scan over rows of `dim` channels, in bytes.
 KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {
-  return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float));
+  return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float)) +
+         scratch_size(scan_rows(lanes) * sizeof(float));
 }
 
 /// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Cooperative;
@@ -85,21 +87,13 @@ public:
         reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
     std::uint32_t const most = scan_rows(team_.lanes());
+    float* const norms = team.template scratch<float>(most);
     for (std::uint32_t i = 0; i < n_; i += most) {
       std::uint32_t const rows = min_of(n_ - i, most);
       load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);
       team_.sync();
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team_.kernels()) {
-          float inverse[scan_thresholds + 2];
-          tuned->inverse_norms(block_, rows, d_, inverse);
-          for (std::uint32_t r = 0; r < rows; ++r) inverse_bits_[i + r] = float_bits(inverse[r]);
-          continue;
-        }
-      }
-      team_.for_each(rows, [&](std::uint32_t r) {
-        inverse_bits_[i + r] = float_bits(inverse_norm(block_ + std::size_t{r} * d_, d_));
-      });
+      inverse_norms(team_, block_, rows, d_, norms);
+      team_.for_each(rows, [&](std::uint32_t r) { inverse_bits_[i + r] = float_bits(norms[r]); });
       team_.sync();
     }
   }
@@ -110,10 +104,9 @@ public:
   }
 
   /// sets[k] = number of sets for theta[k]. One pass over the rows serves all `count` <= scan_thresholds
-  /// thresholds. Thresholds whose sets have the same anchor share the products with it. For a team with
-  /// kernels, which has one lane.
-  template <class Kernels>
-  void count_many(Kernels const& tuned, float const* theta, std::uint32_t count, std::uint32_t* sets) {
+  /// thresholds. Thresholds whose sets have the same anchor share the products with it. For teams of one
+  /// lane.
+  KVMELD_HD void count_many(float const* theta, std::uint32_t count, std::uint32_t* sets) {
     float* const row = reference_;
     float* const anchors = block_;  // count + 1 of them: one is always free
     std::uint32_t slot[scan_thresholds];
@@ -137,7 +130,7 @@ public:
         for (std::uint32_t s = 0; s <= count; ++s) {
           if (used[s] != 0) list[live++] = s;
         }
-        tuned.dots(row, anchors, list, live, d_, product);
+        listed_products(team_, row, anchors, list, live, d_, product);
         for (std::uint32_t l = 0; l < live; ++l) {
           key[list[l]] = order_key(cosine_of(product[l], i, newest[list[l]]));
         }
@@ -239,15 +232,10 @@ private:
   }
   [[gnu::noinline]] KVMELD_HD float similarity(float const* a, std::uint32_t i, float const* b,
                                                std::uint32_t j) const {
-    if constexpr (has_kernels<Team>::value) {
-      std::uint32_t const first = 0;
-      float product;
-      if (auto const* const tuned = team_.kernels()) {
-        tuned->dots(a, b, &first, 1, d_, &product);
-        return cosine_of(product, i, j);
-      }
-    }
-    return cosine_of(dot(a, b, d_), i, j);
+    std::uint32_t const first = 0;
+    float product;
+    listed_products(team_, a, b, &first, 1, d_, &product);
+    return cosine_of(product, i, j);
   }
   KVMELD_HD void load_one(std::uint32_t i, float* to) const {
     keys_.load_tile(team_, where_, field_[i], 1, 0, d_, to, d_);

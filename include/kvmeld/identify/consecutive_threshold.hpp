@@ -115,28 +115,25 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
 private:
   /// Narrows the bracket of the threshold. `high` leaves at least `wanted` sets.
   template <class Scan, class Team>
-  KVMELD_HD void bisect(Scan& scan, [[maybe_unused]] Team const& team, std::uint32_t wanted, float& low,
-                        float& high) const {
+  KVMELD_HD void bisect(Scan& scan, Team const& team, std::uint32_t wanted, float& low, float& high) const {
     for (std::uint32_t i = 0; i < admission.bisections; ++i) {
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels()) {
-          std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
-          bisect_at_once(scan, *tuned, steps, wanted, low, high);
-          i += steps - 1;
-          continue;
-        }
+      if (is_tuned(team)) {
+        std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
+        bisect_at_once(scan, steps, wanted, low, high);
+        i += steps - 1;
+        continue;
       }
       float const middle = 0.5f * (low + high);
       (scan.count(middle) >= wanted ? high : low) = middle;
     }
   }
   /// Does `steps` bisections at once, with the outcome of one after the other.
-  template <class Scan, class Kernels>
-  static void bisect_at_once(Scan& scan, Kernels const& tuned, std::uint32_t steps, std::uint32_t wanted,
-                             float& low, float& high) {
+  template <class Scan>
+  KVMELD_HD static void bisect_at_once(Scan& scan, std::uint32_t steps, std::uint32_t wanted, float& low,
+                                       float& high) {
     std::uint32_t sets[scan_thresholds];
     scan_heap const heap(steps, low, high);
-    scan.count_many(tuned, heap.middle + 1, heap.nodes(), sets);
+    scan.count_many(heap.middle + 1, heap.nodes(), sets);
     heap.descend([&](std::uint32_t k) { return sets[k - 1] >= wanted; }, low, high);
   }
 };

@@ -7,12 +7,12 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/tile_similarity.hpp>
 #include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/tile_redundancy.hpp>
-#include <kvmeld/identify/tile_similarity.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -135,9 +135,7 @@ private:
     float* const bv = team.template scratch<float>(tile_rows * dv);
     detail::row_match const by_key(team, tile_rows);
     detail::row_match const by_value(team, tile_rows);
-    float* products = nullptr;
-    if constexpr (has_kernels<Team>::value)
-      products = team.template scratch<float>(2 * tile_rows * tile_rows);
+    float* const products = team.template scratch<float>(2 * tile_rows * tile_rows);
     row_block const source_keys = load(team, x.keys, t, sources, rows, ak);
     row_block const source_values = load(team, x.values, t, sources, rows, av);
     team.sync();

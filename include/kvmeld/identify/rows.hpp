@@ -1,13 +1,11 @@
-// Rows of the live-slot list as floats in scratch, and their cosines.
+// Rows of the live-slot list as floats in scratch.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,17 +23,6 @@ KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, sl
     layout.load_tile(team, where, slots[i], run, 0, layout.channels(), out + std::size_t{i} * ld, ld);
     i += run;
   }
-}
-
-/// 1 / ||row||; 0 for a zero row, so that its cosine with every row is 0.
-KVMELD_HD inline float inverse_norm(float const* row, std::uint32_t n) {
-  float const square = dot(row, row, n);
-  return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f;
-}
-
-/// Cosine from a dot product and the two inverse norms. All code multiplies in this order.
-KVMELD_HD inline float cosine(float product, float inverse_a, float inverse_b) {
-  return (product * inverse_a) * inverse_b;
 }
 
 }  // namespace KVMELD_ABI

@@ -133,7 +133,7 @@ KVMELD_ENTRY void dots(float const* row, float const* pool, std::uint32_t const*
   }
 }
 
-/// out[i] = 1 / ||row i||, 0 for a zero row: inverse_norm of identify/rows.hpp.
+/// out[i] = 1 / ||row i||, 0 for a zero row: inverse_norm of core/dot.hpp.
 KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_t d, float* out) {
   for (std::uint32_t i = 0; i < rows; i += width) {
     floats part[width] = {};
@@ -152,7 +152,7 @@ KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_
 constexpr std::uint32_t max_columns = 64;
 constexpr std::uint32_t nothing = 0xff800000u;  // -infinity; no cosine has this value
 
-/// The row matching of identify/tile_similarity.hpp: computes cosines, compares them, and updates the best
+/// The row matching of exec/tile_similarity.hpp: computes cosines, compares them, and updates the best
 /// column of each row.
 KVMELD_SIMD void match_some(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                             std::uint32_t columns, float const* inverse_column, std::uint32_t d,

@@ -4,8 +4,8 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/identify/rows.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,18 +37,8 @@ struct row_match {
   /// Forgets earlier matches and computes the inverse norms of the rows a[rows][d].
   template <class Team>
   KVMELD_HD void begin(Team const& team, float const* a, std::uint32_t rows, std::uint32_t d) const {
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team.kernels()) {
-        for (std::uint32_t i = 0; i < rows; ++i) best_key[i] = best_column[i] = 0;
-        return tuned->inverse_norms(a, rows, d, inverse_row);
-      }
-    }
-    team.for_each(rows, [&](std::uint32_t i) {
-      best_key[i] = 0;
-      best_column[i] = 0;
-      inverse_row[i] = inverse_norm(a + std::size_t{i} * d, d);
-    });
-    team.sync();
+    team.for_each(rows, [&](std::uint32_t i) { best_key[i] = best_column[i] = 0; });
+    inverse_norms(team, a, rows, d, inverse_row);
   }
 };
 
@@ -64,16 +54,13 @@ template <class Team>
 KVMELD_HD void tile_similarity(Team const& team, float const* a, std::uint32_t rows, float const* b,
                                std::uint32_t columns, std::uint32_t d, std::uint32_t first_column,
                                detail::row_match const& match) {
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels()) {
-      tuned->inverse_norms(b, columns, d, match.inverse_column);
-      return tuned->match_rows(a, rows, match.inverse_row, b, columns, match.inverse_column, d, first_column,
-                               match.best_key, match.best_column);
-    }
+  inverse_norms(team, b, columns, d, match.inverse_column);
+  if (with_kernels(team, [&](auto const& kernels) {
+        kernels.match_rows(a, rows, match.inverse_row, b, columns, match.inverse_column, d, first_column,
+                           match.best_key, match.best_column);
+      })) {
+    return;
   }
-  team.for_each(columns,
-                [&](std::uint32_t j) { match.inverse_column[j] = inverse_norm(b + std::size_t{j} * d, d); });
-  team.sync();
   team.for_each(rows, [&](std::uint32_t i) {
     std::uint32_t key = match.best_key[i];
     std::uint32_t column = match.best_column[i];
