@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
         host_executor{}, policy, kv{engine.keys(), engine.values()}, cache_options{engine.extent}});
     std::cout << cache->name() << "\n";
     cache->open(0, 1000);
-    if (cache->needs_observation().when != observation::none) {
+    if (cache->needs_observation()) {
       // An engine would pass its queries; here every entry is looked at alike.
       std::vector<float> const rows(std::size_t{engine.extent.query_heads()} * engine.extent.capacity, 1e-3f);
       for (std::uint32_t layer = 0; layer < engine.extent.layers; ++layer) {

@@ -68,7 +68,7 @@ void measure(tiny_llama::model& model, Policy const& policy, context const& c, s
     tallies[b].compress_seconds += seconds_since(start);
     tallies[b].observe_seconds += observing;
     tallies[b].live += engine.figures();
-    tallies[b].scored = engine.cache().needs_observation().when != kvmeld::observation::none;
+    tallies[b].scored = bool(engine.cache().needs_observation());
     question(engine, c, tallies[b]);
     done();
   }

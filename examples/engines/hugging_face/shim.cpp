@@ -156,9 +156,7 @@ int kvmeld_compress(kvmeld_c_cache* c, uint32_t slot, double share) {
   return guarded([&] { c->cache->compress({slot}, kvmeld::budget::ratio(share)); });
 }
 
-int kvmeld_needs_attention(kvmeld_c_cache const* c) {
-  return c->cache->needs_observation().when != kvmeld::observation::none ? 1 : 0;
-}
+int kvmeld_needs_attention(kvmeld_c_cache const* c) { return c->cache->needs_observation() ? 1 : 0; }
 uint32_t kvmeld_tokens(kvmeld_c_cache const* c, uint32_t slot) {
   uint32_t n = 0;
   guarded([&] { n = c->cache->tokens(slot); });

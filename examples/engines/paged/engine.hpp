@@ -43,7 +43,7 @@ public:
         pool_(o.sizes.pages),
         prefixes_(pool_, o.sizes.page_size),
         kv_(m.shape(), o.sizes, policy, pool_),
-        observes_(kvmeld::need_of(policy).when != kvmeld::observation::none) {
+        observes_(kvmeld::need_of(policy)) {
     if (std::string const problem = options_problem(o); !problem.empty())
       throw std::invalid_argument(problem);
     for (std::uint32_t i = o.sizes.slots; i-- > 0;) free_slots_.push_back(i);

@@ -34,7 +34,7 @@ public:
         keys_(extent_.slots() * extent_.key_dim),
         values_(extent_.slots() * extent_.value_dim),
         cache_(kvmeld::host_executor(1), policy, {key_rows(), value_rows()}, kvmeld::cache_options{extent_}),
-        observes_(kvmeld::need_of(policy).when != kvmeld::observation::none),
+        observes_(kvmeld::need_of(policy)),
         queries_(std::size_t{extent_.layers} * extent_.query_heads() * extent_.key_dim),
         lse_(std::size_t{extent_.layers} * extent_.query_heads()) {
     cache_.open(0);

@@ -135,9 +135,7 @@ int kvmeld_bridge_observe(kvmeld_bridge* b, std::uint32_t layer, float const* qu
   });
 }
 
-int kvmeld_bridge_observes(kvmeld_bridge const* b) {
-  return b->cache.needs_observation().when != kvmeld::observation::none ? 1 : 0;
-}
+int kvmeld_bridge_observes(kvmeld_bridge const* b) { return b->cache.needs_observation() ? 1 : 0; }
 
 int kvmeld_bridge_compress(kvmeld_bridge* b, kvmeld_bridge_budget budget) {
   return guarded([&] {

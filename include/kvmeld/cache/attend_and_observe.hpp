@@ -56,7 +56,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
                          "attention::attend, then observe)"));
   } else {
     shape const& s = cache.sizes().extent;
-    bool const observes = cache.needs_observation().when != observation::none;
+    bool const observes(cache.needs_observation());
     constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
     if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);

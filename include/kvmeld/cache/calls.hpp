@@ -339,7 +339,7 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
-    if (needs_observation().when == observation::none) return {};
+    if (!needs_observation()) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
     using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
                                           detail::observe_queries_phase<score_type, keys_used, Q>>;
@@ -358,7 +358,7 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
-    if (needs_observation().when == observation::none) return {};
+    if (!needs_observation()) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
     return run_observation("observe_rows",
                            detail::observe_rows_phase<score_type, T, shares>{
@@ -380,7 +380,7 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
     auto const problem = [&] { return observation_problem(batch, params, probes, null); };
     if (status s = refuse(problem); !s.ok()) return s;
     if constexpr (detail::observation_of_score<score_type>() != observation::none) {
-      if (needs_observation().when == observation::none) return {};
+      if (!needs_observation()) return {};
       batch_source const source{sizes_.extent, batch.staged(executor_)};
       return run_observation("observe_logits",
                              detail::observe_logits_phase<score_type>{

@@ -17,12 +17,7 @@ namespace detail {
 
 /// Base of the phases below. The tracks of a plan scope are neighbours in the wave and equally long; the
 /// first one leads.
-struct scope_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
+struct scope_phase : track_phase {
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }
 };
 

@@ -23,12 +23,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Base of the phases of budget scopes. Each track has a tile; the first track's tile does what concerns all.
-struct split_phase {
-  wave_ref wave;
-
-  static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 0; }
+struct split_phase : track_phase {
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.split == 0; }
   /// Sum of f(item) over the tracks of the budget scope that `first` leads. Collective.
   template <class Team, class F>

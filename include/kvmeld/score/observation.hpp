@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
@@ -24,36 +25,27 @@ enum class observation : std::uint8_t {
 struct observation_need {
   observation when = observation::none;  ///< when to show it
   std::uint32_t rows = 0;                ///< how many of the last queries count; 0: all
+
+  /// Whether it asks for anything.
+  explicit operator bool() const { return when != observation::none; }
 };
+
+/// A score says when it observes by `static constexpr observation observes`, and how many rows count by
+/// `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels and says
+/// none of this observes every step, all rows. A score without channels observes nothing.
+namespace score_uses {
+template <class S> using observes = std::integral_constant<observation, S::observes>;
+template <class S>
+using observed_rows = decltype(static_cast<std::uint32_t>(std::declval<S const&>().observed_rows()));
+template <class S> using need = decltype(static_cast<observation_need>(std::declval<S const&>().need()));
+}  // namespace score_uses
 
 namespace detail {
-
-/// Whether a score says when it observes, by `static constexpr observation observes`. It says how many rows
-/// count by `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels
-/// and says none of this observes every step, all rows. A score without channels observes nothing.
-template <class Score, class = void> struct says_what_it_observes : std::false_type {};
-
-template <class Score>
-struct says_what_it_observes<Score, std::void_t<decltype(Score::observes)>> : std::true_type {};
-
-/// `observed_rows()`: how many rows of an observation count.
-template <class Score, class = void> struct says_observed_rows : std::false_type {};
-
-template <class Score>
-struct says_observed_rows<Score, std::void_t<decltype(std::declval<Score const&>().observed_rows())>>
-    : std::true_type {};
-
-/// `need()`: a score that is chosen at run time says when it observes and how many rows count.
-template <class Score, class = void> struct needs_at_run_time : std::false_type {};
-
-template <class Score>
-struct needs_at_run_time<Score, std::void_t<decltype(std::declval<Score const&>().need())>> : std::true_type {
-};
 
 /// When a score, or the policy that it is part of, observes, by its type. Parts chosen at run time observe at
 /// most this often.
 template <class Score> constexpr observation observation_of_score() {
-  if constexpr (says_what_it_observes<Score>::value) {
+  if constexpr (contract::allows<score_uses::observes, Score>) {
     return Score::observes;
   } else {
     return has_channels<Score> ? observation::every_step : observation::none;
@@ -69,9 +61,9 @@ namespace detail {
 
 /// When this score wants to be shown attention, and how much of it.
 template <class Score> observation_need need_of_score(Score const& score) {
-  if constexpr (needs_at_run_time<Score>::value) {
+  if constexpr (contract::allows<score_uses::need, Score>) {
     return score.need();
-  } else if constexpr (says_observed_rows<Score>::value) {
+  } else if constexpr (contract::allows<score_uses::observed_rows, Score>) {
     return {observation_of_score<Score>(), score.observed_rows()};
   } else {
     return {observation_of_score<Score>(), 0};
