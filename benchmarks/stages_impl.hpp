@@ -22,6 +22,7 @@
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
+#include <kvmeld/score/leverage.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -54,7 +55,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   using score_type = kvmeld::score::global;
   input const& of = x.of();
   if (!s.wants_any({"launch", "inspect", "score/key_norm", "score/key_difference", "score/lag_relative",
-                    "observe_queries", "observe_rows"},
+                    "score/leverage", "observe_queries", "observe_rows"},
                    "", of))
     return;
   x.restore();
@@ -93,6 +94,7 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   score("key_norm", kvmeld::score::key_norm{}, 1);
   score("key_difference", kvmeld::score::key_difference{}, 2);
   score("lag_relative", kvmeld::score::lag_relative{}, 4);
+  score("leverage", kvmeld::score::leverage{}, 3);
 
   std::array<std::uint32_t, 1> const sequences{0};
   std::array<std::uint32_t, 1> const queries{observed_rows};

@@ -75,6 +75,8 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "lagkv") return composed_of(preset::lagkv::with_lag());
   if (method == "keydiff") return composed_of(preset::keydiff::for_budget());
   if (method == "keydiff_merging") return composed_of(preset::merging(preset::keydiff::for_budget()));
+  if (method == "leverage") return composed_of(preset::leverage::for_budget());
+  if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

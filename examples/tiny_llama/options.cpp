@@ -41,6 +41,7 @@ std::vector<std::string> const& known_methods() {
                                               "knorm",
                                               "lagkv",
                                               "keydiff",
+                                              "leverage",
                                               "d2o",
                                               "cam",
                                               "keepkv",
@@ -51,6 +52,7 @@ std::vector<std::string> const& known_methods() {
                                               "chelsea_flat",
                                               "recommended",
                                               "keydiff_merging",
+                                              "leverage_merging",
                                               "chelsea_probed",
                                               "composed"};
   return names;
@@ -59,7 +61,7 @@ std::vector<std::string> const& known_methods() {
 parsed_options parse_options(int argc, char const* const* argv) {
   parsed_options result;
   auto& o = result.chosen;
-  o.methods = parse_methods("all");
+  o.methods = parse_methods("full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended");
   bool composes = false;
   bool lists = false;
   auto const max_needles = static_cast<int>(needle_names.size());
@@ -74,10 +76,10 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--text", "FILE", "held-out text [heldout.txt in the model's folder]",
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
-      "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, d2o, cam, keepkv, kvmerger, "
-      "ems, ems_collapsed, chelsea, chelsea_flat (its degrees ignored), recommended, keydiff_merging, "
-      "composed (comma-separated), or all of them but "
-      "composed [all]",
+      "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, d2o, cam, keepkv, "
+      "kvmerger, ems, ems_collapsed, chelsea, chelsea_flat (its degrees ignored), recommended, "
+      "keydiff_merging, leverage_merging, chelsea_probed, composed (comma-separated), or all: all but "
+      "chelsea_probed and composed [full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended]",
       [&](auto const& v) {
         o.methods = parse_methods(v);
         lists = true;
@@ -91,7 +93,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
-       "lag_relative, none [global]");
+       "lag_relative, leverage, leverage+local, none [global]");
   part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "
@@ -100,11 +102,10 @@ parsed_options parse_options(int argc, char const* const* argv) {
   part("--merge", &options::merge,
        "its merge function: drop, average, degree_weighted, score_weighted, gaussian, similarity_weighted, "
        "mass_preserving, collapsed, additive [degree_weighted]");
-  add("--budget", "SHARES", "shares of the cache to keep, comma-separated [0.5,0.35,0.2]",
-      [&](auto const& v) {
-        o.budgets = shares_above_zero("--budget", v);
-        std::reverse(o.budgets.begin(), o.budgets.end());
-      });
+  add("--budget", "SHARES", "shares of the cache to keep, comma-separated [0.2,0.06]", [&](auto const& v) {
+    o.budgets = shares_above_zero("--budget", v);
+    std::reverse(o.budgets.begin(), o.budgets.end());
+  });
   add("--context", "N", "tokens per context [1024]",
       [&](auto const& v) { o.context = small_number("--context", v, 64, 1 << 20); });
   add("--contexts", "N", "contexts to average over [12]",

@@ -12,8 +12,8 @@ namespace tiny_llama {
 struct options {
   std::string model = "examples/data/tiny-kjv";  ///< folder with config.json and model.safetensors
   std::string text;                              ///< empty: heldout.txt in the model's folder
-  std::vector<std::string> methods;  ///< after parsing never empty; "full" comes first where present
-  std::vector<double> budgets{0.5, 0.35, 0.2};  ///< descending, no two alike
+  std::vector<std::string> methods;        ///< after parsing never empty; "full" comes first where present
+  std::vector<double> budgets{0.2, 0.06};  ///< descending, no two alike
   int context = 1024;
   int contexts = 12;
   int needles = 4;

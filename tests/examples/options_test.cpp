@@ -31,8 +31,10 @@ TEST_CASE("options: defaults") {
   all.pop_back();  // runs when it is asked for, or when a part is named
   CHECK(all.back() == "chelsea_probed");
   all.pop_back();  // takes minutes
-  CHECK(o.methods == all);
-  CHECK(o.budgets == std::vector<double>{0.5, 0.35, 0.2});
+  CHECK(parse({"--method", "all"}).chosen.methods == all);
+  CHECK(o.methods == std::vector<std::string>{"full", "snapkv", "keydiff", "leverage", "kvmerger", "chelsea",
+                                              "recommended"});
+  CHECK(o.budgets == std::vector<double>{0.2, 0.06});
   CHECK(o.context == 1024);
   CHECK(o.contexts == 12);
   CHECK(o.needles == 4);
@@ -85,7 +87,6 @@ TEST_CASE("options: values") {
   CHECK(o.split == "layer");
   CHECK(o.epsilon == 0.5);
   CHECK(o.threads == 2);
-  CHECK(parse({"--method", "all"}).chosen.methods == parse({}).chosen.methods);
   auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
   CHECK(composed.methods == std::vector<std::string>{"full", "composed"});
   CHECK((composed.score == "local" && composed.select == "top" && composed.merge == "average"));
@@ -99,8 +100,9 @@ TEST_CASE("options: values") {
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
         "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
-        "knorm, lagkv, keydiff, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-        "chelsea_flat, recommended, keydiff_merging, chelsea_probed, composed, several of them separated by "
+        "knorm, lagkv, keydiff, leverage, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
+        "chelsea_flat, recommended, keydiff_merging, leverage_merging, chelsea_probed, composed, several of "
+        "them separated by "
         "commas, or all.");
   CHECK(told({"--select", ""}) == "--select is ''; it must be a name.");
   for (char const* bad :

@@ -1,5 +1,5 @@
-// The recommended preset: what it pins is what plain loops over the last rows of attention say, and the rest
-// is clustered.
+// The recommended preset: what it pins is what plain loops over the last rows of attention and over keys say,
+// and the rest is clustered.
 #include <doctest/doctest.h>
 
 #include <kvmeld/kvmeld.hpp>
@@ -10,7 +10,9 @@
 #include <numeric>
 #include <vector>
 
+#include "reference/row_scores.hpp"
 #include "support/random_cache.hpp"
+#include "support/track_view.hpp"
 
 namespace recommended_cases {
 
@@ -18,12 +20,14 @@ namespace {
 
 using support::dice;
 
-// Entries pinned by definition: sinks, recents, and the highest pooled sums of the last 32 rows of those
-// between.
-std::vector<bool> pinned(std::vector<std::vector<double>> const& rows, std::uint32_t n, std::uint32_t limit) {
+// Entries pinned by definition: sinks, recents, and of those between the best by pooled sums of the last 32
+// rows plus leverage, both standardised. `gap`: between the last one pinned and the first one not.
+std::vector<bool> pinned(std::vector<std::vector<double>> const& rows, reference::track_state const& track,
+                         std::uint32_t limit, double& gap) {
+  std::uint32_t const n = static_cast<std::uint32_t>(track.size());
   std::uint32_t const sinks = std::min(4u, limit / 4),
                       recents = static_cast<std::uint32_t>(0.15 * limit + 1e-9),
-                      heavy = static_cast<std::uint32_t>(0.25 * limit + 1e-9), window = 32;
+                      heavy = static_cast<std::uint32_t>(0.6 * limit + 1e-9), window = 32;
   std::vector<double> sum(n, 0.0), score(n, 0.0);
   for (std::size_t r = rows.size() - window; r < rows.size(); ++r) {
     for (std::uint32_t j = 0; j < n; ++j) sum[j] += rows[r][j];
@@ -37,6 +41,9 @@ std::vector<bool> pinned(std::vector<std::vector<double>> const& rows, std::uint
     std::uint32_t const low = j < 3 ? 0 : j - 3, high = std::min(before - 1, j + 3);
     for (std::uint32_t i = low; i <= high; ++i) score[j] += sum[i] / (high - low + 1);
   }
+  auto const by_key = reference::standardised(reference::leverage(track, 0.1), track.bad);
+  score = reference::standardised(score, track.bad);
+  for (std::uint32_t j = 0; j < n; ++j) score[j] += by_key[j];
   std::vector<bool> out(n, false);
   std::vector<std::uint32_t> middle;
   for (std::uint32_t j = 0; j < n; ++j) {
@@ -48,12 +55,14 @@ std::vector<bool> pinned(std::vector<std::vector<double>> const& rows, std::uint
   }
   std::stable_sort(middle.begin(), middle.end(), [&](auto a, auto b) { return score[a] > score[b]; });
   for (std::uint32_t i = 0; i < heavy; ++i) out[middle[i]] = true;
+  gap = score[middle[heavy - 1]] - score[middle[heavy]];
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("the recommended preset keeps what the last queries look at and clusters everything else") {
+TEST_CASE("the recommended preset keeps what the last queries look at and what no key can stand in for, and "
+          "clusters everything else") {
   dice d(77);
   for (int round = 0; round < 8; ++round) {
     std::uint32_t const n = d.between(150, 500);
@@ -82,7 +91,9 @@ TEST_CASE("the recommended preset keeps what the last queries look at and cluste
     all.causal = false;
     cache.observe_rows({0, 0, queries}, kvmeld::rows_by_head(rows.data(), queries, 1, n), all);
     std::uint32_t const limit = d.between(n / 6, n / 2);
-    auto const kept = pinned(naive, n, limit);
+    double gap = 0;
+    auto const kept = pinned(naive, support::read_track(cache.ref(), cache.ref().where(0, 0, 0)), limit, gap);
+    REQUIRE(gap > 1e-5);  // float and double agree on who is pinned
     cache.compress({0}, kvmeld::budget::entries(limit));
 
     auto const ref = cache.ref();
@@ -104,7 +115,7 @@ TEST_CASE("the recommended preset keeps what the last queries look at and cluste
     CHECK(degrees == static_cast<float>(n));  // nothing was dropped
   }
   CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::for_budget()) ==
-        "local x top x chunked_bipartite:top_share x degree_weighted");
+        "leverage+local x top x chunked_bipartite:top_share x degree_weighted");
 }
 
 }  // namespace recommended_cases

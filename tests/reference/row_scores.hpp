@@ -1,10 +1,11 @@
 // Scores of keys and values as plain loops in double precision, from the papers. KeyDiff: section 3.2; Knorm:
-// section 3; LagKV: section 3.
+// section 3; LagKV: section 3; leverage: x^T (X^T X + r I)^-1 x, solved by elimination.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "reference/track.hpp"
@@ -38,6 +39,67 @@ inline std::vector<double> key_norm(track_state const& t) {
   std::vector<double> out;
   for (row const& k : t.keys) out.push_back(-norm_of(k));
   return out;
+}
+
+// Solves a x = b by elimination with pivots.
+inline row solved(matrix a, row b) {
+  std::size_t const d = b.size();
+  for (std::size_t k = 0; k < d; ++k) {
+    std::size_t most = k;
+    for (std::size_t i = k; i < d; ++i) most = std::abs(a[i][k]) > std::abs(a[most][k]) ? i : most;
+    std::swap(a[k], a[most]);
+    std::swap(b[k], b[most]);
+    for (std::size_t i = k + 1; i < d; ++i) {
+      double const factor = a[i][k] / a[k][k];
+      for (std::size_t j = k; j < d; ++j) a[i][j] -= factor * a[k][j];
+      b[i] -= factor * b[k];
+    }
+  }
+  for (std::size_t k = d; k-- > 0;) {
+    for (std::size_t j = k + 1; j < d; ++j) b[k] -= a[k][j] * b[j];
+    b[k] /= a[k][k];
+  }
+  return b;
+}
+
+inline std::vector<double> leverage(track_state const& t, double ridge) {
+  std::size_t const n = t.keys.size(), d = n == 0 ? 0 : t.keys[0].size();
+  row mean(d, 0.0);
+  double tokens = 0, trace = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (t.bad[i]) continue;
+    tokens += t.degree[i];
+    for (std::size_t c = 0; c < d; ++c) mean[c] += t.degree[i] * t.keys[i][c];
+  }
+  for (double& m : mean) m /= tokens > 0 ? tokens : 1;
+  matrix x = t.keys, gram(d, row(d, 0.0));
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t c = 0; c < d; ++c) x[i][c] -= mean[c];
+    for (std::size_t a = 0; a < d && !t.bad[i]; ++a) {
+      for (std::size_t b = 0; b < d; ++b) gram[a][b] += t.degree[i] * x[i][a] * x[i][b];
+      trace += t.degree[i] * x[i][a] * x[i][a];
+    }
+  }
+  for (std::size_t a = 0; a < d; ++a) gram[a][a] += ridge * trace / static_cast<double>(d);
+  std::vector<double> out(n, 0.0);
+  for (std::size_t i = 0; i < n && trace > 0; ++i) {
+    if (t.bad[i]) continue;
+    row const y = solved(gram, x[i]);
+    for (std::size_t c = 0; c < d; ++c) out[i] += x[i][c] * y[c];
+  }
+  return out;
+}
+
+// Moved and scaled to mean 0 and standard deviation 1 over the entries that count; all 0 if they vary by no
+// more than 1e-5 of the mean.
+inline std::vector<double> standardised(std::vector<double> x, std::vector<char> const& bad) {
+  double count = 0, mean = 0, square = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) count += bad[i] ? 0 : 1;
+  for (std::size_t i = 0; i < x.size(); ++i) mean += bad[i] ? 0 : x[i];
+  mean /= count > 0 ? count : 1;
+  for (std::size_t i = 0; i < x.size(); ++i) square += bad[i] ? 0 : (x[i] - mean) * (x[i] - mean) / count;
+  for (double& v : x) v = std::sqrt(square) > 1e-5 * std::abs(mean) ? (v - mean) / std::sqrt(square) : 0;
+  return x;
 }
 
 // What lag_relative ranks by, before it ranks: of one chunk, from the rows of this chunk and the next.

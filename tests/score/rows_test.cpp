@@ -26,7 +26,8 @@ namespace {
 // The score of every entry of a track, computed as a compression computes it but for the inspection of rows.
 template <class Score, class Ref>
 std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track where) {
-  kvmeld::score_view const view(ref.ledger, where, ref.length(where));
+  std::vector<float> room(ref.length(where), -77.0f);
+  kvmeld::score_view const view(ref.ledger, where, ref.length(where), room.data());
   std::uint32_t const widest = std::max(ref.keys.channels(), ref.values.channels());
   std::size_t const bytes =
       kvmeld::detail::scratch_of_score(score, ref.ledger.extent, 1) + kvmeld::row_scratch::bytes(widest);
@@ -74,6 +75,8 @@ template <class T> void check_key_scores(dice& d) {
     reference::track_state const track = support::read_track(ref, t);
     check_close(scores_of(kvmeld::score::key_difference{}, ref, t), reference::key_difference(track), 2e-5);
     check_close(scores_of(kvmeld::score::key_norm{}, ref, t), reference::key_norm(track), 1e-4);
+    float const ridge = d.chance(0.5) ? 0.1f : 0.5f;
+    check_close(scores_of(kvmeld::score::leverage{ridge}, ref, t), reference::leverage(track, ridge), 2e-4);
   });
 }
 
@@ -148,7 +151,8 @@ std::vector<std::uint32_t> best(std::vector<float> const& scores, std::uint32_t 
 
 }  // namespace
 
-TEST_CASE("KeyDiff and Knorm are what plain loops compute, for any shape, order of tensors and type") {
+TEST_CASE(
+    "KeyDiff, Knorm and leverage are what plain loops compute, for any shape, order of tensors and type") {
   dice d(2101);
   for (int i = 0; i < 40; ++i) {
     check_key_scores<float>(d);
@@ -193,6 +197,149 @@ TEST_CASE("KeyDiff does not depend on how long keys are") {
   CHECK(scores_of(kvmeld::score::key_difference{}, cache.ref(), t) == before);
 }
 
+namespace {
+
+// Leverage of the keys of one track; entry i has degrees[i], where there is one.
+std::vector<float> leverage_of(support::rows const& keys, float ridge,
+                               std::vector<float> const& degrees = {}) {
+  std::uint32_t const n = static_cast<std::uint32_t>(keys.size());
+  kvmeld::shape const s{1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 1, n};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::leverage::for_budget());
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  memory.fill(t, 0, keys, support::rows(n, {0}));
+  cache.open(0, n);
+  for (std::size_t i = 0; i < degrees.size(); ++i) cache.ref().ledger.degree[i] = degrees[i];
+  return scores_of(kvmeld::score::leverage{ridge}, cache.ref(), t);
+}
+
+}  // namespace
+
+TEST_CASE("leverage by hand") {
+  // Centred keys (3, 0), (-3, 0), (0, 1), (0, -1): G is diagonal, 18 and 2, and the ridge adds 0.1 * 10.
+  auto const got = leverage_of({{8, 2}, {2, 2}, {5, 3}, {5, 1}}, 0.1f);
+  CHECK(got[0] == doctest::Approx(9.0 / 19));
+  CHECK(got[1] == doctest::Approx(9.0 / 19));
+  CHECK(got[2] == doctest::Approx(1.0 / 3));
+  CHECK(got[3] == doctest::Approx(1.0 / 3));
+  CHECK(leverage_of({{4, 4}}, 0.1f) == std::vector<float>{0});
+  CHECK(leverage_of({{4, 4}, {4, 4}, {4, 4}}, 0.1f) == std::vector<float>{0, 0, 0});
+  CHECK(leverage_of({{1e30f, 4}, {4, 4}, {4, 5}}, 0.1f) == std::vector<float>{0, 0, 0});  // squares overflow
+}
+
+TEST_CASE(
+    "leverage adds up to the number of directions, and does not see where keys lie or how long they are") {
+  dice d(2108);
+  for (int i = 0; i < 20; ++i) {
+    std::uint32_t const c = d.between(1, 40), n = d.between(3 * c + 2, 150);
+    support::rows keys = support::random_rows(d, n, c, support::texture::noise);
+    auto const tiny = leverage_of(keys, 1e-4f);
+    double sum = 0;
+    for (float x : tiny) {
+      sum += static_cast<double>(x);
+      CHECK((x >= 0.0f && x < 1.0f));
+    }
+    CHECK(sum == doctest::Approx(c).epsilon(2e-3));
+    auto const before = leverage_of(keys, 0.1f);
+    support::rows longer = keys, moved = keys;
+    for (auto& k : longer) {  // by a power of two, so that nothing rounds
+      for (float& x : k) x *= 0x1p-9f;
+    }
+    for (auto& k : moved) {
+      for (float& x : k) x += 3.0f;
+      std::reverse(k.begin(), k.end());
+    }
+    CHECK(leverage_of(longer, 0.1f) == before);
+    auto const after = leverage_of(moved, 0.1f);
+    for (std::uint32_t j = 0; j < n; ++j) CHECK(after[j] == doctest::Approx(before[j]).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("an entry of degree n counts in leverage as n equal entries do") {
+  dice d(2109);
+  support::rows keys = support::random_rows(d, 40, 12, support::texture::walk);
+  support::rows repeated = keys;
+  std::vector<float> degrees(40, 1.0f);
+  for (std::uint32_t i = 0; i < 40; i += 3) {
+    degrees[i] = 3.0f;
+    repeated.push_back(keys[i]);
+    repeated.push_back(keys[i]);
+  }
+  auto const one = leverage_of(keys, 0.1f, degrees), all = leverage_of(repeated, 0.1f);
+  for (std::uint32_t i = 0; i < 40; ++i) CHECK(one[i] == doctest::Approx(all[i]).epsilon(1e-4));
+}
+
+TEST_CASE("blended scores are both standardised, then added") {
+  using kvmeld::score::blended;
+  dice d(2110);
+  for (int round = 0; round < 30; ++round) {
+    kvmeld::shape const s = random_shape(d);
+    CAPTURE(s.key_dim);
+    support::engine_memory<float> memory(s);
+    blended<kvmeld::score::leverage, kvmeld::score::global> const score(
+        {}, {}, static_cast<float>(d.between(0, 4)) * 0.5f);
+    CAPTURE(score.weight);
+    auto evicting = kvmeld::preset::leverage::for_budget();
+    auto cache = support::make_cache(
+        memory, kvmeld::policy{score, evicting.select, evicting.identify, evicting.merge});
+    CHECK(cache.needs_observation().when == kvmeld::observation::every_step);
+    std::uint32_t const n = d.between(2, s.capacity);
+    cache.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::noise);
+    bool const flat = d.chance(0.2);  // attention that does not vary adds nothing
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      auto const ref = cache.ref();
+      reference::track_state track = support::read_track(ref, t);
+      std::vector<double> given(n);
+      for (std::uint32_t i = 0; i < n; ++i) {
+        float const x = flat ? 0.25f : static_cast<float>(d.uniform());
+        ref.ledger.channel_data[0][ref.ledger.at(t, i)] = x;
+        given[i] = static_cast<double>(x);
+      }
+      if (!flat && d.chance(0.3)) {  // no number, and in nobody's mean
+        std::uint32_t const i = d.below(n);
+        ref.ledger.channel_data[0][ref.ledger.at(t, i)] = std::numeric_limits<float>::quiet_NaN();
+        track.bad[i] = 1;
+      }
+      auto const a = reference::standardised(reference::leverage(support::read_track(ref, t), 0.1),
+                                             std::vector<char>(n, 0));
+      auto const b = reference::standardised(given, track.bad);
+      auto const got = scores_of(score, ref, t);
+      for (std::uint32_t i = 0; i < n; ++i) {
+        CAPTURE(i);
+        if (track.bad[i]) {
+          CHECK(std::isnan(got[i]));
+        } else {
+          double const wanted = static_cast<double>(score.weight) * a[i] + b[i];
+          CHECK(std::abs(static_cast<double>(got[i]) - wanted) <= 5e-3);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("blended scores: what they say of themselves") {
+  using kvmeld::score::blended;
+  blended<kvmeld::score::leverage, kvmeld::score::local> score;
+  CHECK(kvmeld::full_name_of(score) == "leverage+local");
+  CHECK(kvmeld::detail::need_of_score(score).when == kvmeld::observation::prefill_window);
+  CHECK(kvmeld::detail::need_of_score(score).rows == 32);
+  CHECK(kvmeld::problem_of(score) == "");
+  score.window = 0;
+  CHECK(kvmeld::problem_of(score) == "policy: score::local.window is 0; it must be at least 1");
+  score.first.ridge = 0.0f;
+  CHECK(kvmeld::problem_of(score) == "policy: score::leverage.ridge is 0; it must be above 0 and finite");
+  score.weight = -1.0f;
+  CHECK(kvmeld::problem_of(score) == "policy: score::blended.weight is -1; it must be at least 0 and finite");
+  // Scores without attention blend too, and blends nest.
+  blended<kvmeld::score::key_norm, blended<kvmeld::score::leverage, kvmeld::score::key_difference>> const
+      rows;
+  CHECK(kvmeld::full_name_of(rows) == "key_norm+leverage+key_difference");
+  CHECK_FALSE(kvmeld::detail::need_of_score(rows));
+  static_assert(!kvmeld::detail::reads_rows<blended<kvmeld::score::none, kvmeld::score::local>>);
+  static_assert(kvmeld::is_score<blended<kvmeld::score::none, kvmeld::score::local>>::value);
+}
+
 TEST_CASE("a policy by rows keeps the best entries, and is never shown attention") {
   dice d(2104);
   for (int round = 0; round < 20; ++round) {
@@ -200,7 +347,7 @@ TEST_CASE("a policy by rows keeps the best entries, and is never shown attention
     support::engine_memory<float> memory(s);
     auto cache = support::make_cache(memory, kvmeld::preset::keydiff::for_budget(
                                                  kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)));
-    CHECK(cache.needs_observation().when == kvmeld::observation::none);
+    CHECK_FALSE(cache.needs_observation());
     std::uint32_t const n = d.between(2, s.capacity), limit = d.between(1, n - 1);
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::walk);
@@ -244,6 +391,7 @@ TEST_CASE("entries whose rows are no number rank lowest, and move no other entry
   for (int i = 0; i < 10; ++i) {
     check(kvmeld::preset::keydiff::for_budget());
     check(kvmeld::preset::knorm::for_budget());
+    check(kvmeld::preset::leverage::for_budget());
   }
 }
 
@@ -321,6 +469,15 @@ TEST_CASE("scores chosen at run time: by rows, and only with parts that do not c
   CHECK(configuration_problem(preset::lagkv::with_lag(1025)) ==
         "policy: score::lag_relative.lag is 1025; it must be between 1 and 1024");
   CHECK(configuration_problem(preset::lagkv::with_lag(1024)).empty());
+  auto by_leverage = preset::leverage::for_budget();
+  CHECK(configuration_problem(by_leverage).empty());
+  for (float const bad : {0.0f, -1.0f, std::numeric_limits<float>::infinity()}) {
+    by_leverage.score.ridge = bad;
+    CHECK(configuration_problem(by_leverage).find("policy: score::leverage.ridge is ") == 0);
+  }
+  by_leverage.score.ridge = std::numeric_limits<float>::quiet_NaN();
+  CHECK(configuration_problem(by_leverage) ==
+        "policy: score::leverage.ridge is nan; it must be above 0 and finite");
 }
 
 TEST_CASE("a score of one's own reads rows in any layout") {

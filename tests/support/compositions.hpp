@@ -15,6 +15,7 @@ template <class F> void each_eviction_preset(F f) {
   f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));
+  f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }

@@ -21,7 +21,7 @@ namespace preset {
 template <class Score>
 policy<Score, select::top, identify::chunked_bipartite<admit::top_share>, merge::degree_weighted> merging(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
-    quantity heavy = quantity::of_budget(0.25)) {
+    quantity heavy = quantity::of_budget(0.45)) {
   return {evicting.score, {evicting.select.sinks, evicting.select.recents, heavy}, {}, {}};
 }
 

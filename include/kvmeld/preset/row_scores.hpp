@@ -8,6 +8,7 @@
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
+#include <kvmeld/score/leverage.hpp>
 #include <kvmeld/select/top.hpp>
 
 #include <cstdint>
@@ -28,6 +29,18 @@ inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
 }
 }  // namespace keydiff
 
+/// Leverage (Chari and Van Durme, "Compactor", 2025, without its attention term): keeps the keys that the
+/// other keys cannot stand in for.
+namespace leverage {
+/// The parts of this policy.
+using type = policy<score::leverage, select::top, identify::evict_rest, merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score.
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace leverage
+
 /// Knorm (Devoto et al., 2024): keeps the keys with the smallest norms.
 namespace knorm {
 /// Knorm's parts.
@@ -39,7 +52,8 @@ inline type for_budget(quantity recents = quantity::entries(0), quantity sinks =
 }  // namespace knorm
 
 /// LagKV (Liang et al., 2025): keeps an equal share of every chunk, by how much rows vary beside the next
-/// chunk. Budgets below sinks + 2 lag entries evict from the last chunk too, oldest entries last.
+/// chunk. Budgets below sinks + 2 lag entries evict from the last chunk too, and the newest entries stay
+/// longest.
 namespace lagkv {
 /// LagKV's parts.
 using type = policy<score::lag_relative, select::top, identify::evict_rest, merge::drop>;

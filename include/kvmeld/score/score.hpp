@@ -282,7 +282,8 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    score_view const view(wave.ledger, t.where, s.length);
+    float* const room = reinterpret_cast<float*>(wave.spare_words(t.item));
+    score_view const view(wave.ledger, t.where, s.length, room);
     float* const out = wave.score + wave.at(t.item, 0);
     if constexpr (reads_rows<Score>) {
       row_scratch const scratch(team, widest());

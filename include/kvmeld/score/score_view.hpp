@@ -15,13 +15,15 @@ inline namespace KVMELD_ABI {
 /// view, for scores that declare `reads_rows` (track_rows).
 class score_view {
 public:
-  /// A view of the first `length` entries of a track. `ledger` has to outlive it. The library makes views.
-  KVMELD_HD score_view(ledger_ref const& ledger, track where, std::uint32_t length)
+  /// A view of the first `length` entries of a track. `ledger` has to outlive it; `room` is the memory of
+  /// room(). The library makes views.
+  KVMELD_HD score_view(ledger_ref const& ledger, track where, std::uint32_t length, float* room = nullptr)
       : ledger_(ledger),
         where_(where),
         length_(length),
         data_(ledger.channel_data),
-        at_(ledger.at(where, 0)) {}
+        at_(ledger.at(where, 0)),
+        room_(room) {}
 
   /// Number of entries.
   KVMELD_HD std::uint32_t length() const { return length_; }
@@ -37,6 +39,8 @@ public:
   KVMELD_HD bool usable(std::uint32_t i) const {
     return of_members_ || (ledger_.flags[at_ + i] & entry_flag::nonfinite) == 0;
   }
+  /// length() uninitialised floats that `evaluate` may use; not of members.
+  KVMELD_HD float* room() const { return room_; }
   /// Which track this is.
   KVMELD_HD track where() const { return where_; }
 
@@ -57,6 +61,7 @@ private:
   std::uint32_t length_;
   float* const* data_;
   std::size_t at_;
+  float* room_;
   bool of_members_ = false;
 };
 

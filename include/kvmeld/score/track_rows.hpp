@@ -73,13 +73,38 @@ public:
   /// Channels of a row.
   KVMELD_HD std::uint32_t channels() const { return layout_.channels(); }
 
+  /// Calls body(slot, count, row) for blocks of up to row_scratch::block neighbouring slots from `first` to
+  /// `last` - 1. All lanes of the team call `body` together, and row(i) is the row_ref of slot `slot` + i.
+  /// Rows that hold NaN or infinity are among them: ask score_view::usable. Collective; barrier after each
+  /// block.
+  template <class Team, class Body>
+  KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
+    for (slot_t s = first; s < last; s += row_scratch::block) {
+      std::uint32_t const count = min_of(row_scratch::block, last - s);
+      if constexpr (lies_as_floats<Team>) {
+        segment<float> const here = layout_.locate(view_.where(), s);
+        if (here.channel_stride == 1 && here.token_stride >= 0 && here.remaining >= count) {
+          std::size_t const ld = static_cast<std::size_t>(here.token_stride);
+          body(s, count, [&](std::uint32_t i) { return row_ref(here.base + i * ld, channels()); });
+          team.sync();
+          continue;
+        }
+      }
+      std::uint32_t const ld = row_scratch::stride(channels());
+      layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
+      team.sync();
+      body(s, count, [&](std::uint32_t i) { return row_ref(scratch_.tile + i * ld, channels()); });
+      team.sync();
+    }
+  }
+
   /// Calls visit(slot, row_ref) for the rows of slots `first` to `last` - 1, divided among the lanes.
   /// Collective; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD void for_each(Team const& team, slot_t first, slot_t last, Visit visit) const {
-    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
+    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, auto const& row) {
       team.for_each(count, [&](std::uint32_t i) {
-        if (view_.usable(s + i)) visit(s + i, row_ref(rows + i * ld, channels()));
+        if (view_.usable(s + i)) visit(s + i, row(i));
       });
     });
   }
@@ -92,25 +117,23 @@ public:
   /// channels() floats and is shared by the lanes. Collective; barrier at the end.
   template <class Team, class Weight>
   KVMELD_HD void weighted_sum(Team const& team, Weight weight, float* total) const {
-    std::uint32_t const d = channels();
-    lane_range const mine = contiguous_range(team, d);
+    lane_range const mine = contiguous_range(team, channels());
     for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] = 0.0f;
     float* const block_sum = scratch_.sum;  // every lane touches its own channels only
-    for_each_block(
-        team, 0, view_.length(), [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
-          team.for_each(count, [&](std::uint32_t i) {
-            scratch_.weight[i] = view_.usable(s + i) ? weight(s + i, row_ref(rows + i * ld, d)) : 0.0f;
-          });
-          team.sync();
-          for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] = 0.0f;
-          for (std::uint32_t i = 0; i < count; ++i) {
-            if (scratch_.weight[i] == 0.0f) continue;  // the row may hold NaN
-            float const w = scratch_.weight[i];
-            float const* const row = rows + i * ld;
-            for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] += w * row[c];
-          }
-          for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] += block_sum[c];
-        });
+    for_each_block(team, 0, view_.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      team.for_each(count, [&](std::uint32_t i) {
+        scratch_.weight[i] = view_.usable(s + i) ? weight(s + i, row(i)) : 0.0f;
+      });
+      team.sync();
+      for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] = 0.0f;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        if (scratch_.weight[i] == 0.0f) continue;  // the row may hold NaN
+        float const w = scratch_.weight[i];
+        row_ref const x = row(i);
+        for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] += w * x[c];
+      }
+      for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] += block_sum[c];
+    });
   }
 
   /// low[c] and high[c] = the least and the greatest element of channel c in the rows of slots `first` to
@@ -122,39 +145,19 @@ public:
       low[c] = -element_traits<float>::lowest;
       high[c] = element_traits<float>::lowest;
     }
-    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, float const* rows, std::size_t ld) {
+    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, auto const& row) {
       for (std::uint32_t i = 0; i < count; ++i) {
         if (!view_.usable(s + i)) continue;
-        float const* const row = rows + i * ld;
+        row_ref const x = row(i);
         for (std::uint32_t c = mine.begin; c < mine.end; ++c) {
-          low[c] = row[c] < low[c] ? row[c] : low[c];
-          high[c] = row[c] > high[c] ? row[c] : high[c];
+          low[c] = x[c] < low[c] ? x[c] : low[c];
+          high[c] = x[c] > high[c] ? x[c] : high[c];
         }
       }
     });
   }
 
 private:
-  /// Calls body(slot, count, rows, ld) for the blocks of the given slots. Barrier after each block.
-  template <class Team, class Body>
-  KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
-    for (slot_t s = first; s < last; s += row_scratch::block) {
-      std::uint32_t const count = min_of(row_scratch::block, last - s);
-      if constexpr (lies_as_floats<Team>) {
-        segment<float> const here = layout_.locate(view_.where(), s);
-        if (here.channel_stride == 1 && here.token_stride >= 0 && here.remaining >= count) {
-          body(s, count, here.base, static_cast<std::size_t>(here.token_stride));
-          team.sync();
-          continue;
-        }
-      }
-      std::uint32_t const ld = row_scratch::stride(channels());
-      layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
-      team.sync();
-      body(s, count, scratch_.tile, ld);
-      team.sync();
-    }
-  }
   template <class Team>
   static constexpr bool lies_as_floats =
       has_row_kernels<Team, Layout>::value&& std::is_same_v<typename Layout::element_type, float>;

@@ -1,0 +1,104 @@
+// Two scores in one: both standardised, then added (Compactor).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// The sum of two scores after each was moved and scaled to mean 0 and standard deviation 1 over the entries
+/// of the track (as Compactor adds leverage and attention, Chari and Van Durme, 2025). `first` counts
+/// `weight` times. `Second` may observe attention, `First` must not. A score whose standard deviation is at
+/// most 1e-5 of its mean, as rounding makes it, adds nothing. A score that is no finite number does not count
+/// in means; its entry ranks lowest. `Second` may be a blended score itself, `First` must not be one.
+template <class First, class Second> struct blended : Second {
+  static_assert(!detail::has_channels<First>, "kvmeld: the first of two blended scores needs attention");
+
+  First first;          ///< needs no attention
+  float weight = 1.0f;  ///< of `first`; at least 0
+
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = detail::reads_rows<First> || detail::reads_rows<Second>;
+  static constexpr bool light = false;
+
+  blended() = default;
+  /// `times` parts of the first score, one part of the second.
+  blended(First const& by, Second const& and_by, float times = 1.0f)
+      : Second(and_by), first(by), weight(times) {}
+
+  std::string name() const { return full_name_of(first) + "+" + full_name_of(second()); }
+  Second const& second() const { return *this; }
+
+  std::size_t scratch_bytes(shape const& s, int lanes) const {
+    return detail::scratch_of_score(first, s, lanes) + detail::scratch_of_score(second(), s, lanes) +
+           team_sum_scratch();
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    detail::evaluate_score(static_cast<Second const&>(*this), team, view, rows, out);
+    detail::evaluate_score(first, team, view, rows, view.room());
+    float* const partial = team.template scratch<float>(team_partials);
+    line const a = standardising(team, view, view.room(), partial);
+    line const b = standardising(team, view, out, partial);
+    team.for_each(view.length(),
+                  [&](std::uint32_t i) { out[i] = weight * a.at(view.room()[i]) + b.at(out[i]); });
+    team.sync();
+  }
+  template <class Team> KVMELD_HD void evaluate(Team const& team, score_view const& view, float* out) const {
+    evaluate(team, view, 0, out);
+  }
+  void importance() const = delete;
+  void evaluate_members() const = delete;
+
+  std::string problem() const {
+    if (!(weight >= 0.0f) || !is_finite(weight)) {
+      return refusal("policy", "score::blended.weight", weight, "at least 0 and finite");
+    }
+    return first_problem({problem_of(first), problem_of(second())});
+  }
+
+private:
+  struct line {
+    float mean, scale;
+    KVMELD_HD float at(float x) const { return scale * (x - mean); }
+  };
+
+  /// What moves and scales the numbers of all entries to mean 0 and standard deviation 1; scale 0 if they
+  /// hardly vary.
+  template <class Team>
+  KVMELD_HD static line standardising(Team const& team, score_view const& view, float const* x,
+                                      float* partial) {
+    std::uint32_t const n = view.length();
+    auto const counts = [&](std::uint32_t i) { return view.usable(i) && is_finite(x[i]); };
+    std::uint32_t mine = 0;
+    team.for_each(n, [&](std::uint32_t i) { mine += counts(i) ? 1u : 0u; });
+    float const count = static_cast<float>(team.reduce(mine, op_sum{}));
+    if (count == 0.0f) return {0.0f, 0.0f};
+    float const mean = team_sum(
+                           team, n, [&](std::uint32_t i) { return counts(i) ? x[i] : 0.0f; }, partial) /
+                       count;
+    float const square = team_sum(
+        team, n, [&](std::uint32_t i) { return counts(i) ? (x[i] - mean) * (x[i] - mean) : 0.0f; }, partial);
+    float const deviation = std::sqrt(square / count);
+    bool const varies = deviation > 1e-5f * std::abs(mean) && is_finite(deviation);
+    return {mean, varies ? 1.0f / deviation : 0.0f};
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

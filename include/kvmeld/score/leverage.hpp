@@ -1,0 +1,160 @@
+// How little the other keys can stand in for a key: ridge leverage scores, the key half of Compactor.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// Ridge leverage of keys (Alaoui and Mahoney, "Fast Randomized Algorithms for Kernel Ridge Regression with
+/// Statistical Guarantees", 2015; of keys: Chari and Van Durme, "Compactor: Calibrated Query-Agnostic KV
+/// Cache Compression with Approximate Leverage Scores", 2025). With x_i = k_i minus the mean key, w_i the
+/// degree of entry i, and G = the sum of w_i x_i x_i^T, entry i scores x_i^T (G + r I)^-1 x_i, where r is
+/// `ridge` times the mean of G's diagonal. A key scores high if it points where few other keys point. The
+/// score is at least 0, and it does not change if all keys are scaled, moved or turned alike.
+///
+/// Keys are read as they are stored, with their rotation. If the squares of a track's keys sum up to 0 or
+/// overflow, all its entries score 0. Needs no attention. Reads the keys three times. Cost: d^2 multiply-adds
+/// per entry and d^3 / 3 per track, for d key channels; scratch: d^2 + 64 d floats.
+struct leverage {
+  float ridge = 0.1f;  ///< above 0; larger: only directions of large extent count
+
+  static constexpr char const* name = "leverage";
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = true;
+
+  std::size_t scratch_bytes(shape const& s, int) const {
+    std::size_t const d = s.key_dim;
+    return scratch_size(d * sizeof(float)) + scratch_size(d * d * sizeof(float)) +
+           2 * scratch_size(d * row_scratch::block * sizeof(float)) + team_sum_scratch();
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    auto const& keys = rows.keys;
+    std::uint32_t const d = keys.channels();
+    float* const mean = team.template scratch<float>(d);
+    float* const gram = team.template scratch<float>(std::size_t{d} * d);
+    float* const centred = team.template scratch<float>(std::size_t{d} * row_scratch::block);
+    float* const product = team.template scratch<float>(std::size_t{d} * row_scratch::block);
+    find_mean(team, view, keys, mean);
+    team.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
+    // G, of which only the lower triangle is needed: 16 of its rows at a time, up to their last diagonal.
+    keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      team.for_each(d * count, [&](std::uint32_t j) {  // [d][count]
+        std::uint32_t const c = j / count, i = j % count;
+        bool const counts = view.usable(s + i);
+        centred[j] = counts ? std::sqrt(view.degree(s + i)) * (row(i)[c] - mean[c]) : 0.0f;
+      });
+      team.sync();
+      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
+        std::uint32_t const some = min_of(rows_at_once, d - a), end = a + some;
+        row_products(team, centred + std::size_t{a} * count, some, count, centred, end, count, count, product,
+                     end);
+        team.for_each(some * end,
+                      [&](std::uint32_t j) { gram[std::size_t{a + j / end} * d + j % end] += product[j]; });
+        team.sync();
+      }
+    });
+    float const trace = ordered_sum(d, [&](std::uint32_t c) { return gram[std::size_t{c} * d + c]; });
+    team.sync();
+    if (!(trace > 0.0f) || !is_finite(trace)) {
+      team.for_each(view.length(), [&](std::uint32_t i) { out[i] = 0.0f; });
+      team.sync();
+      return;
+    }
+    float const added = ridge * (trace / static_cast<float>(d));
+    team.for_each(d, [&](std::uint32_t c) { gram[std::size_t{c} * d + c] += added; });
+    team.sync();
+    invert_factor(team, gram, d);
+    keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      team.for_each(count * d, [&](std::uint32_t j) {  // [count][d]
+        std::uint32_t const i = j / d, c = j % d;
+        centred[j] = view.usable(s + i) ? row(i)[c] - mean[c] : 0.0f;
+      });
+      team.sync();
+      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
+        std::uint32_t const some = min_of(rows_at_once, d - a);
+        row_products(team, centred, count, d, gram + std::size_t{a} * d, some, d, a + some, product + a, d);
+      }
+      team.sync();
+      team.for_each(count, [&](std::uint32_t i) {
+        float const* const x = product + std::size_t{i} * d;
+        out[s + i] = dot(x, x, d);
+      });
+    });
+  }
+
+  std::string problem() const {
+    if (!(ridge > 0.0f) || !is_finite(ridge)) {
+      return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");
+    }
+    return {};
+  }
+
+private:
+  static constexpr std::uint32_t rows_at_once = 16;
+
+  /// The mean key over tokens.
+  template <class Team, class Keys>
+  KVMELD_HD static void find_mean(Team const& team, score_view const& view, Keys const& keys, float* mean) {
+    std::uint32_t const d = keys.channels();
+    keys.weighted_sum(
+        team, [&](slot_t s, row_ref const&) { return view.degree(s); }, mean);
+    float const tokens = team_sum(
+        team, view.length(), [&](std::uint32_t i) { return view.usable(i) ? view.degree(i) : 0.0f; },
+        team.template scratch<float>(team_partials));
+    team.for_each(d, [&](std::uint32_t c) { mean[c] = tokens > 0.0f ? mean[c] / tokens : 0.0f; });
+    team.sync();
+  }
+
+  /// Replaces a positive definite matrix A = L L^T, given by its lower triangle, by L^-1, with zeros above
+  /// the diagonal. Collective; barrier at the end.
+  template <class Team> KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d) {
+    auto const at = [&](std::uint32_t i, std::uint32_t j) -> float& { return a[std::size_t{i} * d + j]; };
+    auto const row = [&](std::uint32_t i) { return a + std::size_t{i} * d; };
+    // Below the diagonal: L. On it: 1 / L_ii.
+    for (std::uint32_t k = 0; k < d; ++k) {
+      if (team.lane() == 0) at(k, k) = 1.0f / std::sqrt(at(k, k) - dot(row(k), row(k), k));
+      team.sync();
+      team.for_each(d - k - 1, [&](std::uint32_t n) {
+        std::uint32_t const i = k + 1 + n;
+        at(i, k) = (at(i, k) - dot(row(i), row(k), k)) * at(k, k);
+      });
+      team.sync();
+    }
+    // Above the diagonal: the columns of L^-1, each by one lane.
+    team.for_each(d, [&](std::uint32_t j) {
+      for (std::uint32_t i = j + 1; i < d; ++i) {
+        at(j, i) = -dot(row(i) + j, row(j) + j, i - j) * at(i, i);
+      }
+    });
+    team.sync();
+    team.for_each(d, [&](std::uint32_t j) {
+      for (std::uint32_t i = j + 1; i < d; ++i) {
+        at(i, j) = at(j, i);
+        at(j, i) = 0.0f;
+      }
+    });
+    team.sync();
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
