@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -56,9 +57,9 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
 }
 
 /// Blends into row p like blend_into, for rows whose channels do not lie side by side. The rows are gathered
-/// in scratch in their storage format, then blended by the tuned kernel. One lane.
-template <class Kernels, class Layout, class Slot, class Weight>
-void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slot_t p, std::uint32_t count,
+/// in scratch in their storage format. One lane.
+template <class Team, class Layout, class Slot, class Weight>
+void blend_gathered(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
                     Slot slot, Weight weight, blend_buffers const& b) {
   using T = typename Layout::element_type;
   static_assert(sizeof(T) <= sizeof(float));
@@ -73,22 +74,20 @@ void blend_gathered(Kernels const& tuned, Layout const& layout, track where, slo
     rows[i] = row;
     weights[i] = weight(i);
   }
-  tuned.blend(rows, weights, count, d, merged);
+  blend(team, static_cast<T const* const*>(rows), weights, count, d, merged);
   scatter_row(layout, where, p, static_cast<T const*>(merged));
 }
 
-/// Writes the sum of blend_rows to row p, rounded to storage. Cooperative; barrier at the end. The host's
-/// tuned form goes from storage to storage, with the same bits as the generic form except for NaN payloads of
-/// binary16.
+/// Writes the sum of blend_rows to row p, rounded to storage. Cooperative; barrier at the end. A single lane
+/// on the host goes from storage to storage (see blend), with the same bits.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,
                           Slot slot, Weight weight, blend_buffers const& b) {
   if constexpr (has_row_kernels<Team, Layout>::value) {
     using T = typename Layout::element_type;
     constexpr std::uint32_t most = 64;
-    auto const* const tuned = team.kernels();
     segment<T> const to = layout.locate(where, p);
-    bool plain = tuned != nullptr && count <= most && to.channel_stride == 1;
+    bool plain = team.lanes() == 1 && count <= most && to.channel_stride == 1;
     T const* rows[most];
     float weights[most];
     for (std::uint32_t i = 0; plain && i < count; ++i) {
@@ -97,13 +96,12 @@ KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, s
       rows[i] = from.base;
       weights[i] = weight(i);
     }
-    if (plain) return tuned->blend(rows, weights, count, layout.channels(), to.base);
+    if (plain)
+      return blend(team, static_cast<T const* const*>(rows), weights, count, layout.channels(), to.base);
   }
   if constexpr (gathers_for_kernels<Team, Layout>::value) {
-    if (auto const* const tuned = team.kernels(); tuned != nullptr && count <= blend_block) {
-      blend_gathered(*tuned, layout, where, p, count, slot, weight, b);
-      return;
-    }
+    if (team.lanes() == 1 && count <= blend_block)
+      return blend_gathered(team, layout, where, p, count, slot, weight, b);
   }
   blend_rows(team, layout, where, count, slot, weight, b);
   layout.encode_row(team, where, p, [&](std::uint32_t c) { return b.total[c]; });

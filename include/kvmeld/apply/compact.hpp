@@ -4,6 +4,8 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/columns.hpp>
+#include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
@@ -77,10 +79,9 @@ template <class Layout> struct compact_rows_phase {
       auto const column = [&](std::uint32_t i) {
         return s.base + std::int64_t{first + i} * s.channel_stride;
       };
-      if constexpr (has_kernels<Team>::value && (sizeof(T) == 4 || sizeof(T) == 2)) {
-        if (auto const* const tuned = team.kernels()) {
-          return pack_columns(*tuned, plan.fates + base, begin, kept, n, column(0), s.channel_stride,
-                              channels);
+      if constexpr (may_be_tuned<Team>) {
+        if (team.lanes() == 1) {
+          return pack_columns(team, plan.fates + base, begin, kept, n, column(0), s.channel_stride, channels);
         }
       }
       // The outer loop goes over runs of kept slots, the inner one over channels. A lane always has the same
@@ -112,7 +113,7 @@ template <class Layout> struct compact_rows_phase {
         }
       }
       if constexpr (has_row_kernels<Team, Layout>::value) {
-        if (past_caches) team.kernels()->drain();
+        if (past_caches) finish_streams(team);
       }
       if (!zero) return;
       team.sync();
@@ -130,7 +131,7 @@ private:
   template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       constexpr std::size_t worth_streaming = std::size_t{8} << 20;
-      return team.kernels() != nullptr && rows * row_bytes() >= worth_streaming;
+      return team.lanes() == 1 && rows * row_bytes() >= worth_streaming;
     } else {
       return false;
     }
@@ -144,7 +145,7 @@ private:
         auto const target = layout.locate(where, to);
         auto const source = layout.locate(where, from);
         if (target.channel_stride == 1 && source.channel_stride == 1) {
-          return team.kernels()->stream_row(target.base, source.base, row_bytes());
+          return stream_row(team, target.base, source.base, row_bytes());
         }
       }
     }
@@ -157,10 +158,9 @@ private:
     while (begin < end) {
       if constexpr (has_row_kernels<Team, Layout>::value) {
         auto const s = layout.locate(where, begin);
-        if (team.kernels() != nullptr && s.channel_stride == 1) {
+        if (team.lanes() == 1 && s.channel_stride == 1) {
           std::uint32_t const run = min_of(end - begin, s.remaining);
-          team.kernels()->clear_rows(s.base, s.token_stride * std::int64_t{sizeof(*s.base)}, run,
-                                     row_bytes());
+          kvmeld::clear_rows(team, s.base, s.token_stride * std::int64_t{sizeof(*s.base)}, run, row_bytes());
           begin += run;
           continue;
         }
@@ -219,8 +219,8 @@ private:
   }
 
   /// Packs columns one by one, in stretches of slots. Fates become bits once per stretch, for all columns.
-  template <class Kernels, class T>
-  void pack_columns(Kernels const& tuned, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
+  template <class Team, class T>
+  void pack_columns(Team const& team, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
                     std::int64_t stride, std::uint32_t count) const {
     constexpr std::uint32_t stretch = 4096;
     std::uint64_t bits[stretch / 64];
@@ -238,13 +238,7 @@ private:
       for (std::uint32_t i = 0; i < slots; ++i) moved += what[from + i] == fate::keep ? 1 : 0;
       for (std::uint32_t c = 0; c < count; ++c) {
         T* const x = columns + std::int64_t{c} * stride;
-        if constexpr (sizeof(T) == 4) {
-          tuned.pack_words(reinterpret_cast<std::uint32_t*>(x + to),
-                           reinterpret_cast<std::uint32_t const*>(x + from), bits, slots);
-        } else {
-          tuned.pack_halves(reinterpret_cast<std::uint16_t*>(x + to),
-                            reinterpret_cast<std::uint16_t const*>(x + from), bits, slots);
-        }
+        pack_elements(team, x + to, x + from, bits, slots);
       }
       to += moved;
     }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <kvmeld/apply/blend_rows.hpp>
-#include <kvmeld/apply/column_sets.hpp>
 #include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/columns.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -89,7 +89,7 @@ private:
     // Rows of sets lie far apart: while one set merges, the rows of the next four are prefetched.
     slot_t ahead = end;
     if constexpr (gathers_for_kernels<Team, Layout>::value) {
-      if (team.kernels() != nullptr) ahead = begin;
+      if (team.lanes() == 1) ahead = begin;
     }
     auto const fetch_set = [&] {
       while (ahead < end) {
@@ -174,23 +174,15 @@ private:
     });
   }
 
-  /// Merges column by column, in batches of sets. If members lie near each other, a kernel may merge them in
-  /// squares of slots and channels. One lane.
-  template <class Kernels, class T>
-  void merge_columns(Kernels const& tuned, tile const& t, std::uint32_t n, float const* weight, T* columns,
-                     std::int64_t stride, std::uint32_t channels, std::uint32_t capacity,
-                     void* scratch) const {
+  /// Merges column by column, in batches of sets. Sets whose members lie near each other have a batch of
+  /// their own. One lane.
+  template <class Team, class T>
+  void merge_listed(Team const& team, tile const& t, std::uint32_t n, float const* weight, T* columns,
+                    std::int64_t stride, std::uint32_t channels, std::uint32_t capacity,
+                    void* scratch) const {
     column_sets near, far;
     auto const merge = [&](column_sets& sets) {
-      sets.sort();
-      std::uint32_t done = 0;
-      if constexpr (Kernels::template reads<T>) {
-        if (&sets == &near && sets.dense() && sets.within(tuned.lanes, capacity)) {
-          auto const list = sets.template list<typename Kernels::set_list>(tuned.lanes);
-          done = tuned.merge_columns(columns, stride, channels, list, scratch);
-        }
-      }
-      for (; done < channels; ++done) sets.merge(columns + std::int64_t{done} * stride);
+      merge_columns(team, sets, columns, stride, channels, capacity, scratch);
       sets.clear();
     };
     // As members_of, but values that do not change stay in registers.
@@ -234,11 +226,10 @@ private:
     float* const sums = team.template scratch<float>(channel_slice);  // of a segment's sources, per channel
     bool const spread = which == side::value && spreads.count != 0;
     span_segment flow;
-    if constexpr (has_kernels<Team>::value) {
-      if (team.kernels() != nullptr && spreads.count == 0) {
+    if constexpr (may_be_tuned<Team>) {
+      if (team.lanes() == 1 && spreads.count == 0) {
         void* const scratch = team.template scratch<std::byte>(column_scratch());
-        return merge_columns(*team.kernels(), t, n, weight, column(0), s.channel_stride, channels,
-                             s.remaining, scratch);
+        return merge_listed(team, t, n, weight, column(0), s.channel_stride, channels, s.remaining, scratch);
       }
     }
     // The outer loop goes over slots, the inner one over channels: whether anything merges into a slot is

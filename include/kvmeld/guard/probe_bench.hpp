@@ -11,6 +11,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/guard/probed.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -245,17 +246,7 @@ private:
   }
   /// to[p] += sum share[p][r] v_r.
   KVMELD_HD void add_values(std::uint32_t count, float* to) const {
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team_.kernels()) {
-        return tuned->add_weighted_float(share_, probes_, block, one_, value_rows_, dv_, count, dv_, to);
-      }
-    }
-    team_.for_each(probes_ * dv_, [&](std::uint32_t i) {
-      std::uint32_t const p = i / dv_, c = i % dv_;
-      float sum = to[i];
-      for (std::uint32_t r = 0; r < count; ++r) sum += share_[p * block + r] * value_rows_[r * dv_ + c];
-      to[i] = sum;
-    });
+    add_weighted_rows(team_, share_, probes_, block, one_, value_rows_, dv_, count, dv_, to);
     team_.sync();
   }
   /// change[p] += sign * sum share[p][r] v_r; mass[p] += sign * sum share[p][r].

@@ -25,14 +25,12 @@ struct gathers_rows<Layout, std::void_t<decltype(std::declval<Layout const&>().g
 
 namespace detail {
 
-/// Whether a team has kernels for rows of this layout once their channels are contiguous.
-template <class Team, class Layout, bool = has_kernels<Team>::value&& gathers_rows<Layout>::value>
+/// Whether a team may have tuned forms for rows of this layout once their channels are contiguous.
+template <class Team, class Layout, bool = gathers_rows<Layout>::value>
 struct gathers_for_kernels : std::false_type {};
-
 template <class Team, class Layout>
 struct gathers_for_kernels<Team, Layout, true>
-    : std::bool_constant<std::remove_pointer_t<
-          decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
+    : std::bool_constant<may_be_tuned<Team, typename Layout::element_type>> {};
 
 }  // namespace detail
 
@@ -73,7 +71,7 @@ void scatter_row(Layout const& layout, track where, slot_t slot, T const* row) {
 template <class Team, class Layout>
 KVMELD_HD void prefetch_row(Team const& team, Layout const& layout, track where, slot_t slot) {
   if constexpr (gathers_for_kernels<Team, Layout>::value) {
-    if (team.kernels() == nullptr) return;
+    if (team.lanes() != 1) return;
     if constexpr (has_plain_rows<Layout>::value) {
       auto const s = layout.locate(where, slot);
       if (s.channel_stride == 1) team.prefetch(s.base, layout.channels() * sizeof(*s.base));

@@ -5,9 +5,9 @@
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/layout/row_piece.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -48,26 +48,8 @@ template <class Derived, class T> struct addressed_rows {
       std::uint32_t const run = min_of(tokens - t, s.remaining);
       T const* const base = s.base + std::int64_t{channel} * s.channel_stride;
       float* const to = out + std::size_t{t} * ld;
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels(); tuned != nullptr && s.channel_stride == 1) {
-          for (std::uint32_t r = 0; r < run; ++r) {
-            tuned->decode(base + std::int64_t{r} * s.token_stride, channels, to + std::size_t{r} * ld);
-          }
-          t += run;
-          continue;
-        }
-      }
-      if (s.channel_stride == 1 && load_pieces(team, base, s.token_stride, run, channels, to, ld)) {
-        t += run;
-        continue;
-      }
       if (s.channel_stride == 1) {
-        for (std::uint32_t r = 0; r < run; ++r) {
-          T const* const row = base + std::int64_t{r} * s.token_stride;
-          team.for_each(channels, [&](std::uint32_t c) {
-            to[std::size_t{r} * ld + c] = element_traits<T>::to_float(row[c]);
-          });
-        }
+        decode_rows(team, base, s.token_stride, run, channels, to, ld);
       } else {
         for (std::uint32_t c = 0; c < channels; ++c) {
           T const* const column = base + std::int64_t{c} * s.channel_stride;
@@ -95,8 +77,8 @@ template <class Derived, class T> struct addressed_rows {
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<T> const to = self().locate(where, dst);
     segment<T> const from = self().locate(where, src);
-    if constexpr (has_kernels<Team>::value && std::is_trivially_copyable_v<T>) {
-      if (team.kernels() != nullptr && to.channel_stride == 1 && from.channel_stride == 1) {
+    if constexpr (may_be_tuned<Team> && std::is_trivially_copyable_v<T>) {
+      if (team.lanes() == 1 && to.channel_stride == 1 && from.channel_stride == 1) {
         if (dst != src) std::memcpy(to.base, from.base, self().channels() * sizeof(T));
         return;
       }
@@ -107,34 +89,6 @@ template <class Derived, class T> struct addressed_rows {
   }
 
 private:
-  /// Loads rows in pieces of 16 bytes. Loads nothing and returns false unless there are several lanes and all
-  /// pieces are aligned.
-  template <class Team>
-  KVMELD_HD static bool load_pieces(Team const& team, T const* base, std::int64_t token_stride,
-                                    std::uint32_t rows, std::uint32_t channels, float* out,
-                                    std::uint32_t ld) {
-    if constexpr (fits_pieces<T>) {
-      using piece = row_piece<T>;
-      bool const whole = team.lanes() > 1 && channels % piece::size == 0 && ld % 4 == 0 &&
-                         token_stride % piece::size == 0 && is_piece_aligned(base) && is_piece_aligned(out);
-      if (!whole) return false;
-      std::uint32_t const pieces = channels / piece::size;
-      team.for_each(rows * pieces, [&](std::uint32_t i) {
-        std::uint32_t const row = i / pieces, channel = i % pieces * piece::size;
-        piece const p = load_piece<T>(base + row * token_stride + channel);
-        row_piece<float> x;
-        for (std::uint32_t c = 0; c < piece::size; c += row_piece<float>::size) {
-          for (std::uint32_t j = 0; j < row_piece<float>::size; ++j) {
-            x.x[j] = element_traits<T>::to_float(p.x[c + j]);
-          }
-          store_piece(out + std::size_t{row} * ld + channel + c, x);
-        }
-      });
-      return true;
-    } else {
-      return false;
-    }
-  }
   KVMELD_HD Derived const& self() const { return static_cast<Derived const&>(*this); }
 };
 
@@ -145,13 +99,12 @@ template <class Layout>
 struct has_plain_rows<Layout, std::void_t<typename Layout::element_type>>
     : std::is_base_of<addressed_rows<Layout, typename Layout::element_type>, Layout> {};
 
-/// Whether a team has kernels that read and write rows of this layout in place.
-template <class Team, class Layout, bool = has_kernels<Team>::value&& has_plain_rows<Layout>::value>
+/// Whether a team may have tuned forms that read and write rows of this layout in place.
+template <class Team, class Layout, bool = has_plain_rows<Layout>::value>
 struct has_row_kernels : std::false_type {};
 template <class Team, class Layout>
 struct has_row_kernels<Team, Layout, true>
-    : std::bool_constant<std::remove_pointer_t<
-          decltype(std::declval<Team const&>().kernels())>::template reads<typename Layout::element_type>> {};
+    : std::bool_constant<may_be_tuned<Team, typename Layout::element_type>> {};
 
 /// True for layouts in which tokens are contiguous and channels are not. Loops then run along tokens.
 template <class Layout>
@@ -221,18 +174,20 @@ template <class T> struct tile_view {
   std::size_t ld;
 };
 
-/// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if kernels
-/// can read them there, else of floats in `scratch` [tokens][channels]. One lane.
+/// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if the
+/// team's primitives read them there, else of floats in `scratch` [tokens][channels]. Cooperative; barrier
+/// before the use.
 template <class Team, class Layout, class Use>
-void with_tile(Team const& team, Layout const& layout, track where, slot_t first, std::uint32_t tokens,
-               float* scratch, Use use) {
+KVMELD_HD void with_tile(Team const& team, Layout const& layout, track where, slot_t first,
+                         std::uint32_t tokens, float* scratch, Use use) {
   if constexpr (has_row_kernels<Team, Layout>::value) {
     using T = typename Layout::element_type;
     segment<T> const s = layout.locate(where, first);
-    if (s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
+    if (is_tuned<T>(team) && s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
       return use(tile_view<T>{s.base, static_cast<std::size_t>(s.token_stride)});
   }
   layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, layout.channels());
+  team.sync();
   use(tile_view<float>{scratch, layout.channels()});
 }
 

@@ -3,10 +3,10 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_piece.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/layout/row_piece.hpp>
 
 #include <cstdint>
 #include <type_traits>

@@ -7,9 +7,10 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_piece.hpp>
+#include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
-#include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
 #include <cstddef>
@@ -45,10 +46,10 @@ public:
     for (std::uint32_t t = 0; t < tokens;) {
       segment<element_type> const s = groups_.locate(where, first + t);
       std::uint32_t const run = min_of(tokens - t, s.remaining);
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels()) {
+      if constexpr (may_be_tuned<Team>) {
+        if (team.lanes() == 1) {
           for (std::uint32_t row = 0; row < run; ++row)
-            decode_row(*tuned, s, row, channel, channels, out + std::size_t{t + row} * ld);
+            decode_row(team, s, row, channel, channels, out + std::size_t{t + row} * ld);
           t += run;
           continue;
         }
@@ -78,8 +79,8 @@ public:
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<element_type> const to = groups_.locate(where, dst), from = groups_.locate(where, src);
-    if constexpr (has_kernels<Team>::value && std::is_trivially_copyable_v<element_type>) {
-      if (team.kernels() != nullptr) {
+    if constexpr (may_be_tuned<Team> && std::is_trivially_copyable_v<element_type>) {
+      if (team.lanes() == 1) {
         for (std::uint32_t g = 0; g < groups_.channels() && dst != src; ++g)
           copy_group(group(to, g), group(from, g));
         return;
@@ -142,9 +143,9 @@ private:
     for (std::uint32_t c = 0; c < width_; c += piece) copy_piece(to + c, from + c);
   }
   /// Decodes some channels of a row to floats. Copies them to contiguous memory first.
-  template <class Kernels>
-  void decode_row(Kernels const& tuned, segment<element_type> const& s, std::uint32_t row,
-                  std::uint32_t channel, std::uint32_t channels, float* out) const {
+  template <class Team>
+  void decode_row(Team const& team, segment<element_type> const& s, std::uint32_t row, std::uint32_t channel,
+                  std::uint32_t channels, float* out) const {
     constexpr std::uint32_t most = 256;
     alignas(64) std::byte memory[most * sizeof(element_type)];
     auto* const side_by_side = reinterpret_cast<element_type*>(memory);
@@ -155,7 +156,7 @@ private:
         std::memcpy(memory + i * sizeof(element_type), at(s, row, c), n * sizeof(element_type));
         i += n;
       }
-      tuned.decode(side_by_side, part, out + done);
+      decode_rows(team, side_by_side, 0, 1, part, out + done, part);
       done += part;
     }
   }

@@ -6,6 +6,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
@@ -106,23 +107,11 @@ private:
   KVMELD_HD void look(Team const& team, tile const& t, slot_t s, std::uint32_t count, float* rows,
                       Note const& note) const {
     std::uint32_t const d = layout.channels();
-    if constexpr (has_kernels<Team>::value) {
-      if (auto const* const tuned = team.kernels()) {
-        with_tile(team, layout, t.where, s, count, rows, [&](auto const& x) {
-          // Nearly always all rows are finite.
-          bool const all = x.ld == d && tuned->all_finite(x.rows, count * d);
-          for (std::uint32_t i = 0; i < count; ++i)
-            note(s + i, all || tuned->all_finite(x.rows + i * x.ld, d));
-        });
-        return;
-      }
-    }
-    layout.load_tile(team, t.where, s, count, 0, d, rows, d);
-    team.sync();
-    team.for_each(count, [&](std::uint32_t i) {
-      std::uint32_t bad = 0;
-      for (std::uint32_t c = 0; c < d; ++c) bad |= is_finite(rows[std::size_t{i} * d + c]) ? 0u : 1u;
-      note(s + i, bad == 0);
+    with_tile(team, layout, t.where, s, count, rows, [&](auto const& x) {
+      // Nearly always all rows are finite.
+      bool const all = team.lanes() == 1 && x.ld == d && all_finite(team, x.rows, count * d);
+      team.for_each(count,
+                    [&](std::uint32_t i) { note(s + i, all || all_finite(team, x.rows + i * x.ld, d)); });
     });
     team.sync();
   }

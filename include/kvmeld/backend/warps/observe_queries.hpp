@@ -9,10 +9,10 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_piece.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
-#include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/probes.hpp>

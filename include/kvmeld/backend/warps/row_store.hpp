@@ -5,10 +5,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_piece.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/joined.hpp>
-#include <kvmeld/layout/row_piece.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
 #include <cmath>

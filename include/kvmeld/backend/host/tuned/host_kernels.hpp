@@ -170,6 +170,17 @@ struct host_kernels {
     return of_type<T>(merge_columns_float, merge_columns_half,
                       merge_columns_bfloat16)(columns, stride, channels, sets, scratch);
   }
+  /// Packs elements of 4 or 2 bytes, see pack_words.
+  template <class T> void pack(T* to, T const* from, std::uint64_t const* bits, std::uint32_t n) const {
+    using raw = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+    auto* const target = reinterpret_cast<raw*>(to);
+    auto const* const source = reinterpret_cast<raw const*>(from);
+    if constexpr (sizeof(T) == 4) {
+      pack_words(target, source, bits, n);
+    } else {
+      pack_halves(target, source, bits, n);
+    }
+  }
   /// Whether no element is NaN or infinite.
   template <class T> bool all_finite(T const* x, std::uint32_t n) const {
     return of_type<T>(finite_float, finite_half, finite_bfloat16)(x, n);

@@ -1,20 +1,23 @@
-// Lists of sets for walks along columns. Sets are ordered by size, so that a processor can predict its loops.
+// Columns of storage, for layouts in which tokens are contiguous: their elements are packed, and sets of
+// slots merged. For one lane.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/merge/sets.hpp>
+#include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Some sets with their members and weights, merged column by column. For one lane; lives on the stack (25
-/// KiB).
+/// Some sets with their members and weights, merged column by column. Sets are ordered by size, so that a
+/// processor can predict its loops. Members are a list of ascending `slots` and their `count`. For one lane;
+/// lives on the stack (25 KiB).
 class column_sets {
 public:
   static constexpr std::uint32_t max_sets = 512, max_members = 2048;
@@ -27,7 +30,7 @@ public:
 
   /// Lists a set; false if there is no room. The caller then merges what is listed, clears, and adds the set
   /// again. A set of more than `max_members` members never fits.
-  bool add(slot_t pivot, member_list const& m, float const* weight) {
+  template <class Members> bool add(slot_t pivot, Members const& m, float const* weight) {
     if (sets_ == max_sets || members_ + m.count > max_members) return false;
     pivot_[sets_] = pivot;
     begin_[sets_++] = members_;
@@ -44,13 +47,18 @@ public:
   void clear() { sets_ = members_ = 0; }
 
   /// Whether the slots of a set fit a kernel's list.
-  static bool is_near(member_list const& m) { return is_near(m.slots[0], m.slots[m.count - 1]); }
+  template <class Members> static bool is_near(Members const& m) {
+    return is_near(m.slots[0], m.slots[m.count - 1]);
+  }
   /// Whether the slots of all listed sets and of this one fit a kernel's list.
-  bool stays_near(member_list const& m) const {
+  template <class Members> bool stays_near(Members const& m) const {
     return sets_ == 0 || is_near(min_of(low_, m.slots[0]), max_of(high_, m.slots[m.count - 1]));
   }
-  /// Whether so many of the slots are members that a kernel may as well read all of them.
-  bool dense() const { return 4 * members_ >= high_ - low_; }
+  /// Whether a kernel of `lanes` lanes can and should merge the sets: it reads no slot at or behind
+  /// `capacity`, and so many of the slots are members that it may as well read all of them.
+  bool suit(std::uint32_t lanes, std::uint32_t capacity) const {
+    return is_near(low_, high_) && 4 * members_ >= high_ - low_ && high_ / lanes * lanes + lanes <= capacity;
+  }
 
   /// Orders the sets by size. Sets are disjoint, so that their order does not change results.
   void sort() {
@@ -72,11 +80,7 @@ public:
     }
   }
 
-  /// Whether kernels of `lanes` lanes read no slot at or behind `capacity`.
-  bool within(std::uint32_t lanes, std::uint32_t capacity) const {
-    return high_ / lanes * lanes + lanes <= capacity;
-  }
-  /// The sorted sets in the form that kernels of `lanes` lanes take (host_kernels::set_list).
+  /// The sorted sets in the form that kernels of `lanes` lanes take.
   template <class List> List list(std::uint32_t lanes) {
     slot_t const first = low_ / lanes * lanes;
     std::uint32_t const slots = high_ / lanes * lanes + lanes - first;
@@ -102,6 +106,35 @@ private:
   float weight_[max_members];
   std::uint64_t squares_[max_slots / fewest_lanes / 64];
 };
+
+/// x[pivot] = sum of weight * x[member] of every listed set, for `count` columns x of storage, `stride`
+/// elements apart. Sorts the sets. No slot at or behind `capacity` is read. `scratch` has
+/// kernel_bytes(sizeof(T)) bytes. The host's tuned form gives the same bits.
+template <class Team, class T>
+void merge_columns(Team const& team, column_sets& sets, T* columns, std::int64_t stride, std::uint32_t count,
+                   std::uint32_t capacity, void* scratch) {
+  sets.sort();
+  std::uint32_t done = 0;
+  with_kernels<T>(team, [&](auto const& kernels) {
+    if (!sets.suit(kernels.lanes, capacity)) return;
+    using set_list = typename std::decay_t<decltype(kernels)>::set_list;
+    done =
+        kernels.merge_columns(columns, stride, count, sets.template list<set_list>(kernels.lanes), scratch);
+  });
+  for (; done < count; ++done) sets.merge(columns + std::int64_t{done} * stride);
+}
+
+/// Packs the elements of from[0 .. n) whose bit is set into `to`, in order. `to` does not lie behind `from`.
+/// Bits from n on are clear.
+template <class Team, class T>
+void pack_elements(Team const& team, T* to, T const* from, std::uint64_t const* bits, std::uint32_t n) {
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 2) {
+    if (with_kernels(team, [&](auto const& kernels) { kernels.pack(to, from, bits, n); })) return;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if ((bits[i / 64] >> i % 64 & 1u) != 0) *to++ = from[i];
+  }
+}
 
 }  // namespace detail
 }  // namespace KVMELD_ABI
