@@ -91,35 +91,38 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         std::uint32_t const seen = params.visible(length, b.queries, b.query_of(r));
         return seen > begin ? seen - begin : 0;
       };
-      if constexpr (has_kernels<Team>::value) {
-        auto const* const tuned = team.kernels();
-        if (tuned != nullptr && params.window == 0 && !params.rope.active()) {
-          auto const keys = [&](auto use) {
-            kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, use);
-          };
-          auto const values = [&](auto use) {
-            float* const near = dv <= dk ? k : v;  // the keys are no longer needed
-            kvmeld::detail::with_tile(team, cache.values, t.where, begin, tokens, near, use);
-          };
-          bool const plain = params.softcap == 0.0f && params.use_degree;
-          auto const keep = [&](std::uint32_t r, float const* products, std::uint32_t seen) {
-            float* const to = kept.wanted() ? kept_row[r] : nullptr;
-            for (std::uint32_t i = 0; to != nullptr && i < seen; ++i) to[begin + i] = products[i] + bias[i];
-          };
-          ::kvmeld::detail::attend_tile_tuned(*tuned, q, rows, keys, values, tokens, dk, dv, logits,
-                                              plain ? bias : nullptr, logit, visible, state, keep);
-          continue;
-        }
-      }
-      cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
-      team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
-      team.sync();
-      rotate_tile(team, params.rope, turns, k, tokens, dk, begin, position);
-      cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
-      team.sync();
+      auto const load_keys = [&] {
+        cache.keys.load_tile(team, t.where, begin, tokens, 0, dk, k, dk);
+        team.for_each(tokens, [&](std::uint32_t i) { position[i] = cache.position(t.where, begin + i); });
+        team.sync();
+        rotate_tile(team, params.rope, turns, k, tokens, dk, begin, position);
+      };
       if (params.window == 0) {
-        attend_tile(team, q, rows, k, v, tokens, dk, dv, logits, logit, visible, state);
+        bool const plain = params.softcap == 0.0f && params.use_degree;  // the bias is all that is added
+        auto const finish = [&](std::uint32_t r, float* products, std::uint32_t seen) {
+          float* const to = kept.wanted() ? kept_row[r] : nullptr;
+          if (plain && to == nullptr) return;
+          team.for_each(seen, [&](std::uint32_t i) {
+            float const x = logit(r, i, products[i]);
+            if (!plain) products[i] = x;
+          });
+        };
+        auto const keys = [&](auto use) {
+          if (!params.rope.active())
+            return kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, use);
+          load_keys();
+          use(kvmeld::detail::tile_view<float>{k, dk});
+        };
+        auto const values = [&](auto use) {
+          float* const near = dv <= dk ? k : v;  // the keys are no longer needed
+          kvmeld::detail::with_tile(team, cache.values, t.where, begin, tokens, near, use);
+        };
+        attend_tile(team, q, rows, keys, values, tokens, dk, dv, logits, plain ? bias : nullptr, finish,
+                    visible, state);
       } else {
+        load_keys();
+        cache.values.load_tile(team, t.where, begin, tokens, 0, dv, v, dv);
+        team.sync();
         auto const sees = [&](std::uint32_t r, std::uint32_t i) {
           return i < visible(r) && params.in_window(position[i], position_of(r));
         };

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
+#include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,109 +45,42 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
          scratch_size(std::size_t{rows} * value_dim * sizeof(float));
 }
 
-namespace detail {
-
-/// Adds a tile to the running softmax. keys(use) calls use with the tile of keys. values(use) then calls use
-/// with the tile of values, so that each tile is used as soon as it is loaded. Logits are
-/// logit(r, t, product), or product + bias[t] where `bias` is not null. With `bias`, keep(r, products, seen)
-/// gets the products first. Rows that see the same tokens are weighted together. A value that a row does not
-/// see is not even multiplied by 0: it may be NaN.
-template <class Kernels, class Keys, class Values, class Logit, class Visible, class Keep>
-void attend_tile_tuned(Kernels const& tuned, float const* q, std::uint32_t rows, Keys keys, Values values,
-                       std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim, float* logits,
-                       float const* bias, Logit logit, Visible visible, softmax_state const& state,
-                       Keep keep) {
-  keys([&](auto const& k) {
-    tuned.products(q, rows, key_dim, k.rows, tokens, k.ld, key_dim, logits, tokens);
-  });
-  for (std::uint32_t r = 0; r < rows; ++r) {
-    std::uint32_t const seen = min_of(tokens, visible(r));
-    if (seen == 0) continue;
-    float* const l = logits + std::size_t{r} * tokens;
-    if (bias != nullptr) {
-      keep(r, l, seen);
-    } else {
-      for (std::uint32_t t = 0; t < seen; ++t) l[t] = logit(r, t, l[t]);
-    }
-    state.factor[r] = tuned.soften(l, bias, seen, state.highest + r, state.sum + r, state.seen[r] != 0);
-    state.seen[r] = 1;
-  }
-  values([&](auto const& v) {
-    for (std::uint32_t first = 0, end = 0; first < rows; first = end) {
-      std::uint32_t const seen = min_of(tokens, visible(first));
-      for (end = first + 1; end < rows && min_of(tokens, visible(end)) == seen;) ++end;
-      if (seen == 0) continue;
-      tuned.add_weighted(logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first,
-                         v.rows, v.ld, seen, value_dim, state.total + std::size_t{first} * value_dim);
-    }
-  });
-}
-
-}  // namespace detail
-
-/// Adds a tile to the running softmax: q[rows][key_dim], k[tokens][key_dim], v[tokens][value_dim].
-/// logits[rows][tokens] is scratch. logit(r, t, product) turns a dot product into a logit. Row r sees the
-/// first visible(r) tokens of the tile. The generic form has a fixed order of summation, and divides rows and
-/// channels among lanes. The host's tuned form has its own exponential (within 2 units in the last place) and
-/// sums weights in 16 partial sums. Cooperative; barrier at the end.
-template <class Team, class Logit, class Visible>
-KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, float const* k,
-                           float const* v, std::uint32_t tokens, std::uint32_t key_dim,
-                           std::uint32_t value_dim, float* logits, Logit logit, Visible visible,
+/// Adds a tile to the running softmax of q[rows][key_dim]. keys(use) calls use with the tile of keys,
+/// values(use) with the tile of values (tile_view): each is used as soon as it is loaded. Row r sees the
+/// first visible(r) tokens of the tile. logits[rows][tokens] is scratch. finish(r, products, seen) turns the
+/// products of a row into logits; `bias` is added to them later where it is not null. Rows that see the same
+/// tokens are weighted together. A value that a row does not see is not even multiplied by 0: it may be NaN.
+/// Cooperative; barrier at the end. Orders of summation are those of row_products, soften and
+/// add_weighted_rows.
+template <class Team, class Keys, class Values, class Finish, class Visible>
+KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, Keys keys, Values values,
+                           std::uint32_t tokens, std::uint32_t key_dim, std::uint32_t value_dim,
+                           float* logits, float const* bias, Finish finish, Visible visible,
                            softmax_state const& state) {
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels()) {
-      return detail::attend_tile_tuned(
-          *tuned, q, rows,
-          [&](auto use) {
-            use(kvmeld::detail::tile_view<float>{k, key_dim});
-          },
-          [&](auto use) {
-            use(kvmeld::detail::tile_view<float>{v, value_dim});
-          },
-          tokens, key_dim, value_dim, logits, nullptr, logit, visible, state,
-          [](std::uint32_t, float const*, std::uint32_t) {});
-    }
-  }
-  team.for_each(rows * tokens, [&](std::uint32_t i) {
-    std::uint32_t const r = i / tokens;
-    std::uint32_t const t = i % tokens;
-    if (t >= visible(r)) return;
-    logits[i] = logit(r, t, dot(q + std::size_t{r} * key_dim, k + std::size_t{t} * key_dim, key_dim));
+  auto const seen_by = [&](std::uint32_t r) { return min_of(tokens, visible(r)); };
+  keys([&](auto const& k) {
+    row_products(team, q, rows, key_dim, k.rows, tokens, k.ld, key_dim, logits, tokens,
+                 [&](std::uint32_t r, std::uint32_t t) { return t < visible(r); });
   });
+  for (std::uint32_t r = 0; r < rows; ++r) finish(r, logits + std::size_t{r} * tokens, seen_by(r));
   team.sync();
   team.for_each(rows, [&](std::uint32_t r) {
-    float* const l = logits + std::size_t{r} * tokens;
-    std::uint32_t const seen = min_of(tokens, visible(r));
-    state.factor[r] = 1.0f;
+    std::uint32_t const seen = seen_by(r);
     if (seen == 0) return;
-    bool const before = state.seen[r] != 0;
-    float high = before ? state.highest[r] : l[0];  // not minus infinity: fast-math has none
-    for (std::uint32_t t = 0; t < seen; ++t) high = max_of(high, l[t]);
-    float sum = 0.0f;
-    for (std::uint32_t t = 0; t < seen; ++t) {
-      l[t] = std::exp(l[t] - high);
-      sum += l[t];
-    }
-    float const factor = before ? std::exp(state.highest[r] - high) : 0.0f;
-    state.factor[r] = factor;
-    state.sum[r] = state.sum[r] * factor + sum;
-    state.highest[r] = high;
+    state.factor[r] = soften(team, logits + std::size_t{r} * tokens, bias, seen, state.highest + r,
+                             state.sum + r, state.seen[r] != 0);
     state.seen[r] = 1;
   });
   team.sync();
-  team.for_each(rows * value_dim, [&](std::uint32_t i) { state.total[i] *= state.factor[i / value_dim]; });
-  team.sync();
-  for (std::uint32_t r = 0; r < rows; ++r) {
-    float const* const p = logits + std::size_t{r} * tokens;
-    float* const total = state.total + std::size_t{r} * value_dim;
-    std::uint32_t const seen = min_of(tokens, visible(r));
-    for (std::uint32_t t = 0; t < seen; ++t) {
-      float const weight = p[t];
-      float const* const row = v + std::size_t{t} * value_dim;
-      team.for_each(value_dim, [&](std::uint32_t c) { total[c] += weight * row[c]; });
+  values([&](auto const& v) {
+    for (std::uint32_t first = 0, end = 0; first < rows; first = end) {
+      std::uint32_t const seen = seen_by(first);
+      for (end = first + 1; end < rows && seen_by(end) == seen;) ++end;
+      if (seen == 0) continue;
+      add_weighted_rows(team, logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first,
+                        v.rows, v.ld, seen, value_dim, state.total + std::size_t{first} * value_dim);
     }
-  }
+  });
   team.sync();
 }
 

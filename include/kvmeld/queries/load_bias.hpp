@@ -4,7 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/softmax.hpp>
 
 #include <cstdint>
 
@@ -16,10 +16,8 @@ namespace detail {
 template <class Team>
 KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
                          std::uint32_t tokens, float* bias) {
-  if constexpr (has_kernels<Team>::value) {
-    if (auto const* const tuned = team.kernels(); tuned != nullptr && !ledger.ignore_degree) {
-      return tuned->log_degrees(ledger.degree + ledger.at(where, begin), tokens, bias);
-    }
+  if (!ledger.ignore_degree) {
+    return log_degrees(team, ledger.degree + ledger.at(where, begin), tokens, bias);
   }
   team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }

@@ -6,6 +6,8 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
+#include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/log_sums.hpp>
@@ -81,15 +83,13 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
         norm[r] = lse.read(s.member, rows.head_of(r), rows.query_of(r));
       });
       team.sync();
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels()) {
-          for (std::uint32_t r = 0; r < block; ++r) {
-            shares(*tuned, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias,
-                   logits, share);
-            this->add_row(s, params, u, r0 + r, share, sums);
-          }
-          continue;
+      if (is_tuned(team)) {
+        for (std::uint32_t r = 0; r < block; ++r) {
+          shares(team, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias, logits,
+                 share);
+          this->add_row(s, params, u, r0 + r, share, sums);
         }
+        continue;
       }
       this->add_rows(team, s, params, u, r0, block, sums,
                      [&](std::uint32_t r, std::uint32_t h, std::uint32_t j) {
@@ -107,17 +107,18 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
 
 private:
   /// share[j] = sum over the query heads of one query of exp(logit of token j - norm). One lane.
-  template <class Kernels>
-  void shares(Kernels const& tuned, float const* q, float const* norm, std::uint32_t group, float const* k,
-              std::uint32_t tokens, std::uint32_t d, float const* bias, float* logits, float* share) const {
-    tuned.products(q, group, d, k, tokens, d, d, logits, tokens);
+  template <class Team>
+  KVMELD_HD void shares(Team const& team, float const* q, float const* norm, std::uint32_t group,
+                        float const* k, std::uint32_t tokens, std::uint32_t d, float const* bias,
+                        float* logits, float* share) const {
+    row_products(team, q, group, d, k, tokens, d, d, logits, tokens);
     for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
     for (std::uint32_t h = 0; h < group; ++h) {
       if (!is_usable_lse(norm[h])) continue;
       float* const row = logits + std::size_t{h} * tokens;
       bool const plain = params.softcap == 0.0f && params.use_degree;
       for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
-      tuned.add_exponentials(row, plain ? bias : nullptr, tokens, norm[h], share);
+      add_exponentials(team, row, plain ? bias : nullptr, tokens, norm[h], share);
     }
   }
 };

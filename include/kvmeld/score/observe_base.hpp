@@ -105,8 +105,8 @@ template <class Score> struct observe_base {
     });
   }
   /// Adds one row whose shares are already summed over the heads. One lane.
-  void add_row(observed_tile const& s, attention_params const& params, updates const& u, std::uint32_t row,
-               float const* share, float* sums) const {
+  KVMELD_HD void add_row(observed_tile const& s, attention_params const& params, updates const& u,
+                         std::uint32_t row, float const* share, float* sums) const {
     std::uint32_t const query = probes.query_of(s.queries, row);
     std::uint32_t const visible = params.visible(s.length, s.queries, query);
     std::int64_t const at = params.position_of(s.known, s.queries, query);

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
@@ -55,18 +56,16 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
       auto const row_of = [&](std::uint32_t r, std::uint32_t h) {
         return logits.row(s.member, head_of(h), r0 + r) + s.begin;
       };
-      if constexpr (has_kernels<Team>::value) {
-        if (auto const* const tuned = team.kernels()) {
-          for (std::uint32_t r = 0; r < block; ++r) {
-            for (std::uint32_t j = 0; j < s.tokens; ++j) share[j] = 0.0f;
-            for (std::uint32_t h = 0; h < group; ++h) {
-              float const n = norm[r * group + h];
-              if (is_usable_lse(n)) tuned->add_exponentials(row_of(r, h), nullptr, s.tokens, n, share);
-            }
-            this->add_row(s, params, u, r0 + r, share, sums);
+      if (is_tuned(team)) {
+        for (std::uint32_t r = 0; r < block; ++r) {
+          for (std::uint32_t j = 0; j < s.tokens; ++j) share[j] = 0.0f;
+          for (std::uint32_t h = 0; h < group; ++h) {
+            float const n = norm[r * group + h];
+            if (is_usable_lse(n)) add_exponentials(team, row_of(r, h), nullptr, s.tokens, n, share);
           }
-          continue;
+          this->add_row(s, params, u, r0 + r, share, sums);
         }
+        continue;
       }
       this->add_rows(team, s, params, u, r0, block, sums,
                      [&](std::uint32_t r, std::uint32_t h, std::uint32_t j) {
