@@ -185,9 +185,10 @@ template <class Team>
 struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>
     : std::bool_constant<compiles_host_kernels> {};
 
-/// Whether a team may have tuned forms for rows of storage type T.
+/// Whether a team may have tuned forms for rows of storage type T. Such a team runs on the host.
 template <class Team, class T = float, bool = has_kernels<Team>::value>
 inline constexpr bool may_be_tuned = false;
+/// A team that may bring kernels: true if they read T.
 template <class Team, class T>
 inline constexpr bool may_be_tuned<Team, T, true> =
     std::remove_pointer_t<decltype(std::declval<Team const&>().kernels())>::template reads<T>;

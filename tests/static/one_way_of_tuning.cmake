@@ -1,0 +1,31 @@
+# Only backends and primitives know the table of kernels that a team may bring: no header outside backend/ and exec/ names
+# it, or asks a team for it. Other rooms call the primitives of exec/.
+#   cmake -DINCLUDE_DIR=<include> -P one_way_of_tuning.cmake
+cmake_minimum_required(VERSION 3.25)
+
+file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.cuh")
+set(table "kernels\\(\\)|with_kernels|has_kernels|host_kernels|kernels_of|tuned->")
+
+set(warnings)
+set(primitives 0)
+foreach(header IN LISTS headers)
+  file(STRINGS "${INCLUDE_DIR}/${header}" lines REGEX "${table}")
+  if(header MATCHES "^kvmeld/exec/")
+    list(LENGTH lines n)
+    math(EXPR primitives "${primitives} + ${n}")
+  elseif(NOT header MATCHES "^kvmeld/backend/")
+    foreach(line IN LISTS lines)
+      string(REPLACE ";" "" line "${line}") # lists of CMake know semicolons
+      list(APPEND warnings "  ${header}: ${line}")
+    endforeach()
+  endif()
+endforeach()
+
+if(warnings)
+  list(JOIN warnings "\n" warnings)
+  message(FATAL_ERROR "headers that ask for kernels; they must call a primitive of exec/:\n${warnings}")
+endif()
+if(primitives LESS 10)
+  message(FATAL_ERROR "only ${primitives} lines of exec/ name kernels; this check does not see them")
+endif()
+message(STATUS "kernels are named in backend/ and exec/ alone")
