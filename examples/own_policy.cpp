@@ -24,8 +24,7 @@ struct value_norm {
 
   template <class Team, class Rows>
   void evaluate(Team const& team, kvmeld::score_view const&, Rows const& rows, float* out) const {
-    rows.values.for_each(team,
-                         [&](kvmeld::slot_t s, kvmeld::row_ref const& value) { out[s] = value.norm(); });
+    rows.values.norms(team, [&](kvmeld::slot_t s, float norm) { out[s] = norm; });
   }
 };
 

@@ -101,12 +101,13 @@ TEST_CASE("16-bit rows give the bits of the generic loops") {
         round_to<kvmeld::float16>(a);
         round_to<kvmeld::float16>(b);
       }
-      std::vector<float> out(std::size_t{rows} * columns), norms(rows);
+      std::vector<float> out(std::size_t{rows} * columns), squares(rows), by(rows);
       k.products(a.data(), rows, dim, b.data(), columns, dim, dim, out.data(), columns);
-      k.inverse_norms(a.data(), rows, dim, norms.data());
+      k.measures(a.data(), dim, rows, dim, b.data(), squares.data(), by.data());
       for (std::uint32_t r = 0; r < rows; ++r) {
         float const* const x = a.data() + std::size_t{r} * dim;
-        CHECK(same(norms[r], kvmeld::inverse_norm(x, dim)));
+        CHECK(same(squares[r], kvmeld::dot(x, x, dim)));
+        CHECK(same(by[r], kvmeld::dot(x, b.data(), dim)));
         for (std::uint32_t c = 0; c < columns; ++c) {
           CHECK(
               same(out[std::size_t{r} * columns + c], kvmeld::dot(x, b.data() + std::size_t{c} * dim, dim)));
@@ -116,6 +117,49 @@ TEST_CASE("16-bit rows give the bits of the generic loops") {
   }
 }
 #endif
+
+namespace {
+
+// Squares and products of rows in storage: the bits of `products`, and no byte behind the rows or the
+// results.
+template <class T> void check_measures(kvmeld::host_kernels const& k, dice& d) {
+  std::uint32_t const dim = d.between(1, 200), rows = d.between(1, 40), ld = dim + d.below(3);
+  std::vector<float> const x = noise(d, dim), all = noise(d, std::size_t{rows - 1} * ld + dim);
+  std::vector<T> stored;
+  for (float v : all) stored.push_back(kvmeld::element_traits<T>::from_float(v));
+  std::vector<float> square(rows), product(rows), alone(rows);
+  k.measures(stored.data(), ld, rows, dim, x.data(), square.data(), product.data());
+  k.measures(stored.data(), ld, rows, dim, nullptr, alone.data(), nullptr);
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    T const* const row = stored.data() + std::size_t{r} * ld;
+    std::vector<float> own(dim);
+    for (std::uint32_t c = 0; c < dim; ++c) own[c] = kvmeld::element_traits<T>::to_float(row[c]);
+    double size = 0, wanted = exact(own.data(), own.data(), dim, size);
+    CHECK(std::fabs(square[r] - wanted) <= unit * (dim / 16.0 + 8) * size + 1e-30);
+    wanted = exact(own.data(), x.data(), dim, size);
+    CHECK(std::fabs(product[r] - wanted) <= unit * (dim / 16.0 + 8) * size + 1e-30);
+    CHECK(same(alone[r], square[r]));
+#if !defined(__FAST_MATH__)  // which may sum in another order
+    float by = 0;
+    k.products(x.data(), 1, dim, row, 1, dim, dim, &by, 1);
+    CHECK(same(by, product[r]));
+#endif
+  }
+}
+
+}  // namespace
+
+TEST_CASE("squares and products of rows in storage") {
+  for (auto set : instruction_sets()) {
+    INFO(kvmeld::name_of(set));
+    dice d(14);
+    for (int i = 0; i < 60; ++i) {
+      check_measures<float>(*kvmeld::kernels_of(set), d);
+      check_measures<kvmeld::float16>(*kvmeld::kernels_of(set), d);
+      check_measures<kvmeld::bfloat16>(*kvmeld::kernels_of(set), d);
+    }
+  }
+}
 
 TEST_CASE("a row's match is within the stated bound of the best one, near ties included") {
   double worst = 0;

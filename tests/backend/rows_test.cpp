@@ -62,11 +62,18 @@ template <class T> void check_reading(kvmeld::host_kernels const& k, dice& d) {
     k.products(left.data(), rows, dim, stored.data(), tokens, ld, dim, out.data(), tokens);
     k.products(left.data(), rows, dim, floats.data(), tokens, ld, dim, wanted.data(), tokens);
     CHECK(out == wanted);
-    std::vector<float> total = left, wanted_total = left;
-    k.add_weighted(out.data(), rows, tokens, factor.data(), stored.data(), ld, tokens, dim, total.data());
+    std::uint32_t const total_ld = dim + d.below(3);  // what lies between rows stays
+    std::vector<float> total(std::size_t{rows} * total_ld, 7.0f), wanted_total = left;
+    auto const row = [&](std::uint32_t r) { return total.begin() + std::ptrdiff_t{r} * total_ld; };
+    for (std::uint32_t r = 0; r < rows; ++r) std::copy_n(left.begin() + std::ptrdiff_t{r} * dim, dim, row(r));
+    k.add_weighted(out.data(), rows, tokens, factor.data(), stored.data(), ld, tokens, dim, total.data(),
+                   total_ld);
     k.add_weighted(out.data(), rows, tokens, factor.data(), floats.data(), ld, tokens, dim,
-                   wanted_total.data());
-    CHECK(total == wanted_total);
+                   wanted_total.data(), dim);
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      CHECK(std::equal(row(r), row(r) + dim, wanted_total.begin() + std::ptrdiff_t{r} * dim));
+      CHECK(std::count(row(r) + dim, row(r) + total_ld, 7.0f) == total_ld - dim);
+    }
   }
 }
 #endif
@@ -297,7 +304,8 @@ TEST_CASE("a softmax in tiles is the softmax") {
           factor[r] = k.soften(logits.data() + std::size_t{r} * tokens, bias.data(), tokens, &highest[r],
                                &sum[r], t != 0);
         }
-        k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), dim, tokens, dim, total.data());
+        k.add_weighted(logits.data(), rows, tokens, factor.data(), v.data(), dim, tokens, dim, total.data(),
+                       dim);
       }
       for (std::size_t j = 0; j < total.size(); ++j) {
         CHECK(std::fabs(double{total[j]} / sum[j / dim] - wanted[j] / weights[j / dim]) < 2e-5);

@@ -109,13 +109,13 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         };
         auto const keys = [&](auto use) {
           if (!params.rope.active())
-            return kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, use);
+            return kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, dk, use);
           load_keys();
           use(kvmeld::detail::tile_view<float>{k, dk});
         };
         auto const values = [&](auto use) {
           float* const near = dv <= dk ? k : v;  // the keys are no longer needed
-          kvmeld::detail::with_tile(team, cache.values, t.where, begin, tokens, near, use);
+          kvmeld::detail::with_tile(team, cache.values, t.where, begin, tokens, near, dv, use);
         };
         attend_tile(team, q, rows, keys, values, tokens, dk, dv, logits, plain ? bias : nullptr, finish,
                     visible, state);

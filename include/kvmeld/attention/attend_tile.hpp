@@ -78,7 +78,8 @@ KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows,
       for (end = first + 1; end < rows && seen_by(end) == seen;) ++end;
       if (seen == 0) continue;
       add_weighted_rows(team, logits + std::size_t{first} * tokens, end - first, tokens, state.factor + first,
-                        v.rows, v.ld, seen, value_dim, state.total + std::size_t{first} * value_dim);
+                        v.rows, v.ld, seen, value_dim, state.total + std::size_t{first} * value_dim,
+                        value_dim);
     }
   });
   team.sync();

@@ -46,26 +46,28 @@ KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uin
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
 }
 
-/// ||row||, finite for every finite row. If squares overflow, the norm is computed from a scaled row, and a
-/// norm of 2^127 or more counts as 2^127. 0 if all squares vanish.
-KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
-  float const square = dot(row, row, n);
+/// The norm of a row of n elements at(c), from its `square`; finite for every finite row. If squares
+/// overflow, the norm is computed from a scaled row, and a norm of 2^127 or more counts as 2^127. 0 if all
+/// squares vanish.
+template <class At> KVMELD_HD float finite_norm(float square, std::uint32_t n, At at) {
   if (is_finite(square)) return std::sqrt(square);
   constexpr float down = 0x1p-80f;
   constexpr float up = 0x1p80f;
   constexpr float most = 0x1p127f;
   float const scaled = std::sqrt(ordered_sum(n, [&](std::uint32_t c) {
-    float const x = row[c] * down;
+    float const x = at(c) * down;
     return x * x;
   }));
   return scaled < most * down ? scaled * up : most;
 }
 
-/// 1 / ||row||; 0 for a zero row, so that its cosine with every row is 0.
-KVMELD_HD inline float inverse_norm(float const* row, std::uint32_t n) {
-  float const square = dot(row, row, n);
-  return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f;
+/// ||row||, see finite_norm.
+KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
+  return finite_norm(dot(row, row, n), n, [&](std::uint32_t c) { return row[c]; });
 }
+
+/// 1 / ||row|| from the square of the norm; 0 for a zero row.
+KVMELD_HD inline float inverse_norm(float square) { return square > 0.0f ? 1.0f / std::sqrt(square) : 0.0f; }
 
 /// Cosine from a dot product and the two inverse norms. All code multiplies in this order.
 KVMELD_HD inline float cosine(float product, float inverse_a, float inverse_b) {

@@ -51,13 +51,31 @@ KVMELD_HD void listed_products(Team const& team, float const* row, float const* 
   for (std::uint32_t i = 0; i < count; ++i) out[i] = dot(row, pool + std::size_t{at[i]} * d, d);
 }
 
+/// square[i] = dot(row i, row i) and, unless `x` is null, product[i] = dot(row i, x), of `count` rows of d
+/// channels. Rows are in storage type, ld elements apart. Cooperative; barrier at the end. Order of summation
+/// and fusing are those of row_products.
+template <class Team, class T>
+KVMELD_HD void row_measures(Team const& team, T const* rows, std::size_t ld, std::uint32_t count,
+                            std::uint32_t d, float const* x, float* square, float* product) {
+  if (with_kernels<T>(team,
+                      [&](auto const& kernels) { kernels.measures(rows, ld, count, d, x, square, product); }))
+    return;
+  team.for_each(count, [&](std::uint32_t i) {
+    T const* const row = rows + std::size_t{i} * ld;
+    auto const at = [&](std::uint32_t c) { return element_traits<T>::to_float(row[c]); };
+    square[i] = ordered_sum(d, [&](std::uint32_t c) { return at(c) * at(c); });
+    if (x != nullptr) product[i] = ordered_sum(d, [&](std::uint32_t c) { return at(c) * x[c]; });
+  });
+  team.sync();
+}
+
 /// out[i] = 1 / ||row i|| of rows[count][d]; 0 for a zero row. Cooperative; barrier at the end. Fixed order
 /// of summation, see row_products.
 template <class Team>
 KVMELD_HD void inverse_norms(Team const& team, float const* rows, std::uint32_t count, std::uint32_t d,
                              float* out) {
-  if (with_kernels(team, [&](auto const& kernels) { kernels.inverse_norms(rows, count, d, out); })) return;
-  team.for_each(count, [&](std::uint32_t i) { out[i] = inverse_norm(rows + std::size_t{i} * d, d); });
+  row_measures(team, rows, d, count, d, nullptr, out, nullptr);
+  team.for_each(count, [&](std::uint32_t i) { out[i] = inverse_norm(out[i]); });
   team.sync();
 }
 

@@ -13,21 +13,21 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of weight[r * ld + t] * v[t][c], for `rows`
-/// rows of d channels, in the order of t. Rows of v are in storage type, v_ld elements apart. `total`
-/// overlaps nothing else. Cooperative; no barrier, and one lane owns an element of `total`. The host's tuned
-/// form may fuse multiply and add.
+/// rows of d channels, in the order of t. Rows of v are in storage type, v_ld elements apart; rows of total
+/// lie total_ld apart. `total` overlaps nothing else. Cooperative; no barrier, and one lane owns an element
+/// of `total`. The host's tuned form may fuse multiply and add.
 template <class Team, class T>
 KVMELD_HD void add_weighted_rows(Team const& team, float const* weight, std::uint32_t rows, std::uint32_t ld,
                                  float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
-                                 std::uint32_t d, float* total) {
+                                 std::uint32_t d, float* total, std::size_t total_ld) {
   if (with_kernels<T>(team, [&](auto const& kernels) {
-        kernels.add_weighted(weight, rows, ld, factor, v, v_ld, tokens, d, total);
+        kernels.add_weighted(weight, rows, ld, factor, v, v_ld, tokens, d, total, total_ld);
       })) {
     return;
   }
   if (team.lanes() == 1) {  // goes along rows, as compilers vectorise it
     for (std::uint32_t r = 0; r < rows; ++r) {
-      float* const to = total + std::size_t{r} * d;
+      float* const to = total + r * total_ld;
       for (std::uint32_t c = 0; c < d; ++c) to[c] *= factor[r];
       for (std::uint32_t t = 0; t < tokens; ++t) {
         float const w = weight[std::size_t{r} * ld + t];
@@ -39,11 +39,12 @@ KVMELD_HD void add_weighted_rows(Team const& team, float const* weight, std::uin
   }
   team.for_each(rows * d, [&](std::uint32_t i) {
     std::uint32_t const r = i / d, c = i % d;
-    float sum = factor[r] * total[i];
+    float& to = total[r * total_ld + c];
+    float sum = factor[r] * to;
     for (std::uint32_t t = 0; t < tokens; ++t) {
       sum += weight[std::size_t{r} * ld + t] * element_traits<T>::to_float(v[std::size_t{t} * v_ld + c]);
     }
-    total[i] = sum;
+    to = sum;
   });
 }
 

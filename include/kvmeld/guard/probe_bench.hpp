@@ -246,7 +246,7 @@ private:
   }
   /// to[p] += sum share[p][r] v_r.
   KVMELD_HD void add_values(std::uint32_t count, float* to) const {
-    add_weighted_rows(team_, share_, probes_, block, one_, value_rows_, dv_, count, dv_, to);
+    add_weighted_rows(team_, share_, probes_, block, one_, value_rows_, dv_, count, dv_, to, dv_);
     team_.sync();
   }
   /// change[p] += sign * sum share[p][r] v_r; mass[p] += sign * sum share[p][r].

@@ -175,20 +175,20 @@ template <class T> struct tile_view {
 };
 
 /// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if the
-/// team's primitives read them there, else of floats in `scratch` [tokens][channels]. Cooperative; barrier
-/// before the use.
+/// team's primitives read them there, else of floats in `scratch` [tokens][ld]. Cooperative; barrier before
+/// the use.
 template <class Team, class Layout, class Use>
 KVMELD_HD void with_tile(Team const& team, Layout const& layout, track where, slot_t first,
-                         std::uint32_t tokens, float* scratch, Use use) {
+                         std::uint32_t tokens, float* scratch, std::uint32_t ld, Use use) {
   if constexpr (has_row_kernels<Team, Layout>::value) {
     using T = typename Layout::element_type;
     segment<T> const s = layout.locate(where, first);
     if (is_tuned<T>(team) && s.channel_stride == 1 && s.token_stride >= 0 && s.remaining >= tokens)
       return use(tile_view<T>{s.base, static_cast<std::size_t>(s.token_stride)});
   }
-  layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, layout.channels());
+  layout.load_tile(team, where, first, tokens, 0, layout.channels(), scratch, ld);
   team.sync();
-  use(tile_view<float>{scratch, layout.channels()});
+  use(tile_view<float>{scratch, ld});
 }
 
 }  // namespace detail

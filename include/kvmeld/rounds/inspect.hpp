@@ -107,7 +107,7 @@ private:
   KVMELD_HD void look(Team const& team, tile const& t, slot_t s, std::uint32_t count, float* rows,
                       Note const& note) const {
     std::uint32_t const d = layout.channels();
-    with_tile(team, layout, t.where, s, count, rows, [&](auto const& x) {
+    with_tile(team, layout, t.where, s, count, rows, layout.channels(), [&](auto const& x) {
       // Nearly always all rows are finite.
       bool const all = team.lanes() == 1 && x.ld == d && all_finite(team, x.rows, count * d);
       team.for_each(count,

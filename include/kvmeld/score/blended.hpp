@@ -40,6 +40,7 @@ template <class First, class Second> struct blended : Second {
       : Second(and_by), first(by), weight(times) {}
 
   std::string name() const { return full_name_of(first) + "+" + full_name_of(second()); }
+  /// The score that counts once.
   Second const& second() const { return *this; }
 
   std::size_t scratch_bytes(shape const& s, int lanes) const {

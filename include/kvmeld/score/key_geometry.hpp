@@ -30,11 +30,10 @@ struct key_difference {
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
     float* const mean = team.template scratch<float>(rows.keys.channels());
     rows.keys.weighted_sum(
-        team, [&](slot_t s, row_ref const& key) { return ratio(view.degree(s), key.norm()); }, mean);
-    row_ref const direction(mean, rows.keys.channels());
-    float const length = direction.norm();
-    rows.keys.for_each(team, [&](slot_t s, row_ref const& key) {
-      out[s] = -ratio(ratio(key.dot(direction), length), key.norm());
+        team, [&](slot_t s, float norm) { return ratio(view.degree(s), norm); }, mean);
+    float const length = row_ref(mean, rows.keys.channels()).norm();
+    rows.keys.products(team, mean, [&](slot_t s, float norm, float product) {
+      out[s] = -ratio(ratio(product, length), norm);
     });
   }
 
@@ -51,7 +50,7 @@ struct key_norm {
 
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const&, Rows const& rows, float* out) const {
-    rows.keys.for_each(team, [&](slot_t s, row_ref const& key) { out[s] = -key.norm(); });
+    rows.keys.norms(team, [&](slot_t s, float norm) { out[s] = -norm; });
   }
 };
 

@@ -6,8 +6,8 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
@@ -41,7 +41,8 @@ struct leverage {
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const d = s.key_dim;
     return scratch_size(d * sizeof(float)) + scratch_size(d * d * sizeof(float)) +
-           2 * scratch_size(d * row_scratch::block * sizeof(float)) + team_sum_scratch();
+           2 * scratch_size(d * row_scratch::block * sizeof(float)) + team_sum_scratch() +
+           scratch_size(row_scratch::block * sizeof(float));
   }
 
   template <class Team, class Rows>
@@ -50,25 +51,29 @@ struct leverage {
     std::uint32_t const d = keys.channels();
     float* const mean = team.template scratch<float>(d);
     float* const gram = team.template scratch<float>(std::size_t{d} * d);
-    float* const centred = team.template scratch<float>(std::size_t{d} * row_scratch::block);
-    float* const product = team.template scratch<float>(std::size_t{d} * row_scratch::block);
+    float* const centred = team.template scratch<float>(std::size_t{d} * row_scratch::block);  // [block][d]
+    float* const turned = team.template scratch<float>(std::size_t{d} * row_scratch::block);   // [d][block]
+    float* const ones = team.template scratch<float>(row_scratch::block);
     find_mean(team, view, keys, mean);
+    team.for_each(row_scratch::block, [&](std::uint32_t i) { ones[i] = 1.0f; });
     team.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
-    // G, of which only the lower triangle is needed: 16 of its rows at a time, up to their last diagonal.
+    // The upper triangle of G: 16 of its rows at a time, from their first diagonal element on.
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      team.for_each(d * count, [&](std::uint32_t j) {  // [d][count]
-        std::uint32_t const c = j / count, i = j % count;
+      for (std::uint32_t i = 0; i < count; ++i) {
         bool const counts = view.usable(s + i);
-        centred[j] = counts ? std::sqrt(view.degree(s + i)) * (row(i)[c] - mean[c]) : 0.0f;
-      });
+        float const w = std::sqrt(view.degree(s + i));
+        row_ref const key = row(i);
+        team.for_each(d, [&](std::uint32_t c) {
+          float const x = counts ? w * (key[c] - mean[c]) : 0.0f;
+          centred[i * d + c] = x;
+          turned[c * row_scratch::block + i] = x;
+        });
+      }
       team.sync();
       for (std::uint32_t a = 0; a < d; a += rows_at_once) {
-        std::uint32_t const some = min_of(rows_at_once, d - a), end = a + some;
-        row_products(team, centred + std::size_t{a} * count, some, count, centred, end, count, count, product,
-                     end);
-        team.for_each(some * end,
-                      [&](std::uint32_t j) { gram[std::size_t{a + j / end} * d + j % end] += product[j]; });
-        team.sync();
+        add_weighted_rows(team, turned + std::size_t{a} * row_scratch::block, min_of(rows_at_once, d - a),
+                          row_scratch::block, ones, centred + a, d, count, d - a,
+                          gram + std::size_t{a} * d + a, d);
       }
     });
     float const trace = ordered_sum(d, [&](std::uint32_t c) { return gram[std::size_t{c} * d + c]; });
@@ -82,19 +87,24 @@ struct leverage {
     team.for_each(d, [&](std::uint32_t c) { gram[std::size_t{c} * d + c] += added; });
     team.sync();
     invert_factor(team, gram, d);
+    float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      team.for_each(count * d, [&](std::uint32_t j) {  // [count][d]
-        std::uint32_t const i = j / d, c = j % d;
-        centred[j] = view.usable(s + i) ? row(i)[c] - mean[c] : 0.0f;
-      });
-      team.sync();
-      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
-        std::uint32_t const some = min_of(rows_at_once, d - a);
-        row_products(team, centred, count, d, gram + std::size_t{a} * d, some, d, a + some, product + a, d);
+      for (std::uint32_t i = 0; i < count; ++i) {
+        bool const counts = view.usable(s + i);
+        row_ref const key = row(i);
+        team.for_each(d, [&](std::uint32_t c) {
+          centred[i * d + c] = counts ? key[c] - mean[c] : 0.0f;
+          solved[i * d + c] = 0.0f;
+        });
       }
       team.sync();
+      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
+        add_weighted_rows(team, centred + a, count, d, ones, gram + std::size_t{a} * d + a, d,
+                          min_of(rows_at_once, d - a), d - a, solved + a, d);
+        team.sync();
+      }
       team.for_each(count, [&](std::uint32_t i) {
-        float const* const x = product + std::size_t{i} * d;
+        float const* const x = solved + std::size_t{i} * d;
         out[s + i] = dot(x, x, d);
       });
     });
@@ -108,14 +118,14 @@ struct leverage {
   }
 
 private:
-  static constexpr std::uint32_t rows_at_once = 16;
+  static constexpr std::uint32_t rows_at_once = 16;  // at most row_scratch::block
 
   /// The mean key over tokens.
   template <class Team, class Keys>
   KVMELD_HD static void find_mean(Team const& team, score_view const& view, Keys const& keys, float* mean) {
     std::uint32_t const d = keys.channels();
     keys.weighted_sum(
-        team, [&](slot_t s, row_ref const&) { return view.degree(s); }, mean);
+        team, [&](slot_t s, float) { return view.degree(s); }, mean);
     float const tokens = team_sum(
         team, view.length(), [&](std::uint32_t i) { return view.usable(i) ? view.degree(i) : 0.0f; },
         team.template scratch<float>(team_partials));
@@ -128,6 +138,10 @@ private:
   template <class Team> KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d) {
     auto const at = [&](std::uint32_t i, std::uint32_t j) -> float& { return a[std::size_t{i} * d + j]; };
     auto const row = [&](std::uint32_t i) { return a + std::size_t{i} * d; };
+    team.for_each(d, [&](std::uint32_t i) {
+      for (std::uint32_t j = 0; j < i; ++j) at(i, j) = at(j, i);
+    });
+    team.sync();
     // Below the diagonal: L. On it: 1 / L_ii.
     for (std::uint32_t k = 0; k < d; ++k) {
       if (team.lane() == 0) at(k, k) = 1.0f / std::sqrt(at(k, k) - dot(row(k), row(k), k));
@@ -147,8 +161,7 @@ private:
     team.sync();
     team.for_each(d, [&](std::uint32_t j) {
       for (std::uint32_t i = j + 1; i < d; ++i) {
-        at(i, j) = at(j, i);
-        at(j, i) = 0.0f;
+        at(i, j) = 0.0f;
       }
     });
     team.sync();

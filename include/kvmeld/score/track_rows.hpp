@@ -5,7 +5,9 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/score/score_view.hpp>
 
@@ -39,16 +41,20 @@ private:
 struct row_scratch {
   static constexpr std::uint32_t block = 32;  ///< rows that are loaded together
 
-  float* tile;    ///< [block][stride(channels)]
-  float* sum;     ///< [channels]
-  float* weight;  ///< [block]
+  float* tile;     ///< [block][stride(channels)]
+  float* sum;      ///< [channels]
+  float* weight;   ///< [block]
+  float* square;   ///< [block]
+  float* product;  ///< [block]
 
   /// Takes scratch for rows of up to `channels` channels. Collective.
   template <class Team>
   KVMELD_HD row_scratch(Team const& team, std::uint32_t channels)
       : tile(team.template scratch<float>(std::size_t{block} * stride(channels))),
         sum(team.template scratch<float>(channels)),
-        weight(team.template scratch<float>(block)) {}
+        weight(team.template scratch<float>(block)),
+        square(team.template scratch<float>(block)),
+        product(team.template scratch<float>(block)) {}
 
   /// Floats from one row of the tile to the next. Rows are aligned to 16 bytes, and neighbouring lanes read
   /// different banks.
@@ -58,7 +64,7 @@ struct row_scratch {
   /// Bytes of scratch that the constructor takes.
   static constexpr std::size_t bytes(std::uint32_t channels) {
     return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
-           scratch_size(std::size_t{channels} * sizeof(float)) + scratch_size(block * sizeof(float));
+           scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
   }
 };
 
@@ -81,19 +87,17 @@ public:
   KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
     for (slot_t s = first; s < last; s += row_scratch::block) {
       std::uint32_t const count = min_of(row_scratch::block, last - s);
-      if constexpr (lies_as_floats<Team>) {
-        segment<float> const here = layout_.locate(view_.where(), s);
-        if (here.channel_stride == 1 && here.token_stride >= 0 && here.remaining >= count) {
-          std::size_t const ld = static_cast<std::size_t>(here.token_stride);
-          body(s, count, [&](std::uint32_t i) { return row_ref(here.base + i * ld, channels()); });
-          team.sync();
-          continue;
-        }
-      }
+      auto const use = [&](detail::tile_view<float> const& tile) {
+        body(s, count, [&](std::uint32_t i) { return row_ref(tile.rows + i * tile.ld, channels()); });
+      };
       std::uint32_t const ld = row_scratch::stride(channels());
-      layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
-      team.sync();
-      body(s, count, [&](std::uint32_t i) { return row_ref(scratch_.tile + i * ld, channels()); });
+      if constexpr (std::is_same_v<typename Layout::element_type, float>) {
+        detail::with_tile(team, layout_, view_.where(), s, count, scratch_.tile, ld, use);
+      } else {
+        layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
+        team.sync();
+        use({scratch_.tile, ld});
+      }
       team.sync();
     }
   }
@@ -113,26 +117,49 @@ public:
     for_each(team, 0, view_.length(), visit);
   }
 
-  /// total[c] = the sum of weight(slot, row_ref) * row[c] over all rows of the track. `total` has room for
+  /// Calls visit(slot, norm) with the Euclidean norms of all rows of the track, finite for every finite row.
+  /// Divided among the lanes. Collective; barrier at the end.
+  template <class Team, class Visit> KVMELD_HD void norms(Team const& team, Visit visit) const {
+    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const&) {
+      team.for_each(count, [&](std::uint32_t i) {
+        if (view_.usable(s + i)) visit(s + i, norm(i));
+      });
+    });
+  }
+  /// Calls visit(slot, norm, product) with the norms of all rows and their scalar products with
+  /// x[channels()]. Divided among the lanes. Collective; barrier at the end.
+  template <class Team, class Visit>
+  KVMELD_HD void products(Team const& team, float const* x, Visit visit) const {
+    measure(team, x, [&](slot_t s, std::uint32_t count, auto const& norm, auto const&) {
+      team.for_each(count, [&](std::uint32_t i) {
+        if (view_.usable(s + i)) visit(s + i, norm(i), scratch_.product[i]);
+      });
+    });
+  }
+  /// total[c] = the sum of weight(slot, norm) * row[c] over all rows of the track. `total` has room for
   /// channels() floats and is shared by the lanes. Collective; barrier at the end.
   template <class Team, class Weight>
   KVMELD_HD void weighted_sum(Team const& team, Weight weight, float* total) const {
-    lane_range const mine = contiguous_range(team, channels());
-    for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] = 0.0f;
-    float* const block_sum = scratch_.sum;  // every lane touches its own channels only
-    for_each_block(team, 0, view_.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+    std::uint32_t const d = channels();
+    float const one = 1.0f;
+    team.for_each(d, [&](std::uint32_t c) { total[c] = 0.0f; });
+    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const& tile) {
+      std::uint32_t skipped = 0;
       team.for_each(count, [&](std::uint32_t i) {
-        scratch_.weight[i] = view_.usable(s + i) ? weight(s + i, row(i)) : 0.0f;
+        bool const counts = view_.usable(s + i);
+        scratch_.weight[i] = counts ? weight(s + i, norm(i)) : 0.0f;
+        skipped += counts ? 0u : 1u;
       });
+      team.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
+      bool const all = team.reduce(skipped, op_sum{}) == 0;
       team.sync();
-      for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] = 0.0f;
-      for (std::uint32_t i = 0; i < count; ++i) {
-        if (scratch_.weight[i] == 0.0f) continue;  // the row may hold NaN
-        float const w = scratch_.weight[i];
-        row_ref const x = row(i);
-        for (std::uint32_t c = mine.begin; c < mine.end; ++c) block_sum[c] += w * x[c];
+      std::uint32_t const step = all ? count : 1;  // what is skipped may be NaN, and must not be multiplied
+      for (std::uint32_t i = 0; i < count; i += step) {
+        if (!all && !view_.usable(s + i)) continue;
+        add_weighted_rows(team, scratch_.weight + i, 1, step, &one, tile.rows + i * tile.ld, tile.ld, step, d,
+                          scratch_.sum, d);
       }
-      for (std::uint32_t c = mine.begin; c < mine.end; ++c) total[c] += block_sum[c];
+      team.for_each(d, [&](std::uint32_t c) { total[c] += scratch_.sum[c]; });
     });
   }
 
@@ -158,9 +185,27 @@ public:
   }
 
 private:
-  template <class Team>
-  static constexpr bool lies_as_floats =
-      has_row_kernels<Team, Layout>::value&& std::is_same_v<typename Layout::element_type, float>;
+  /// Calls use(slot, count, norm, tile) for blocks of rows: norm(i) is the norm of a row, and
+  /// scratch.product[i] its scalar product with x, unless x is null. The tile has the rows as they are
+  /// stored, if the team's primitives read them in place, or as floats. Barrier after each block.
+  template <class Team, class Use> KVMELD_HD void measure(Team const& team, float const* x, Use use) const {
+    std::uint32_t const d = channels();
+    for (slot_t s = 0; s < view_.length(); s += row_scratch::block) {
+      std::uint32_t const count = min_of(row_scratch::block, view_.length() - s);
+      detail::with_tile(
+          team, layout_, view_.where(), s, count, scratch_.tile, row_scratch::stride(d),
+          [&](auto const& tile) {
+            row_measures(team, tile.rows, tile.ld, count, d, x, scratch_.square, scratch_.product);
+            auto const norm = [&](std::uint32_t i) {
+              return finite_norm(scratch_.square[i], d,
+                                 [&](std::uint32_t c) { return to_float(tile.rows[i * tile.ld + c]); });
+            };
+            use(s, count, norm, tile);
+          });
+      team.sync();
+    }
+  }
+  template <class T> KVMELD_HD static float to_float(T x) { return element_traits<T>::to_float(x); }
 
   Layout const& layout_;
   score_view const& view_;

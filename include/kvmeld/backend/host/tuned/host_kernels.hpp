@@ -31,8 +31,14 @@ struct host_kernels {
   /// out[i] = dot(row, row at[i] of pool).
   void (*dots)(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
                std::uint32_t d, float* out);
-  /// out[i] = 1 / ||row i||, 0 for a zero row.
-  void (*inverse_norms)(float const* a, std::uint32_t rows, std::uint32_t d, float* out);
+  /// square[i] = dot(row i, row i) and, unless x is null, product[i] = dot(row i, x). Rows are in storage
+  /// type, ld elements apart.
+  template <class T>
+  using measures_of = void (*)(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d,
+                               float const* x, float* square, float* product);
+  measures_of<float> measures_float;
+  measures_of<float16> measures_half;
+  measures_of<bfloat16> measures_bfloat16;
   /// Updates the best column of each row, see tile_similarity.
   void (*match_rows)(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                      std::uint32_t columns, float const* inverse_column, std::uint32_t d,
@@ -100,11 +106,11 @@ struct host_kernels {
   /// of all tiles. Returns the factor that rescales earlier sums.
   float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
   /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], for d channels
-  /// c. Rows of v are in storage type, v_ld elements apart.
+  /// c. Rows of v are in storage type, v_ld elements apart; rows of total lie total_ld apart.
   template <class T>
   using add_weighted_of = void (*)(float const* p, std::uint32_t rows, std::uint32_t p_ld,
                                    float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
-                                   std::uint32_t d, float* total);
+                                   std::uint32_t d, float* total, std::size_t total_ld);
   add_weighted_of<float> add_weighted_float;
   add_weighted_of<float16> add_weighted_half;
   add_weighted_of<bfloat16> add_weighted_bfloat16;
@@ -155,10 +161,16 @@ struct host_kernels {
                                                                  out_ld);
   }
   template <class T>
+  void measures(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d, float const* x,
+                float* square, float* product) const {
+    of_type<T>(measures_float, measures_half, measures_bfloat16)(rows, ld, count, d, x, square, product);
+  }
+  template <class T>
   void add_weighted(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor, T const* v,
-                    std::size_t v_ld, std::uint32_t tokens, std::uint32_t d, float* total) const {
+                    std::size_t v_ld, std::uint32_t tokens, std::uint32_t d, float* total,
+                    std::size_t total_ld) const {
     of_type<T>(add_weighted_float, add_weighted_half, add_weighted_bfloat16)(p, rows, p_ld, factor, v, v_ld,
-                                                                             tokens, d, total);
+                                                                             tokens, d, total, total_ld);
   }
   template <class T>
   void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {

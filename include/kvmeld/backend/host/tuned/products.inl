@@ -96,6 +96,17 @@ KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_l
   }
 }
 
+/// The sum of 16 partials as `width` partials.
+KVMELD_SIMD floats add_quarters(floats const* sum) {
+#if KVMELD_SIMD_WIDTH == 16
+  return sum[0];
+#elif KVMELD_SIMD_WIDTH == 8
+  return sum[0] + sum[1];
+#else
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#endif
+}
+
 /// The `width` partial sums of dot(a, b). `fold` adds them up.
 KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d) {
   std::size_t const whole = d / 16 * 16;
@@ -110,13 +121,7 @@ KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d)
       sum[q] = multiply_add(load_some(a + k, n), load_some(b + k, n), sum[q]);
     }
   }
-#if KVMELD_SIMD_WIDTH == 16
-  return sum[0];
-#elif KVMELD_SIMD_WIDTH == 8
-  return sum[0] + sum[1];
-#else
-  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
-#endif
+  return add_quarters(sum);
 }
 
 /// out[i] = dot(row, row at[i] of pool), with the same bits as in `products`.
@@ -133,19 +138,39 @@ KVMELD_ENTRY void dots(float const* row, float const* pool, std::uint32_t const*
   }
 }
 
-/// out[i] = 1 / ||row i||, 0 for a zero row: inverse_norm of core/dot.hpp.
-KVMELD_ENTRY void inverse_norms(float const* a, std::uint32_t rows, std::uint32_t d, float* out) {
-  for (std::uint32_t i = 0; i < rows; i += width) {
-    floats part[width] = {};
-    for (std::uint32_t r = 0; r < width && i + r < rows; ++r) {
-      float const* const row = a + std::size_t{i + r} * d;
-      part[r] = dot_partials(row, row, d);
+/// square[i] = dot(row i, row i) and, unless x is null, product[i] = dot(row i, x), with the same bits as in
+/// `products`. Rows are in storage type, ld elements apart.
+template <class T>
+KVMELD_ENTRY void measures(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d,
+                           float const* x, float* square, float* product) {
+  std::size_t const whole = d / 16 * 16;
+  for (std::uint32_t first = 0; first < count; first += width) {
+    std::uint32_t const some = count - first < width ? count - first : width;
+    floats squares[width] = {}, products[width] = {};
+    for (std::uint32_t r = 0; r < some; ++r) {
+      T const* const row = rows + std::size_t{first + r} * ld;
+      floats own[quarters], other[quarters];
+#pragma GCC unroll 4
+      for (std::uint32_t q = 0; q < quarters; ++q) {
+        own[q] = other[q] = floats{};
+        std::size_t k = q * width;
+        for (; k < whole; k += 16) {
+          floats const v = decode_one(row + k);
+          own[q] = multiply_add(v, v, own[q]);
+          if (x != nullptr) other[q] = multiply_add(v, load(x + k), other[q]);
+        }
+        if (k < d) {
+          std::uint32_t const n = d - k < width ? static_cast<std::uint32_t>(d - k) : width;
+          floats const v = decode_some(row + k, n);
+          own[q] = multiply_add(v, v, own[q]);
+          if (x != nullptr) other[q] = multiply_add(v, load_some(x + k, n), other[q]);
+        }
+      }
+      squares[r] = add_quarters(own);
+      products[r] = add_quarters(other);
     }
-    float square[width];
-    store(square, fold(part));
-    for (std::uint32_t r = 0; r < width && i + r < rows; ++r) {
-      out[i + r] = square[r] > 0.0f ? 1.0f / std::sqrt(square[r]) : 0.0f;
-    }
+    store_some(square + first, fold(squares), some);
+    if (x != nullptr) store_some(product + first, fold(products), some);
   }
 }
 

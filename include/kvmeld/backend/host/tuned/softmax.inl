@@ -108,16 +108,17 @@ KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor
 }
 template <int rows, class T>
 KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor, T const* v, std::size_t v_ld,
-                          std::uint32_t tokens, std::uint32_t d, float* total) {
+                          std::uint32_t tokens, std::uint32_t d, float* total, std::size_t total_ld) {
   constexpr int vectors = width == 16 ? 4 : 2;
   std::uint32_t c = 0;
   for (; c + vectors * width <= d; c += vectors * width) {
-    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, v_ld, total + c, d);
+    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, v_ld, total + c, total_ld);
   }
-  for (; c + width <= d; c += width) add_block<rows, 1>(p, p_ld, factor, v + c, tokens, v_ld, total + c, d);
+  for (; c + width <= d; c += width)
+    add_block<rows, 1>(p, p_ld, factor, v + c, tokens, v_ld, total + c, total_ld);
   for (; c < d; ++c) {
     for (int r = 0; r < rows; ++r) {
-      float& x = total[static_cast<std::size_t>(r) * d + c];
+      float& x = total[static_cast<std::size_t>(r) * total_ld + c];
       x *= factor[r];
       for (std::uint32_t t = 0; t < tokens; ++t)
         x += p[static_cast<std::size_t>(r) * p_ld + t] * element_traits<T>::to_float(v[t * v_ld + c]);
@@ -125,16 +126,19 @@ KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor,
   }
 }
 /// total[r][c] = factor[r] * total[r][c] + sum over t of p[r * p_ld + t] * v[t][c], in the order of t.
+/// Rows of total lie total_ld elements apart.
 template <class T>
 KVMELD_ENTRY void add_weighted(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
                                T const* v, std::size_t v_ld, std::uint32_t tokens, std::uint32_t d,
-                               float* total) {
+                               float* total, std::size_t total_ld) {
   std::uint32_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    add_rows<4>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + std::size_t{r} * d);
+    add_rows<4>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + r * total_ld,
+                total_ld);
   }
   for (; r < rows; ++r) {
-    add_rows<1>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + std::size_t{r} * d);
+    add_rows<1>(p + std::size_t{r} * p_ld, p_ld, factor + r, v, v_ld, tokens, d, total + r * total_ld,
+                total_ld);
   }
 }
 
