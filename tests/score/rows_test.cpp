@@ -23,16 +23,19 @@ using support::dice;
 
 namespace {
 
-// The score of every entry of a track, computed as a compression computes it but for the inspection of rows.
+// The score of every entry of a track, computed as a compression computes it but for the inspection of rows:
+// by generic loops, or with the kernels that the host's executor chooses.
 template <class Score, class Ref>
-std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track where) {
+std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track where,
+                             kvmeld::host_kernels const* kernels = nullptr) {
   std::vector<float> room(ref.length(where), -77.0f);
   kvmeld::score_view const view(ref.ledger, where, ref.length(where), room.data());
   std::uint32_t const widest = std::max(ref.keys.channels(), ref.values.channels());
   std::size_t const bytes =
       kvmeld::detail::scratch_of_score(score, ref.ledger.extent, 1) + kvmeld::row_scratch::bytes(widest);
   std::vector<std::max_align_t> scratch(bytes / sizeof(std::max_align_t) + 1);
-  kvmeld::serial_team const team(scratch.data(), bytes);
+  std::vector<std::max_align_t> memory(kvmeld::host_team::tuned_bytes / sizeof(std::max_align_t) + 1);
+  kvmeld::host_team const team(scratch.data(), bytes, kernels, memory.data());
   kvmeld::row_scratch const rooms(team, widest);
   kvmeld::kv const rows{kvmeld::track_rows(ref.keys, view, rooms),
                         kvmeld::track_rows(ref.values, view, rooms)};
@@ -40,6 +43,8 @@ std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track w
   kvmeld::detail::evaluate_score(score, team, view, rows, out.data());
   return out;
 }
+
+kvmeld::host_kernels const* tuned() { return kvmeld::kernels_of(kvmeld::best_instruction_set()); }
 
 kvmeld::shape random_shape(dice& d) {
   return {d.between(1, 2),   1, d.between(1, 2), 1, d.between(1, 3) * d.between(1, 12), d.between(1, 20),
@@ -73,10 +78,14 @@ template <class T> void check_key_scores(dice& d) {
                   support::rows(1, std::vector<float>(s.value_dim)));
     }
     reference::track_state const track = support::read_track(ref, t);
-    check_close(scores_of(kvmeld::score::key_difference{}, ref, t), reference::key_difference(track), 2e-5);
-    check_close(scores_of(kvmeld::score::key_norm{}, ref, t), reference::key_norm(track), 1e-4);
     float const ridge = d.chance(0.5) ? 0.1f : 0.5f;
-    check_close(scores_of(kvmeld::score::leverage{ridge}, ref, t), reference::leverage(track, ridge), 2e-4);
+    for (auto const* kernels : {static_cast<kvmeld::host_kernels const*>(nullptr), tuned()}) {
+      check_close(scores_of(kvmeld::score::key_difference{}, ref, t, kernels),
+                  reference::key_difference(track), 2e-5);
+      check_close(scores_of(kvmeld::score::key_norm{}, ref, t, kernels), reference::key_norm(track), 1e-4);
+      check_close(scores_of(kvmeld::score::leverage{ridge}, ref, t, kernels),
+                  reference::leverage(track, ridge), 2e-4);
+    }
   });
 }
 
@@ -338,6 +347,92 @@ TEST_CASE("blended scores: what they say of themselves") {
   CHECK_FALSE(kvmeld::detail::need_of_score(rows));
   static_assert(!kvmeld::detail::reads_rows<blended<kvmeld::score::none, kvmeld::score::local>>);
   static_assert(kvmeld::is_score<blended<kvmeld::score::none, kvmeld::score::local>>::value);
+}
+
+TEST_CASE("scores by chunk are means over chunks, of scores by attention and by rows") {
+  dice d(2111);
+  for (int round = 0; round < 30; ++round) {
+    kvmeld::shape const s = random_shape(d);
+    support::engine_memory<float> memory(s);
+    std::uint32_t const chunk = d.between(1, 40), n = d.between(1, s.capacity);
+    CAPTURE(chunk);
+    CAPTURE(n);
+    auto const attending = kvmeld::preset::chunkkv::over(kvmeld::preset::snapkv::with_window(), chunk);
+    CHECK(kvmeld::detail::need_of_score(attending.score).rows == 32);
+    auto cache = support::make_cache(memory, attending);
+    cache.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::walk);
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      auto const ref = cache.ref();
+      for (std::uint32_t i = 0; i < n; ++i) {
+        for (int c = 0; c < 2; ++c)
+          ref.ledger.channel_data[c][ref.ledger.at(t, i)] = static_cast<float>(d.uniform());
+      }
+      std::uint32_t const odd = d.below(n);  // no number: not in its chunk's mean
+      bool const has_odd = d.chance(0.3);
+      if (has_odd) ref.ledger.channel_data[1][ref.ledger.at(t, odd)] = std::numeric_limits<float>::infinity();
+      auto const check = [&](auto const& by_chunk, bool skips) {
+        auto const single = scores_of(by_chunk.of(), ref, t), got = scores_of(by_chunk, ref, t);
+        for (std::uint32_t i = 0; i < n; ++i) {
+          double sum = 0, count = 0;
+          for (std::uint32_t j = i / chunk * chunk; j < std::min(n, i / chunk * chunk + chunk); ++j) {
+            if (skips && !std::isfinite(single[j])) continue;
+            sum += static_cast<double>(single[j]);
+            count += 1;
+          }
+          if (count == 0) continue;
+          CHECK(static_cast<double>(got[i]) == doctest::Approx(sum / count).epsilon(1e-5));
+        }
+      };
+      kvmeld::score::by_chunk<kvmeld::score::local> plain = attending.score;
+      plain.pooling.kernel = 1;  // pooling spreads what is no number
+      check(plain, true);
+      check(kvmeld::preset::chunkkv::over(kvmeld::preset::knorm::for_budget(), chunk).score, false);
+    });
+  }
+  kvmeld::score::by_chunk<kvmeld::score::local> none({}, 0);
+  CHECK(kvmeld::full_name_of(none) == "local/chunk");
+  CHECK(kvmeld::problem_of(none) == "policy: score::by_chunk.chunk is 0; it must be at least 1");
+  none.chunk = 1;
+  none.window = 0;
+  CHECK(kvmeld::problem_of(none) == "policy: score::local.window is 0; it must be at least 1");
+}
+
+TEST_CASE("ChunkKV keeps whole chunks") {
+  dice d(2112);
+  kvmeld::shape const s{1, 1, 1, 1, 8, 8, 100};
+  support::engine_memory<float> memory(s);
+  using kvmeld::quantity;
+  auto const policy = kvmeld::preset::chunkkv::over(
+      kvmeld::preset::keydiff::for_budget(quantity::entries(0), quantity::entries(0)), 10);
+  auto cache = support::make_cache(memory, policy);
+  cache.open(0, 95);
+  memory.fill_sequence(d, 0, 0, 95, support::texture::walk);
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  CHECK(cache.compress({0}, kvmeld::budget::entries(30)).ok());
+  std::vector<int> entries(10);
+  for (std::uint32_t p : kept(cache, t)) ++entries[p / 10];
+  int whole = 0;
+  for (std::size_t c = 0; c < entries.size(); ++c) whole += entries[c] == (c == 9 ? 5 : 10) ? 1 : 0;
+  CHECK(whole >= 3);
+  CHECK(std::count(entries.begin(), entries.end(), 0) >= 6);
+}
+
+TEST_CASE("TOVA keeps what the newest query looks at, and the newest entry") {
+  kvmeld::shape const s{1, 1, 1, 2, 1, 1, 8};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::tova::defaults());
+  CHECK(cache.needs_observation().rows == 1);
+  cache.open(0, 6);
+  // Two query heads, two rows each: of the older row nothing counts. Means of the newer: 0, 4, 1, 3, 2, 0.
+  std::vector<float> const rows{9,      9, 9, 9, 9, 9, /**/ 0, 4, 0, 6, 2, 0,
+                                /**/ 9, 9, 9, 9, 9, 9, /**/ 0, 4, 2, 0, 2, 0};
+  std::uint32_t const layer = 0, sequence = 0;
+  kvmeld::attention_params all;
+  all.causal = false;
+  cache.observe_rows({layer, sequence, 2}, kvmeld::rows_by_head<float const>(rows.data(), 2, 2, 6), all);
+  CHECK(cache.compress({0}, kvmeld::budget::entries(3)).ok());
+  CHECK(kept(cache, kvmeld::make_track(s, 0, 0, 0)) == std::vector<std::uint32_t>{1, 3, 5});
 }
 
 TEST_CASE("a policy by rows keeps the best entries, and is never shown attention") {

@@ -7,6 +7,7 @@
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/score/above_mean.hpp>
+#include <kvmeld/score/by_chunk.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
@@ -54,6 +55,28 @@ inline type with_window(std::uint32_t window = 32, pooling pool = {}) {
       {window, pool}, {quantity::entries(0), quantity::entries(window), quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace snapkv
+
+/// TOVA (Oren et al., "Transformers are Multi-State RNNs", 2024): keeps what the newest query looks at, and
+/// the newest entry. The paper averages over all heads of a layer: give the cache plan_scope::layer for that.
+namespace tova {
+/// TOVA's parts.
+using type = policy<score::local, select::top, identify::evict_rest, merge::drop>;
+/// The attention of one query, not pooled.
+inline type defaults() {
+  return {{1, {1}}, {quantity::entries(0), quantity::entries(1), quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace tova
+
+/// ChunkKV (Liu et al., "ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM
+/// Inference", 2025): keeps chunks of neighbouring entries whole, the best by their mean score.
+namespace chunkkv {
+/// The given eviction policy, but by the means of chunks of `chunk` slots. The paper takes SnapKV's score.
+template <class Score>
+policy<score::by_chunk<Score>, select::top, identify::evict_rest, merge::drop> over(
+    policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting, std::uint32_t chunk = 20) {
+  return {{evicting.score, chunk}, evicting.select, {}, {}};
+}
+}  // namespace chunkkv
 
 /// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, but the
 /// score counts how often, among the last `window` queries, an entry received more than the mean attention.
