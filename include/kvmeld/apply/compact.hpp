@@ -79,8 +79,8 @@ template <class Layout> struct compact_rows_phase {
       auto const column = [&](std::uint32_t i) {
         return s.base + std::int64_t{first + i} * s.channel_stride;
       };
-      if constexpr (may_be_tuned<Team>) {
-        if (team.lanes() == 1) {
+      if constexpr (may_be_tuned<Team>) {  // whole columns, where packing is vectorised
+        if (is_tuned(team)) {
           return pack_columns(team, plan.fates + base, begin, kept, n, column(0), s.channel_stride, channels);
         }
       }

@@ -70,8 +70,9 @@ KVMELD_HD void decode_rows(Team const& team, T const* from, std::int64_t stride,
 template <class Team, class T> KVMELD_HD bool all_finite(Team const& team, T const* x, std::uint32_t n) {
   bool all = true;
   if (with_kernels<T>(team, [&](auto const& kernels) { all = kernels.all_finite(x, n); })) return all;
-  for (std::uint32_t i = 0; i < n; ++i) all = is_finite(element_traits<T>::to_float(x[i])) && all;
-  return all;
+  std::uint32_t bad = 0;
+  for (std::uint32_t i = 0; i < n; ++i) bad |= is_finite(element_traits<T>::to_float(x[i])) ? 0u : 1u;
+  return bad == 0;
 }
 
 /// Copies a row of bytes that will not be read soon; the rows do not overlap. A tuned form writes past the

@@ -36,39 +36,46 @@ KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std
                                detail::row_match const& values, float* products) {
   inverse_norms(team, bk.rows, columns, bk.channels, keys.inverse_column);
   inverse_norms(team, bv.rows, columns, bv.channels, values.inverse_column);
-  bool const ahead = is_tuned(team);
-  float* const more = products + std::size_t{rows} * columns;
-  auto const multiply = [&](row_block a, row_block b, float* to) {
-    row_products(team, a.rows, rows, a.channels, b.rows, columns, b.channels, a.channels, to, columns);
-  };
-  if (ahead) {
-    multiply(ak, bk, products);
-    multiply(av, bv, more);
-  }
-  team.for_each(rows, [&](std::uint32_t i) {
-    std::uint32_t key = keys.best_key[i];
-    std::uint32_t column = keys.best_column[i];
-    for (std::uint32_t j = 0; j < columns; ++j) {
-      std::size_t const n = std::size_t{i} * columns + j;
-      float const k = ahead ? products[n] : dot(ak[i], bk[j], ak.channels);
-      float const ck = cosine(k, keys.inverse_row[i], keys.inverse_column[j]);
-      if (!(ck > 0.0f || signed_product)) continue;
-      constexpr float above_one = 1.0001f;
-      float const bound = ck < 0.0f ? -ck : ck;
-      if (!ahead && order_key(bound * above_one) < key) continue;
-      float const v = ahead ? more[n] : dot(av[i], bv[j], av.channels);
-      float const cv = cosine(v, values.inverse_row[i], values.inverse_column[j]);
-      if (!(cv > 0.0f || signed_product)) continue;
-      std::uint32_t const both = order_key(ck * cv);
-      if (both > key) {
-        key = both;
+  // Products of the row i and the column j. `skip` says where no product of values is needed.
+  auto const match = [&](auto product_of_keys, auto product_of_values, auto skip) {
+    team.for_each(rows, [&](std::uint32_t i) {
+      std::uint32_t key = keys.best_key[i];
+      std::uint32_t column = keys.best_column[i];
+      for (std::uint32_t j = 0; j < columns; ++j) {
+        float const ck = cosine(product_of_keys(i, j), keys.inverse_row[i], keys.inverse_column[j]);
+        if (skip(ck, key)) continue;
+        float const cv = cosine(product_of_values(i, j), values.inverse_row[i], values.inverse_column[j]);
+        if (!signed_product && !(ck > 0.0f && cv > 0.0f)) continue;
+        std::uint32_t const k = order_key(ck * cv);
+        if (k <= key) continue;
+        key = k;
         column = column_slots[j];
       }
-    }
-    keys.best_key[i] = key;
-    keys.best_column[i] = column;
+      keys.best_key[i] = key;
+      keys.best_column[i] = column;
+    });
+    team.sync();
+  };
+  if (is_tuned(team)) {
+    float* const more = products + std::size_t{rows} * columns;
+    auto const multiply = [&](row_block a, row_block b, float* to) {
+      row_products(team, a.rows, rows, a.channels, b.rows, columns, b.channels, a.channels, to, columns);
+    };
+    multiply(ak, bk, products);
+    multiply(av, bv, more);
+    auto const read = [=](float const* from) {
+      return [=](std::uint32_t i, std::uint32_t j) { return from[std::size_t{i} * columns + j]; };
+    };
+    return match(read(products), read(more), [](float, std::uint32_t) { return false; });
+  }
+  auto const multiply = [](row_block a, row_block b) {
+    return [=](std::uint32_t i, std::uint32_t j) { return dot(a[i], b[j], a.channels); };
+  };
+  match(multiply(ak, bk), multiply(av, bv), [&](float ck, std::uint32_t key) {
+    constexpr float above_one = 1.0001f;
+    float const bound = ck < 0.0f ? -ck : ck;
+    return !(ck > 0.0f || signed_product) || order_key(bound * above_one) < key;
   });
-  team.sync();
 }
 
 }  // namespace KVMELD_ABI
