@@ -5,6 +5,7 @@
 #include <kvmeld/backend/warps/row_store.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
