@@ -16,7 +16,7 @@ template <class F> void each_eviction_preset(F f) {
   f("tova", kvmeld::preset::tova::defaults());
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));
-  f("leverage by chunk", kvmeld::preset::chunkkv::over(kvmeld::preset::leverage::for_budget(), 6));
+  f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }
@@ -112,6 +112,7 @@ template <class F> void each_bipartite_mix(F f) {
   f("bipartite by threshold, Gaussian",
     policy{score::none{}, select::sinks_and_recents{quantity::entries(2), quantity::entries(4)}, similar,
            wide});
+  f("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   f("recommended", preset::recommended::for_budget(quantity::entries(4), quantity::of_budget(0.4)));
   f("spans, dropped", policy{score::global{}, heavy, identify::local_span{}, merge::drop{}});
   f("nothing identified", policy{score::global{}, heavy, identify::none{}, merge::drop{}});
