@@ -10,6 +10,8 @@ using lanes_test::same_on_all_lanes;
 TEST_CASE("eviction presets do not depend on the number of lanes") {
   support::each_eviction_preset(
       [](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+  namespace preset = kvmeld::preset;
+  same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
 }
 
 TEST_CASE("KVMerger does not depend on the number of lanes") {

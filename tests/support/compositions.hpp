@@ -112,7 +112,6 @@ template <class F> void each_bipartite_mix(F f) {
   f("bipartite by threshold, Gaussian",
     policy{score::none{}, select::sinks_and_recents{quantity::entries(2), quantity::entries(4)}, similar,
            wide});
-  f("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   f("recommended", preset::recommended::for_budget(quantity::entries(4), quantity::of_budget(0.4)));
   f("spans, dropped", policy{score::global{}, heavy, identify::local_span{}, merge::drop{}});
   f("nothing identified", policy{score::global{}, heavy, identify::none{}, merge::drop{}});
