@@ -207,6 +207,9 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
          "a flag that is neither");
   for (float bad : {0.0f, -1.0f, kvmeld::bits_float(0x7fc00000u), kvmeld::bits_float(0x7f800000u)})
     broken([&](ledger_ref const& l) { l.degree[5] = bad; }, "an entry that stands for no tokens");
+  for (float bad : {0x1.000002p90f, 3e38f})
+    broken([&](ledger_ref const& l) { l.degree[4] = bad; },
+           "an entry that stands for more tokens than any plan");
   broken([](ledger_ref const& l) { l.flags[2] = 8; }, "unknown flags");
   // Sequence 0 holds 5 entries and a pending one, which is token 9.
   broken([](ledger_ref const& l) { l.position[2] = l.position[1]; }, "do not ascend");

@@ -84,6 +84,9 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
       continue;
     }
     if (!is_finite(degree) || !(degree > 0.0f)) return "an entry that stands for no tokens";
+    // A cache saves no larger degree, and the sum over a track stays finite.
+    if (degree > largest::degree * static_cast<float>(largest::capacity))
+      return "an entry that stands for more tokens than any plan makes";
     std::uint8_t const known = entry_flag::key_checked | entry_flag::value_checked | entry_flag::nonfinite;
     if ((l.flags[l.at(t, s)] & ~known) != 0) return "unknown flags";
     position_t const position = l.position[l.at(t, s)];
