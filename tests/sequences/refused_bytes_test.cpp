@@ -225,11 +225,13 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
   cache.open(0, 3);
   cache.ledger().members.count[0] = 1;
   cache.ledger().members.owner[0] = 3;
+  std::uint32_t& compressed_at = cache.ledger().sequence_state(0, kvmeld::sequence_word::compressed_at);
+  compressed_at = 3;
   auto const refuses = [&](char const* what) {
     check_text(refusal_of([&] { cache.resume(1, cache.save(0)); }),
                {"resume: saved track (layer 0, head 0) is one with", what});
   };
-  refuses("a member of an entry");
+  refuses("a member of an entry it does not hold");
   kvmeld::member_ref const& m = cache.ledger().members;
   m.count[0] = 2;
   m.owner[0] = 2;
@@ -246,6 +248,11 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
     refuses("a member whose position is not that of a token seen");
   }
   m.position[1] = 2;
+  compressed_at = 2;  // token 2 came later: it is entry 2
+  refuses("a member of an entry that came after its last compression");
+  m.owner[0] = m.owner[1] = 1;
+  refuses("a member whose position is not that of a token seen before its last compression");
+  m.position[1] = 1;
   cache.resume(1, cache.save(0));
 }
 

@@ -102,12 +102,14 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
     std::size_t const i = l.member_at(t, m);
     if (l.members.owner[i] >= n) return "a member of an entry it does not hold";
+    if (l.members.owner[i] >= n - pending - (seen - merged))
+      return "a member of an entry that came after its last compression";
     if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) return "members that are not ordered by owner";
     if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f)
       return "a member whose norm is negative or no number";
     position_t const position = l.members.position[i];
-    if (position < 0 || std::int64_t{position} >= std::int64_t{seen})
-      return "a member whose position is not that of a token seen";
+    if (position < 0 || std::int64_t{position} >= std::int64_t{merged})
+      return "a member whose position is not that of a token seen before its last compression";
   }
   return nullptr;
 }
