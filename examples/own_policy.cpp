@@ -1,5 +1,6 @@
 // Policies of one's own: an identifier that pairs every second entry with its older neighbour, the least
-// selective merging there is, a merge function that prefers the newer of a pair, and a score of values.
+// selective merging there is, a merge function that prefers the newer of a pair, a selector that pins every
+// eighth token, and a score of values.
 // Everything else (selection, degrees, compaction) is kvmeld's.
 #include "support.hpp"
 
@@ -15,6 +16,13 @@ struct pair_neighbours : kvmeld::identify::defaults {
 struct towards_the_newest : kvmeld::merge::defaults {
   float weight(kvmeld::set_view const& set, std::uint32_t i) const {
     return set.degree(i) * (i + 1 == set.size() ? 2.0f : 1.0f);
+  }
+};
+
+struct every_eighth : kvmeld::select::defaults {
+  kvmeld::role choose(kvmeld::select_view const& track, std::uint32_t i) const {
+    bool const stays = track.position(i) % 8 == 0 || i + 64 >= track.length();
+    return stays ? kvmeld::role::pinned : kvmeld::role::mergeable;
   }
 };
 
@@ -46,12 +54,22 @@ int main() {
   other.compress({0}, kvmeld::budget::ratio(0.6));
   std::cout << "the same number, with other weights: " << other.length(0, 0, 0) << "\n";
 
-  kvmeld::policy large{value_norm{}, kvmeld::select::top{}, kvmeld::identify::evict_rest{},
-                       kvmeld::merge::drop{}};
-  kvmeld::merged_cache third{kvmeld::host_executor{}, large, kvmeld::kv{engine.keys(), engine.values()},
+  kvmeld::policy sparse{kvmeld::score::none{}, every_eighth{}, kvmeld::identify::evict_rest{},
+                        kvmeld::merge::drop{}};
+  kvmeld::merged_cache third{kvmeld::host_executor{}, sparse, kvmeld::kv{engine.keys(), engine.values()},
                              kvmeld::cache_options{engine.extent}};
   third.open(0, 1000);
   third.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "of the older entries, those with the largest values: " << third.length(0, 0, 0) << "\n";
-  return cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 && third.length(0, 0, 0) == 600 ? 0 : 1;
+  std::cout << "every eighth and the last 64: " << third.length(0, 0, 0) << "\n";
+
+  kvmeld::policy large{value_norm{}, kvmeld::select::top{}, kvmeld::identify::evict_rest{},
+                       kvmeld::merge::drop{}};
+  kvmeld::merged_cache fourth{kvmeld::host_executor{}, large, kvmeld::kv{engine.keys(), engine.values()},
+                              kvmeld::cache_options{engine.extent}};
+  fourth.open(0, 1000);
+  fourth.compress({0}, kvmeld::budget::ratio(0.6));
+  std::cout << "of the older entries, those with the largest values: " << fourth.length(0, 0, 0) << "\n";
+  bool const right = cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 &&
+                     third.length(0, 0, 0) == 181 && fourth.length(0, 0, 0) == 600;
+  return right ? 0 : 1;
 }

@@ -7,7 +7,7 @@
 // expect SCORE_COPY: kvmeld: the score is not trivially copyable
 // expect SELECT_NEEDS_SCORE: kvmeld: the selector has no `static constexpr bool needs_score`
 // expect SELECT_PINNED: kvmeld: the selector has no `pins pinned\(length, limit, frozen\)`
-// expect SELECT_ASSIGN: kvmeld: the selector has no `assign\(team, wave, item, pins\)`
+// expect SELECT_ASSIGN: kvmeld: the selector has no `role choose\(view, i\)`, and no `assign\(team, view, pins\)`
 // expect SELECT_COPY: kvmeld: the selector is not trivially copyable
 // expect IDENTIFY_REPEATS: kvmeld: the identifier has no `static constexpr bool repeats`
 // expect IDENTIFY_MEETS_BUDGET: kvmeld: the identifier has no `static constexpr bool meets_budget`
@@ -90,8 +90,7 @@ struct my_selector {
   kvmeld::pins pinned(std::uint32_t, std::uint32_t, std::uint32_t) const { return {}; }
 #endif
 #if !defined(SELECT_ASSIGN)
-  template <class Team>
-  void assign(Team const&, kvmeld::wave_ref const&, std::uint32_t, kvmeld::pins const&) const {}
+  template <class Team> void assign(Team const&, kvmeld::select_view const&, kvmeld::pins const&) const {}
 #endif
 #if defined(SELECT_COPY)
   copied member;

@@ -21,12 +21,11 @@ struct with_irrelevant : kvmeld::select::sinks_and_recents {
   static constexpr bool needs_score = true, drops = true;
   float bar = 1;
   template <class Team>
-  void assign(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item,
-              kvmeld::pins const& p) const {
-    kvmeld::pin_ends(team, wave, item, p);
-    team.for_each(wave.state[item].length, [&](std::uint32_t i) {
-      kvmeld::role& r = wave.roles[wave.at(item, i)];
-      if (r == kvmeld::role::mergeable && wave.score[wave.at(item, i)] < bar) r = kvmeld::role::irrelevant;
+  void assign(Team const& team, kvmeld::select_view const& view, kvmeld::pins const& p) const {
+    kvmeld::pin_ends(team, view, p);
+    team.for_each(view.length(), [&](std::uint32_t i) {
+      kvmeld::role& r = view.role_of(i);
+      if (r == kvmeld::role::mergeable && view.score(i) < bar) r = kvmeld::role::irrelevant;
     });
     team.sync();
   }

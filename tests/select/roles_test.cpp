@@ -149,3 +149,35 @@ TEST_CASE("what is pinned is never more than a track has") {
   CHECK(counts(few, many, few, 10, 9, 7) == list{7, 3, 0});  // a frozen beginning counts as sinks
   CHECK(counts(few, few, few, 10, 9, 2) == list{4, 4, 2});
 }
+
+namespace {
+
+// A selector of one's own: it pins every entry whose score is at least `bar`, however many there are.
+struct above : kvmeld::select::defaults {
+  static constexpr bool needs_score = true;
+  float bar = 0.0f;
+  KVMELD_HD kvmeld::role choose(kvmeld::select_view const& track, std::uint32_t i) const {
+    return track.score(i) >= bar ? kvmeld::role::pinned : kvmeld::role::mergeable;
+  }
+};
+
+// A selector that asks for all that a view tells.
+struct by_place : kvmeld::select::defaults {
+  KVMELD_HD kvmeld::role choose(kvmeld::select_view const& track, std::uint32_t i) const {
+    bool const whole = track.degree(i) == 1.0f && track.position(i) == static_cast<kvmeld::position_t>(i) &&
+                       track.where().sequence == 1 && track.members() == 0;
+    return whole && i + track.limit() >= track.length() ? kvmeld::role::pinned : kvmeld::role::irrelevant;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a selector that chooses entry by entry") {
+  above by;
+  by.bar = 5.0f;
+  CHECK(pinned(by, {9, 1, 5, 2, 7, 0}, 4) == std::vector<int>{0, 2, 4});
+  CHECK(pinned(by, {9, 1, 5, 2, 7, 0}, 4, 2) == std::vector<int>{0, 1, 2, 4});  // 0 and 1 are frozen
+  CHECK(pinned(by, {1, 1, 1}, 2).empty());
+  CHECK(pinned(by, {9, 6, 5, 8, 7, 0}, 3) == std::vector<int>{0, 3, 4});  // above the budget the lowest go
+  CHECK(pinned(by_place{}, {1, 2, 3, 4, 5}, 2) == std::vector<int>{3, 4});
+}

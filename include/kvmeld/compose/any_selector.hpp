@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
 #include <kvmeld/select/tiers.hpp>
@@ -39,8 +40,8 @@ public:
     return of_.visit([&](auto const& s) { return s.pinned(length, limit, frozen); });
   }
   template <class Team>
-  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
-    of_.visit([&](auto const& s) { s.assign(team, wave, item, p); });
+  KVMELD_HD void assign(Team const& team, select_view const& view, pins const& p) const {
+    of_.visit([&](auto const& s) { s.assign(team, view, p); });
   }
   std::string problem() const {
     return of_.visit([](auto const& s) { return problem_of(s); });

@@ -290,7 +290,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
       guard::open(launch, p.identify.guard, x);
     }
     detail::plan_round(launch, p, x);
-    if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, false});
+    if (fallback == shortfall::evict_lowest)
+      launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
     launch(detail::end_phase{{wave}, false});
     launch(detail::renumber_phase{{wave}});
@@ -365,7 +366,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
         detail::merge_keys(now, x.keys, wave.step);
       }
     }
-    if (fallback == shortfall::evict_lowest) launch(detail::fallback_phase{wave, true});
+    if (fallback == shortfall::evict_lowest)
+      launch(detail::fallback_phase{wave, true, traits_of_selector(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, true});
     launch(detail::end_phase{{wave}, true});
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});

@@ -66,15 +66,17 @@ template <class Layout> struct shield_phase {
 };
 
 /// Evicts the lowest scores (ties to the lower slot) of a track that merging did not bring to its budget.
-/// Changes the plan alone. Sets stay whole: what had merged into an evicted entry goes with it.
+/// Changes the plan alone. Sets stay whole: what had merged into an evicted entry goes with it. Pinned
+/// entries go last, and only if the selector may pin more than fits.
 struct fallback_phase {
   wave_ref wave;
-  bool last;  ///< no further rounds follow
+  bool last;          ///< no further rounds follow
+  bool pins_exactly;  ///< of the selector
 
   static constexpr bool light = true;
   static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return select_k_scratch(); }
+  std::size_t scratch_bytes(int) const { return 2 * select_k_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
@@ -85,13 +87,18 @@ struct fallback_phase {
     role const* const roles = wave.roles + wave.at(t.item, 0);
     float const* const score = wave.score + wave.at(t.item, 0);
     team.sync();
-    std::uint32_t const dropped = select_k(
-        team, s.length, excess,
-        [&](std::uint32_t i) {
-          bool const free = fates[i] == fate::keep && roles[i] != role::pinned;
-          return free ? ~order_key(score[i]) : 0u;
-        },
-        [&](std::uint32_t i) { fates[i] = fate::drop; });
+    auto const evict = [&](std::uint32_t most, bool pinned) {
+      return select_k(
+          team, s.length, most,
+          [&](std::uint32_t i) {
+            bool const free =
+                fates[i] == fate::keep && i >= s.shielded && (roles[i] == role::pinned) == pinned;
+            return free ? ~order_key(score[i]) : 0u;
+          },
+          [&](std::uint32_t i) { fates[i] = fate::drop; });
+    };
+    std::uint32_t dropped = evict(excess, false);
+    if (dropped < excess && !pins_exactly && s.shielded <= s.limit) dropped += evict(excess - dropped, true);
     team.for_each(s.length, [&](std::uint32_t i) {
       if (fates[i] == fate::keep || fates[i] == fate::drop) return;
       if (fates[target[i]] != fate::drop) return;

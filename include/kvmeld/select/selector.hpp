@@ -9,6 +9,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/select/select_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -39,18 +40,36 @@ KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity he
   return p;
 }
 
-/// A selector answers:
-///   `pins pinned(length, limit, frozen)`   how many entries it will pin (host and device)
-///   `assign(team, wave, item, pins)`       writes a role for every entry; cooperative
+/// A selector gives every entry of a track a role. It has one of two forms:
+/// - `role choose(view, i)`: the role of entry i of a select_view; any lane asks
+/// - `assign(team, view, pins)`: writes view.role_of(i) for all entries; all lanes of a team call it together
 ///
-/// It declares `needs_score`.
+/// It declares `needs_score`, and `pins pinned(length, limit, frozen)`: how many entries it will pin, and
+/// where. Host and device ask. A selector that derives from select::defaults declares only what differs.
 namespace select_uses {
 template <class S> using needs_score = contract::flag<(S::needs_score ? true : false)>;
 template <class S> using pinned = decltype(static_cast<pins>(std::declval<S const&>().pinned(0u, 0u, 0u)));
 template <class S>
+using choose =
+    decltype(static_cast<role>(std::declval<S const&>().choose(std::declval<select_view const&>(), 0u)));
+template <class S>
 using assign = decltype(std::declval<S const&>().assign(
-    std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, std::declval<pins const&>()));
+    std::declval<serial_team const&>(), std::declval<select_view const&>(), std::declval<pins const&>()));
 }  // namespace select_uses
+
+namespace select {
+
+/// What a selector declares where it does not say otherwise; derive from it. It is for selectors that have
+/// `choose`.
+struct defaults {
+  static constexpr bool needs_score = false;    ///< looks at scores
+  static constexpr bool pins_exactly = false;   ///< see pins_exactly
+  static constexpr bool makes_centers = false;  ///< see makes_centers
+  /// The frozen beginning alone is known before `choose` is asked.
+  KVMELD_HD pins pinned(std::uint32_t, std::uint32_t, std::uint32_t frozen) const { return {frozen, 0, 0}; }
+};
+
+}  // namespace select
 
 namespace detail {
 
@@ -58,7 +77,8 @@ namespace detail {
 template <class S>
 constexpr int missing_in_selector = contract::first_missing<
     std::is_trivially_copyable_v<S>, contract::allows<select_uses::needs_score, S>,
-    contract::allows<select_uses::pinned, S>, contract::allows<select_uses::assign, S>>();
+    contract::allows<select_uses::pinned, S>,
+    contract::allows<select_uses::choose, S> || contract::allows<select_uses::assign, S>>();
 
 }  // namespace detail
 
@@ -73,7 +93,8 @@ template <class Select> constexpr void require_selector() {
   static_assert(missing != 0, "kvmeld: the selector is not trivially copyable");
   static_assert(missing != 1, "kvmeld: the selector has no `static constexpr bool needs_score`");
   static_assert(missing != 2, "kvmeld: the selector has no `pins pinned(length, limit, frozen)`");
-  static_assert(missing != 3, "kvmeld: the selector has no `assign(team, wave, item, pins)`");
+  static_assert(missing != 3,
+                "kvmeld: the selector has no `role choose(view, i)`, and no `assign(team, view, pins)`");
 }
 
 }  // namespace detail
@@ -92,21 +113,17 @@ template <class Select>
 struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
 
 /// Pins the first p.sinks and the last p.recents entries. Cooperative; no barrier.
-template <class Team>
-KVMELD_HD void mark_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
-  std::uint32_t const n = wave.state[item].length;
-  role* const roles = wave.roles + wave.at(item, 0);
-  team.for_each(p.sinks, [&](std::uint32_t i) { roles[i] = role::pinned; });
-  team.for_each(p.recents, [&](std::uint32_t i) { roles[n - p.recents + i] = role::pinned; });
+template <class Team> KVMELD_HD void mark_ends(Team const& team, select_view const& view, pins const& p) {
+  std::uint32_t const last = view.length() - p.recents;
+  team.for_each(p.sinks, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
+  team.for_each(p.recents, [&](std::uint32_t i) { view.role_of(last + i) = role::pinned; });
 }
 
 /// Pins the ends and marks all entries between them as mergeable. Cooperative; barrier at the end.
-template <class Team>
-KVMELD_HD void pin_ends(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) {
-  mark_ends(team, wave, item, p);
-  role* const roles = wave.roles + wave.at(item, p.sinks);
-  team.for_each(wave.state[item].length - p.sinks - p.recents,
-                [&](std::uint32_t i) { roles[i] = role::mergeable; });
+template <class Team> KVMELD_HD void pin_ends(Team const& team, select_view const& view, pins const& p) {
+  mark_ends(team, view, p);
+  team.for_each(view.length() - p.sinks - p.recents,
+                [&](std::uint32_t i) { view.role_of(p.sinks + i) = role::mergeable; });
   team.sync();
 }
 
@@ -148,12 +165,18 @@ template <class Select> struct select_phase {
     track_state& s = wave.state[t.item];
     if (s.over_budget == 0) return;
     pins const p = pins_of(select, wave, t.item, makes_centers);
-    role* const roles = wave.roles + wave.at(t.item, 0);
+    select_view const view(wave, t.item);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: all stay
-    if (fits) select.assign(team, wave, t.item, p);
+    if (fits) {
+      if constexpr (contract::allows<select_uses::choose, Select>) {
+        team.for_each(s.length, [&](std::uint32_t i) { view.role_of(i) = select.choose(view, i); });
+      } else {
+        select.assign(team, view, p);
+      }
+    }
     team.sync();
     // The shielded beginning stays, whatever a selector says.
-    team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { roles[i] = role::pinned; });
+    team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
     team.sync();
     if (team.lane() != 0) return;
     s.sinks = p.sinks;

@@ -4,6 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct sinks_and_recents {
     return resolve_pins(sinks, recents, quantity::entries(0), length, limit, frozen);
   }
   template <class Team>
-  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
-    pin_ends(team, wave, item, p);
+  KVMELD_HD void assign(Team const& team, select_view const& view, pins const& p) const {
+    pin_ends(team, view, p);
   }
   std::string problem() const {
     return first_problem({share_problem("select::sinks_and_recents.sinks", sinks),

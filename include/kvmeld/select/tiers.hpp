@@ -6,9 +6,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -44,43 +44,32 @@ struct tiers {
   }
 
   template <class Team>
-  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
-    pin_ends(team, wave, item, p);
-    track_state const& state = wave.state[item];
-    std::uint32_t const n = state.length;
-    float const* const score = wave.score + wave.at(item, 0);
-    role* const roles = wave.roles + wave.at(item, 0);
+  KVMELD_HD void assign(Team const& team, select_view const& view, pins const& p) const {
+    pin_ends(team, view, p);
+    std::uint32_t const n = view.length(), members = view.members();
     // A NaN score ranks lowest but stays eligible, so that the budget is met exactly.
-    auto const open = [&](std::uint32_t s) {
-      return roles[s] == role::mergeable ? eligible_key(score[s]) : 0u;
+    auto const open = [&](std::uint32_t i) {
+      return view.role_of(i) == role::mergeable ? eligible_key(view.score(i)) : 0u;
     };
-    select_k(team, n, p.heavy, open, [&](std::uint32_t s) { roles[s] = role::pinned; });
-    select_k(team, n, p.centers, open, [&](std::uint32_t s) { roles[s] = role::center; });
+    select_k(team, n, p.heavy, open, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
+    select_k(team, n, p.centers, open, [&](std::uint32_t i) { view.role_of(i) = role::center; });
 
-    std::uint32_t members = 0;
-    std::uint32_t places = others(state.limit);
-    if (wave.ledger.members.capacity != 0) {
-      members = wave.ledger.members.count[wave.where(item).index];
-      places = min_of(places, wave.ledger.members.capacity);
-    }
-    float const* const member_score = wave.member_score + wave.member_at(item, 0);
-    std::uint8_t* const kept = wave.plan.member_kept + std::size_t{item} * wave.plan.member_stride;
-    team.for_each(members, [&](std::uint32_t m) { kept[m] = 0; });
-    team.for_each(n, [&](std::uint32_t s) {
-      if (roles[s] == role::mergeable) roles[s] = role::irrelevant;
+    team.for_each(members, [&](std::uint32_t m) { view.keep_member(m, false); });
+    team.for_each(n, [&](std::uint32_t i) {
+      if (view.role_of(i) == role::mergeable) view.role_of(i) = role::irrelevant;
     });
     team.sync();
     select_k(
-        team, n + members, places,
+        team, n + members, min_of(others(view.limit()), view.room_for_members()),
         [&](std::uint32_t i) {
-          if (i >= n) return eligible_key(member_score[i - n]);
-          return roles[i] == role::irrelevant ? eligible_key(score[i]) : 0u;
+          if (i >= n) return eligible_key(view.member_score(i - n));
+          return view.role_of(i) == role::irrelevant ? eligible_key(view.score(i)) : 0u;
         },
         [&](std::uint32_t i) {
           if (i < n) {
-            roles[i] = role::mergeable;
+            view.role_of(i) = role::mergeable;
           } else {
-            kept[i - n] = 1;
+            view.keep_member(i - n, true);
           }
         });
   }

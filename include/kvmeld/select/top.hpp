@@ -5,9 +5,9 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -31,11 +31,11 @@ struct top {
     return resolve_pins(sinks, recents, heavy, length, limit, frozen);
   }
   template <class Team>
-  KVMELD_HD void assign(Team const& team, wave_ref const& wave, std::uint32_t item, pins const& p) const {
-    mark_ends(team, wave, item, p);
-    std::uint32_t const middle = wave.state[item].length - p.sinks - p.recents;
-    std::size_t const first = wave.at(item, p.sinks);
-    mark_best(team, middle, p.heavy, wave.score + first, role::pinned, role::mergeable, wave.roles + first);
+  KVMELD_HD void assign(Team const& team, select_view const& view, pins const& p) const {
+    mark_ends(team, view, p);
+    std::uint32_t const middle = view.length() - p.sinks - p.recents;
+    mark_best(team, middle, p.heavy, view.scores() + p.sinks, role::pinned, role::mergeable,
+              view.roles() + p.sinks);
   }
   std::string problem() const {
     return first_problem({share_problem("select::top.sinks", sinks),
