@@ -12,6 +12,7 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
       [](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
   namespace preset = kvmeld::preset;
   same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
+  same_on_all_lanes<row_keys>("H2O refined by values", preset::criticalkv::over(preset::h2o::defaults()));
 }
 
 TEST_CASE("KVMerger does not depend on the number of lanes") {

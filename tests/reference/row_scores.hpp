@@ -130,4 +130,29 @@ inline std::vector<double> lag_spread(std::vector<row> const& rows, std::vector<
   return out;
 }
 
+// CriticalKV, Algorithm 1, for one track. `base` is the score, `w[h][r][c]` the output projection of the
+// query heads of the track; without one, the norm of the value counts.
+inline std::vector<double> critical(track_state const& t, std::vector<double> const& base, std::size_t first,
+                                    double epsilon, std::vector<std::vector<row>> const& w) {
+  std::size_t const n = t.values.size();
+  std::vector<double> out(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    double reach = 0;
+    if (w.empty()) {
+      for (double x : t.values[i]) reach += std::abs(x);
+    }
+    for (auto const& head : w) {
+      for (row const& r : head) {
+        double product = 0;
+        for (std::size_t c = 0; c < r.size(); ++c) product += r[c] * t.values[i][c];
+        reach += std::abs(product) / static_cast<double>(w.size());
+      }
+    }
+    std::size_t better = 0;  // entries that the score alone puts before this one
+    for (std::size_t j = 0; j < n; ++j) better += base[j] > base[i] || (base[j] == base[i] && j < i) ? 1 : 0;
+    out[i] = better < first ? HUGE_VAL : (base[i] + epsilon) * reach;
+  }
+  return out;
+}
+
 }  // namespace reference

@@ -27,9 +27,9 @@ namespace {
 // by generic loops, or with the kernels that the host's executor chooses.
 template <class Score, class Ref>
 std::vector<float> scores_of(Score const& score, Ref const& ref, kvmeld::track where,
-                             kvmeld::host_kernels const* kernels = nullptr) {
+                             kvmeld::host_kernels const* kernels = nullptr, std::uint32_t limit = 0) {
   std::vector<float> room(ref.length(where), -77.0f);
-  kvmeld::score_view const view(ref.ledger, where, ref.length(where), room.data());
+  kvmeld::score_view const view(ref.ledger, where, ref.length(where), limit, room.data());
   std::uint32_t const widest = std::max(ref.keys.channels(), ref.values.channels());
   std::size_t const bytes =
       kvmeld::detail::scratch_of_score(score, ref.ledger.extent, 1) + kvmeld::row_scratch::bytes(widest);
@@ -416,6 +416,144 @@ TEST_CASE("ChunkKV keeps whole chunks") {
   for (std::size_t c = 0; c < entries.size(); ++c) whole += entries[c] == (c == 9 ? 5 : 10) ? 1 : 0;
   CHECK(whole >= 3);
   CHECK(std::count(entries.begin(), entries.end(), 0) >= 6);
+}
+
+TEST_CASE("CriticalKV: half by attention, the rest by attention times what values add to the output") {
+  dice d(2120);
+  for (int round = 0; round < 40; ++round) {
+    kvmeld::shape s = random_shape(d);
+    s.queries_per_kv_head = d.between(1, 3);
+    CAPTURE(s.value_dim);
+    support::engine_memory<float> memory(s);
+    bool const projects = d.chance(0.7);
+    std::uint32_t const rows = d.between(1, 40), heads = s.kv_heads * s.queries_per_kv_head;
+    // Row r of a layer's W_O is [channel of head 0, head 1, ...] with gaps, in half precision.
+    std::int64_t const head_stride = s.value_dim + d.below(3), row_stride = head_stride * heads + d.below(5);
+    std::vector<std::vector<kvmeld::float16>> w(s.layers);
+    std::vector<kvmeld::float16 const*> layers;
+    for (auto& layer : w) {
+      for (std::int64_t i = 0; i < row_stride * rows; ++i)
+        layer.push_back(kvmeld::element_traits<kvmeld::float16>::from_float(
+            static_cast<float>(d.between(0, 16)) / 8.0f - 1.0f));
+      layers.push_back(layer.data());
+    }
+    kvmeld::output_projection<kvmeld::float16> const projection{layers.data(), rows, row_stride, head_stride};
+    auto policy = kvmeld::preset::criticalkv::over(kvmeld::preset::h2o::defaults(),
+                                                   projects ? projection
+                                                            : kvmeld::output_projection<kvmeld::float16>{});
+    policy.score.first = d.below(5) * 0.25;
+    auto cache = support::make_cache(memory, policy);
+    CHECK(cache.needs_observation().when == kvmeld::observation::every_step);
+    std::uint32_t const n = d.between(1, s.capacity), limit = d.between(1, n);
+    CAPTURE(n);
+    cache.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::noise);
+    support::for_tracks(s, 0, [&](kvmeld::track t) {
+      auto const ref = cache.ref();
+      std::vector<double> base(n);
+      for (std::uint32_t i = 0; i < n; ++i) {
+        float const x = static_cast<float>(d.below(40)) / 32.0f;  // some equal
+        ref.ledger.channel_data[0][ref.ledger.at(t, i)] = x;
+        base[i] = static_cast<double>(x);
+      }
+      std::vector<std::vector<reference::row>> heads_w(projects ? s.queries_per_kv_head : 0);
+      for (std::size_t h = 0; h < heads_w.size(); ++h) {
+        for (std::uint32_t r = 0; r < rows; ++r) {
+          reference::row one;
+          std::int64_t const head = t.kv_head * s.queries_per_kv_head + static_cast<std::int64_t>(h);
+          for (std::uint32_t c = 0; c < s.value_dim; ++c) {
+            std::size_t const at = static_cast<std::size_t>(r * row_stride + head * head_stride + c);
+            one.push_back(
+                static_cast<double>(kvmeld::element_traits<kvmeld::float16>::to_float(w[t.layer][at])));
+          }
+          heads_w[h].push_back(one);
+        }
+      }
+      auto const first = static_cast<std::size_t>(policy.score.first * limit + 1e-9);
+      auto const wanted = reference::critical(support::read_track(ref, t), base, first,
+                                              static_cast<double>(policy.score.epsilon), heads_w);
+      for (auto const* kernels : {static_cast<kvmeld::host_kernels const*>(nullptr), tuned()}) {
+        auto const got = scores_of(policy.score, ref, t, kernels, limit);
+        for (std::uint32_t i = 0; i < n; ++i) {
+          CAPTURE(i);
+          if (wanted[i] == HUGE_VAL) {
+            CHECK(got[i] == std::numeric_limits<float>::max());
+          } else {
+            CHECK(static_cast<double>(got[i]) == doctest::Approx(wanted[i]).epsilon(1e-4));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("CriticalKV: what it keeps, and what it refuses") {
+  kvmeld::shape const s{1, 1, 1, 1, 1, 1, 8};
+  support::engine_memory<float> memory(s);
+  auto policy = kvmeld::preset::criticalkv::over(kvmeld::preset::h2o::defaults());
+  policy.select.recents = kvmeld::quantity::entries(0);
+  auto cache = support::make_cache(memory, policy);
+  cache.open(0, 6);
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  memory.fill(t, 0, {{1}, {1}, {1}, {1}, {1}, {1}}, {{1}, {1}, {-9}, {2}, {0}, {4}});
+  support::set_scores(cache.ledger(), t, {9, 8, 1, 2, 7, 1});
+  // Of four, 0 and 1 have the highest scores; of the others, 2 and then 3 or 5 by score times value: 9, 4,
+  // 0, 4.
+  cache.compress({0}, kvmeld::budget::entries(4));
+  CHECK(kept(cache, t) == std::vector<std::uint32_t>{0, 1, 2, 5});
+
+  policy.score.first = 1.5;
+  CHECK(policy.score.problem() == "policy: score::critical.first is 1.5; it must be 0 to 1, a share");
+  policy.score.first = 1.0;
+  policy.score.epsilon = -1.0f;
+  CHECK(policy.score.problem() == "policy: score::critical.epsilon is -1; it must be at least 0 and finite");
+  policy.score.epsilon = 0.0f;
+  float const* const layers[1] = {};
+  policy.score.projection.layers = layers;
+  CHECK(policy.score.problem() == "policy: score::critical.projection.rows is 0; it must be at least 1");
+  policy.score.projection.rows = 1;
+  CHECK(policy.score.problem().empty());
+  CHECK(kvmeld::full_name_of(policy.score) == "global*value");
+  auto refined = kvmeld::preset::criticalkv::over(kvmeld::preset::snapkv::with_window());
+  refined.score.window = 0;
+  CHECK(refined.score.problem() == "policy: score::local.window is 0; it must be at least 1");
+}
+
+TEST_CASE("PyramidKV's budgets fall linearly, and add up to what was asked for") {
+  dice d(2121);
+  for (int round = 0; round < 200; ++round) {
+    kvmeld::shape const s{d.between(1, 40), d.between(1, 3), d.between(1, 4), 1, 1, 1, 100000};
+    std::uint32_t const entries = d.between(1, 2000), window = d.below(65), tokens = d.between(entries, 4000);
+    double const beta = d.between(2, 40);
+    CAPTURE(s.layers);
+    CAPTURE(entries);
+    CAPTURE(tokens);
+    auto const all = kvmeld::preset::pyramidkv::budgets(s, entries, tokens, window, beta);
+    REQUIRE(all.size() == s.tracks());
+    std::vector<double> layer(s.layers);
+    for (std::uint32_t l = 0; l < s.layers; ++l) {
+      for (std::uint32_t q = 0; q < s.sequences; ++q) {
+        for (std::uint32_t h = 0; h < s.kv_heads; ++h)
+          CHECK(all[kvmeld::make_track(s, l, q, h).index] == all[kvmeld::make_track(s, l, 0, 0).index]);
+      }
+      layer[l] = all[kvmeld::make_track(s, l, 0, 0).index];
+      CHECK(layer[l] >= std::min(entries, window));
+      CHECK(layer[l] <= tokens);
+    }
+    double total = 0;
+    for (double x : layer) total += x;
+    CHECK(total == entries * static_cast<double>(s.layers));
+    if (s.layers == 1) continue;
+    double const mean = entries > window ? entries - window : 0.0, last = s.layers - 1.0;
+    double const ends = std::min(entries, window);
+    double const first = std::min(2 * mean - mean / beta, std::max(0.0, tokens - ends));
+    for (std::uint32_t l = 0; l < s.layers; ++l) {
+      double const exact = ends + first - l * 2 * (first - mean) / last;
+      CHECK(std::abs(layer[l] - exact) <= 1.0);
+    }
+    if (entries > window && first < tokens - ends)  // the paper's smallest layer
+      CHECK(std::abs(layer.back() - ends - mean / beta) <= 1.0);
+  }
 }
 
 TEST_CASE("TOVA keeps what the newest query looks at, and the newest entry") {

@@ -4,10 +4,12 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/by_chunk.hpp>
+#include <kvmeld/score/critical.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
@@ -15,6 +17,7 @@
 #include <kvmeld/select/top.hpp>
 
 #include <cstdint>
+#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -77,6 +80,50 @@ policy<score::by_chunk<Score>, select::top, identify::evict_rest, merge::drop> o
   return {{evicting.score, chunk}, evicting.select, {}, {}};
 }
 }  // namespace chunkkv
+
+/// CriticalKV (Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
+/// Perspective", 2025): half of the budget as the given policy chooses, the rest by score times the size of
+/// what a value adds to the output. With budget::over(budget_scope::layer), heads share their budgets
+/// (AdaKV).
+namespace criticalkv {
+/// The given eviction policy by attention, refined with the model's output projections. Without them, the
+/// size of the value counts.
+template <class Score, class T = float>
+policy<score::critical<Score, T>, select::top, identify::evict_rest, merge::drop> over(
+    policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
+    output_projection<T> const& projection = {}) {
+  return {{evicting.score, projection}, evicting.select, {}, {}};
+}
+}  // namespace criticalkv
+
+/// PyramidKV (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
+/// 2024): SnapKV with budgets that fall from the first layer to the last.
+namespace pyramidkv {
+/// Numbers of entries for budget::per_track, for a cache that holds all layers of a model. They fall linearly
+/// over the layers, and every layer gets at least `window` of them. Their mean is `entries`. The part of the
+/// last layer above the window is 1 / beta of the mean part. If the first layer would get more than `tokens`
+/// entries, it gets `tokens`, and the later layers fall less.
+inline std::vector<std::uint32_t> budgets(shape const& extent, std::uint32_t entries, std::uint32_t tokens,
+                                          std::uint32_t window = 32, double beta = 20.0) {
+  double const mean = entries > window ? static_cast<double>(entries - window) : 0.0;
+  double const most = tokens > window ? static_cast<double>(tokens - window) : 0.0;
+  double const first = min_of(2.0 * mean - mean / beta, max_of(most, mean));
+  double const fall = extent.layers > 1 ? 2.0 * (first - mean) / (extent.layers - 1.0) : 0.0;
+  double const highest = extent.layers > 1 ? first : mean;
+  // Rounding sums, not terms, keeps the total.
+  auto const sum = [&](std::uint32_t layers) {
+    return static_cast<std::uint64_t>(layers * highest - fall * layers * (layers - 1.0) / 2.0 + 0.5);
+  };
+  std::vector<std::uint32_t> out(extent.tracks());
+  for (std::uint32_t l = 0; l < extent.layers; ++l) {
+    std::uint32_t const n = min_of(entries, window) + static_cast<std::uint32_t>(sum(l + 1) - sum(l));
+    for (std::uint32_t q = 0; q < extent.sequences; ++q) {
+      for (std::uint32_t h = 0; h < extent.kv_heads; ++h) out[make_track(extent, l, q, h).index] = n;
+    }
+  }
+  return out;
+}
+}  // namespace pyramidkv
 
 /// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, but the
 /// score counts how often, among the last `window` queries, an entry received more than the mean attention.

@@ -253,7 +253,7 @@ template <class Score> struct score_members_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    score_view const view(wave.ledger, t.where, s.length);
+    score_view const view(wave.ledger, t.where, s.length, s.limit);
     float* const out = wave.member_score + wave.member_at(t.item, 0);
     if constexpr (contract::allows<score_uses::evaluate_members, Score>) {
       score.evaluate_members(team, view, out);
@@ -283,7 +283,7 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
     track_state const& s = wave.state[t.item];
     if (s.over_budget == 0) return;
     float* const room = reinterpret_cast<float*>(wave.spare_words(t.item));
-    score_view const view(wave.ledger, t.where, s.length, room);
+    score_view const view(wave.ledger, t.where, s.length, s.limit, room);
     float* const out = wave.score + wave.at(t.item, 0);
     if constexpr (reads_rows<Score>) {
       row_scratch const scratch(team, widest());

@@ -15,18 +15,22 @@ inline namespace KVMELD_ABI {
 /// view, for scores that declare `reads_rows` (track_rows).
 class score_view {
 public:
-  /// A view of the first `length` entries of a track. `ledger` has to outlive it; `room` is the memory of
-  /// room(). The library makes views.
-  KVMELD_HD score_view(ledger_ref const& ledger, track where, std::uint32_t length, float* room = nullptr)
+  /// A view of the first `length` entries of a track, `limit` of which may stay. `ledger` has to outlive it;
+  /// `room` is the memory of room(). The library makes views.
+  KVMELD_HD score_view(ledger_ref const& ledger, track where, std::uint32_t length, std::uint32_t limit,
+                       float* room = nullptr)
       : ledger_(ledger),
         where_(where),
         length_(length),
+        limit_(limit),
         data_(ledger.channel_data),
         at_(ledger.at(where, 0)),
         room_(room) {}
 
   /// Number of entries.
   KVMELD_HD std::uint32_t length() const { return length_; }
+  /// Number of entries that may stay: the track's own budget.
+  KVMELD_HD std::uint32_t limit() const { return limit_; }
   /// Value of channel `c` of entry `i`.
   KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_ + i]; }
   /// Number of tokens that entry `i` stands for.
@@ -43,10 +47,12 @@ public:
   KVMELD_HD float* room() const { return room_; }
   /// Which track this is.
   KVMELD_HD track where() const { return where_; }
+  /// Query heads that read the track.
+  KVMELD_HD std::uint32_t queries_per_kv_head() const { return ledger_.extent.queries_per_kv_head; }
 
   /// The members of the track's shared entries, as a view of their own.
   KVMELD_HD score_view members() const {
-    score_view v(ledger_, where_, ledger_.members.count[where_.index]);
+    score_view v(ledger_, where_, ledger_.members.count[where_.index], limit_);
     v.data_ = ledger_.members.channel_data;
     v.at_ = ledger_.member_at(where_, 0);
     v.of_members_ = true;
@@ -58,7 +64,7 @@ public:
 private:
   ledger_ref const& ledger_;
   track where_;
-  std::uint32_t length_;
+  std::uint32_t length_, limit_;
   float* const* data_;
   std::size_t at_;
   float* room_;

@@ -1,0 +1,127 @@
+// A score of attention, refined by how far a value reaches in the model's output (CriticalKV).
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+/// The output projections W_O of a model's layers, as a score reads them. They stay with the engine, and have
+/// to lie where the cache's phases run.
+template <class T> struct output_projection {
+  /// [layers of the cache] W_O of each layer: element (r, h, c) adds channel c of query head h to row r of
+  /// the output. Null: no projection. The array itself has to lie where the phases run, too.
+  T const* const* layers = nullptr;
+  std::uint32_t rows = 0;        ///< rows of the output: the model's hidden size
+  std::int64_t row_stride = 0;   ///< elements from one row to the next
+  std::int64_t head_stride = 0;  ///< elements from one query head to the next; channels are contiguous
+
+  /// The part of W_O for row `r` and query head `h` of a layer.
+  KVMELD_HD T const* at(std::uint32_t layer, std::uint32_t r, std::uint32_t h) const {
+    return layers[layer] + std::int64_t{r} * row_stride + std::int64_t{h} * head_stride;
+  }
+};
+
+namespace score {
+
+/// CriticalKV (Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
+/// Perspective", 2025, Algorithm 1). A share `first` of the entries that may stay is chosen by the score `Of`
+/// alone; these entries rank above all others, as equals. The others score (s + epsilon) times the L1 norm of
+/// W_O v, averaged over the query heads of the KV head. Without a projection it is the L1 norm of v.
+///
+/// `Of` gives weights. What it observes is what this score observes. Cost per entry: 2 * queries_per_kv_head
+/// * rows * value_dim operations with a projection, value_dim without. Reads the values once.
+template <class Of, class T = float> struct critical : Of {
+  static_assert(Of::gives == score_kind::weights,
+                "kvmeld: score::critical refines scores that give weights, such as attention");
+
+  double first = 0.5;                    ///< share of the budget that Of alone decides, 0 to 1
+  float epsilon = 1e-4f;                 ///< added to every score; at least 0
+  output_projection<T> projection = {};  ///< of the model; optional
+
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = true;
+  static constexpr bool light = false;
+
+  critical() = default;
+  /// `of` with the given projection.
+  critical(Of const& of, output_projection<T> const& w = {}) : Of(of), projection(w) {}
+
+  std::string name() const { return full_name_of(of()) + "*value"; }
+  /// The score that is refined.
+  Of const& of() const { return *this; }
+
+  std::size_t scratch_bytes(shape const& s, int lanes) const {
+    return detail::scratch_of_score(of(), s, lanes) + select_k_scratch();
+  }
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    std::uint32_t const n = view.length();
+    detail::evaluate_score(static_cast<Of const&>(*this), team, view, rows, out);
+    float* const reach = view.room();
+    rows.values.for_each(team, [&](slot_t s, row_ref const& v) { reach[s] = reach_of(view, v); });
+    auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
+    std::uint32_t const chosen = floor_share(first, view.limit());
+    select_k(
+        team, n, chosen, [&](std::uint32_t i) { return usable(i) ? eligible_key(out[i]) : 0u; },
+        [&](std::uint32_t i) { reach[i] = -1.0f; });
+    team.for_each(n, [&](std::uint32_t i) {
+      if (!usable(i)) return;
+      out[i] = reach[i] < 0.0f ? -element_traits<float>::lowest : (out[i] + epsilon) * reach[i];
+    });
+    team.sync();
+  }
+  void importance() const = delete;
+  void evaluate_members() const = delete;
+
+  std::string problem() const {
+    if (!is_within(first, 0.0, 1.0))
+      return refusal("policy", "score::critical.first", first, "0 to 1, a share");
+    if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
+      return refusal("policy", "score::critical.epsilon", epsilon, "at least 0 and finite");
+    }
+    if (projection.layers != nullptr && projection.rows == 0) {
+      return refusal("policy", "score::critical.projection.rows", 0, "at least 1");
+    }
+    return problem_of(of());
+  }
+
+private:
+  /// How far a value reaches: the mean over the query heads of the sum over rows of |W_O v|.
+  KVMELD_HD float reach_of(score_view const& view, row_ref const& v) const {
+    if (projection.layers == nullptr) {
+      return ordered_sum(v.size(), [&](std::uint32_t c) { return std::abs(v[c]); });
+    }
+    track const where = view.where();
+    std::uint32_t const group = view.queries_per_kv_head();
+    float total = 0.0f;
+    for (std::uint32_t h = 0; h < group; ++h) {
+      total += ordered_sum(projection.rows, [&](std::uint32_t r) {
+        T const* const w = projection.at(where.layer, r, where.kv_head * group + h);
+        return std::abs(
+            ordered_sum(v.size(), [&](std::uint32_t c) { return element_traits<T>::to_float(w[c]) * v[c]; }));
+      });
+    }
+    return total / static_cast<float>(group);
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
