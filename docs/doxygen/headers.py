@@ -27,6 +27,7 @@ ROOMS = {
     "compose/any_merge.hpp": ["merge"],
     "cache": [],
     "compose/any_cache.hpp": ["any_cache"],
+    "testing/lane_executor.hpp": ["executor"],
     "layout/paged.hpp": ["layout", "pages"],
 }
 

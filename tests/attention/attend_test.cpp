@@ -1,6 +1,7 @@
 // attention::attend against softmax attention in double precision, for random shapes, and independent of
 // threads.
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,6 @@
 #include "cache/refusal.hpp"
 #include "ragged_call.hpp"
 #include "support/cache_bytes.hpp"
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 using namespace attention_test;
@@ -67,12 +67,13 @@ TEST_CASE("attend gives the same bits for any number of threads and lanes, and f
     CHECK(support::same_bits(one.lse, many.lse));
   }
 #if !defined(__FAST_MATH__)
-  auto const lanes = run(support::lane_executor(3, 2, support::tile_order::descending));
+  auto const lanes = run(kvmeld::testing::lane_executor(3, 2, kvmeld::testing::tile_order::descending));
   auto const generic = run(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK(support::same_bits(generic.out, lanes.out));
   CHECK(support::same_bits(generic.lse, lanes.lse));
   auto const split = run(kvmeld::host_executor(1, kvmeld::tuning::off), 2);
-  auto const split_lanes = run(support::lane_executor(3, 2, support::tile_order::descending), 2);
+  auto const split_lanes =
+      run(kvmeld::testing::lane_executor(3, 2, kvmeld::testing::tile_order::descending), 2);
   CHECK(support::same_bits(split.out, split_lanes.out));
   CHECK(support::same_bits(split.lse, split_lanes.lse));
   CHECK_FALSE(support::same_bits(split.out, generic.out));  // sums were taken part by part

@@ -1,5 +1,6 @@
 // Sink logits, windows by stored position and keys rotated on the way, alone by hand and together at random.
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -11,7 +12,6 @@
 
 #include "ragged_call.hpp"
 #include "support/cache_bytes.hpp"
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 using namespace attention_test;
@@ -338,7 +338,7 @@ TEST_CASE("every option gives the same bits for any number of threads and lanes"
 #if !defined(__FAST_MATH__)
     auto const generic = run(kvmeld::host_executor(1, kvmeld::tuning::off));
     for (std::uint32_t lanes : {1u, 3u, 8u}) {
-      auto const many = run(support::lane_executor(lanes));
+      auto const many = run(kvmeld::testing::lane_executor(lanes));
       CHECK(support::same_bits(generic.out, many.out));
       CHECK(support::same_bits(generic.lse, many.lse));
     }

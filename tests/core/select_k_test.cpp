@@ -1,5 +1,6 @@
 // select_k against a stable sort, and compact_indices against a loop; one lane and several.
 #include <kvmeld/exec/select_k.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +10,6 @@
 
 #include <doctest/doctest.h>
 
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
@@ -123,7 +123,7 @@ TEST_CASE("select_k takes the best, ties to the lower index") {
 TEST_CASE("select_k does not depend on the number of lanes") {
   support::dice d(7);
   for (std::uint32_t lanes : {2u, 3u, 5u, 8u}) {
-    support::lane_executor executor(lanes);
+    kvmeld::testing::lane_executor executor(lanes);
     for (std::uint32_t n : {0u, 1u, 3u, 100u, 301u}) {
       for (int i = 0; i < 4; ++i) {
         list const keys = random_keys(d, n);
@@ -149,7 +149,7 @@ TEST_CASE("select_k on warps takes the same") {
   }
 }
 
-TEST_CASE_TEMPLATE("compact_indices keeps the order", Executor, support::lane_executor,
+TEST_CASE_TEMPLATE("compact_indices keeps the order", Executor, kvmeld::testing::lane_executor,
                    support::warp_executor) {
   support::dice d(8);
   for (std::uint32_t size : {1u, 2u, 5u, 8u}) {

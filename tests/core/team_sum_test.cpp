@@ -1,5 +1,6 @@
 // team_sum adds up every term, in one order for any number of lanes.
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -7,7 +8,6 @@
 
 #include <doctest/doctest.h>
 
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 namespace team_sum_cases {
@@ -56,8 +56,8 @@ TEST_CASE("every term is added once, whatever the number of terms") {
     CHECK(sum_of(kvmeld::host_executor(1), ones) == static_cast<float>(n));
     float const sum = sum_of(kvmeld::host_executor(1), terms);
     CHECK(std::fabs(static_cast<double>(sum) - expected) <= (n / 256 + 10) * 0x1p-24 * size);
-    CHECK(sum_of(support::lane_executor(3), terms) == sum);
-    CHECK(sum_of(support::lane_executor(8), terms) == sum);
+    CHECK(sum_of(kvmeld::testing::lane_executor(3), terms) == sum);
+    CHECK(sum_of(kvmeld::testing::lane_executor(8), terms) == sum);
   }
 }
 

@@ -1,6 +1,7 @@
 // What an identifier sees through a round_view and what becomes of what it merges and drops, against a loop
 // over the ledger.
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +10,6 @@
 
 #include <doctest/doctest.h>
 
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 namespace round_view_cases {
@@ -128,7 +128,7 @@ struct one_by_one : kvmeld::identify::defaults {
 TEST_CASE("an identifier sees the live entries of a track, and what it merges and drops is counted") {
   check(kvmeld::host_executor(1));
   check(kvmeld::host_executor(3));
-  check(support::lane_executor(4));
+  check(kvmeld::testing::lane_executor(4));
 }
 
 TEST_CASE("rounds go on while they merge, and tell which round they are") {

@@ -1,5 +1,6 @@
 // Keys compared as they are at positions of the caller's choice: against a loop that rotates rows in double.
 #include <kvmeld/identify/turned.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "reference/attention.hpp"
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 using kvmeld::quantity;
@@ -81,7 +81,7 @@ TEST_CASE("matching sees keys at the positions of a function object, whatever fo
     auto plain = make_cache(memory, policy_of(pairs{n, {}}), support::with_plan());
     kvmeld::cache_options sizes = support::with_plan();
     sizes.extent = s;
-    kvmeld::merged_cache lanes{support::lane_executor(3), policy_of(turned), memory.tensors(), sizes};
+    kvmeld::merged_cache lanes{kvmeld::testing::lane_executor(3), policy_of(turned), memory.tensors(), sizes};
     cache.open(0, n);
     plain.open(0, n);
     lanes.open(0, n);

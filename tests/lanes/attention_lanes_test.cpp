@@ -1,5 +1,7 @@
 // Scores from rows, and the written bias, on any number of lanes. (`attend` and scores from queries are part
 // of every scenario.)
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
@@ -69,7 +71,7 @@ TEST_CASE("scores from rows and the written bias do not depend on the number of 
     outputs const host = feed_rows(kvmeld::host_executor(1, kvmeld::tuning::off), policy);
     for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
       CAPTURE(lanes);
-      CHECK(host == feed_rows(support::lane_executor(lanes), policy));
+      CHECK(host == feed_rows(kvmeld::testing::lane_executor(lanes), policy));
     }
   };
   using namespace kvmeld;
@@ -144,7 +146,7 @@ TEST_CASE("sinks, windows and rotated keys do not depend on the number of lanes"
   support::byte_list const host = every_option(kvmeld::host_executor(1, kvmeld::tuning::off));
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
-    CHECK(host == every_option(support::lane_executor(lanes)));
+    CHECK(host == every_option(kvmeld::testing::lane_executor(lanes)));
   }
 }
 

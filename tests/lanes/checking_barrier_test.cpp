@@ -1,6 +1,7 @@
 // The instrument itself: lanes that are not at the same place, scratch that was not declared, races of
 // counters.
-#include "support/lane_executor.hpp"
+
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <atomic>
 #include <string>
@@ -11,14 +12,6 @@
 namespace checking_barrier_cases {
 
 namespace {
-
-std::vector<std::string> findings;  // written by one lane at a time: the last one to arrive at a barrier
-std::mutex findings_mutex;
-
-void record(std::string const& text) {
-  std::lock_guard<std::mutex> const lock(findings_mutex);
-  findings.push_back(text);
-}
 
 constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
 
@@ -38,11 +31,10 @@ template <class F> struct phase_of {
 
 // What the instrument finds in three tiles of `body`.
 template <class F> std::vector<std::string> run(F body, std::uint32_t lanes, std::size_t bytes = 0) {
-  findings.clear();
-  support::current_finding_handler() = record;
-  support::lane_executor(lanes).run(phase_of<F>{body, bytes}, extent, 1, any_track{});
-  support::current_finding_handler() = support::print_and_abort;
-  return findings;
+  kvmeld::testing::findings found;
+  kvmeld::testing::lane_executor(lanes, 1, kvmeld::testing::tile_order::ascending, &found)
+      .run(phase_of<F>{body, bytes}, extent, 1, any_track{});
+  return found.all();
 }
 
 bool holds(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }

@@ -1,5 +1,7 @@
 // EMS and its relatives make the same bytes of K, V, ledger and members on any number of lanes as on the
 // host.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
@@ -76,7 +78,7 @@ TEST_CASE("scores of members, and attention to them, do not depend on the number
   auto const host = observe_members(kvmeld::host_executor(1, kvmeld::tuning::off));
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
-    CHECK(host == observe_members(support::lane_executor(lanes)));
+    CHECK(host == observe_members(kvmeld::testing::lane_executor(lanes)));
   }
 }
 

@@ -1,4 +1,6 @@
 // Guarded merging decides the same on any number of lanes.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "scenario.hpp"
 
 namespace guarded_cases {
@@ -60,7 +62,7 @@ TEST_CASE("guarded merging does not depend on the number of lanes") {
     }
     for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
       CAPTURE(lanes);
-      CHECK(host == measured(support::lane_executor(lanes), policy));
+      CHECK(host == measured(kvmeld::testing::lane_executor(lanes), policy));
     }
   };
   same(preset::chelsea::guarded(

@@ -1,4 +1,6 @@
 // Plans written by hand with shared and spread entries, applied by any number of lanes.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
@@ -76,7 +78,7 @@ template <class Storage> void same_by_hand() {
   CHECK(host.lengths == std::vector<std::uint32_t>{length - 11, 4, length - 4, 0});
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
-    CHECK(host == apply_by_hand<Storage>(support::lane_executor(lanes)));
+    CHECK(host == apply_by_hand<Storage>(kvmeld::testing::lane_executor(lanes)));
   }
 }
 
@@ -111,7 +113,7 @@ TEST_CASE("plan and apply on lanes equal those on the host") {
   };
   auto const host = run(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK(host.lengths[0] >= 2);
-  for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
+  for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(kvmeld::testing::lane_executor(lanes)));
 }
 
 TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
@@ -142,7 +144,7 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
   };
   auto const host = run(host_executor(1, kvmeld::tuning::off));
   CHECK(host.lengths == std::vector<std::uint32_t>{12, warning::evicted_fallback});
-  for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(support::lane_executor(lanes)));
+  for (std::uint32_t lanes : {2u, 5u, 8u}) CHECK(host == run(kvmeld::testing::lane_executor(lanes)));
 }
 
 }  // namespace hand_plans_cases

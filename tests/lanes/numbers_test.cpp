@@ -1,4 +1,6 @@
 // Rows that are no numbers, on every team: what the host's generic forms make of poisoned caches.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -67,7 +69,7 @@ void same_everywhere(char const* name, Policy const& policy, std::uint32_t n, do
   auto const memory = poisoned_rows(d, {1, 1, 2, 1, 24, 16, n + 3}, n, poisoned);
   auto const host = left_of(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, n, allowed);
   CHECK((host[1] & kvmeld::warning::nonfinite_rows) != 0);
-  CHECK(left_of(support::lane_executor(d.pick({2u, 5u})), policy, memory, n, allowed) == host);
+  CHECK(left_of(kvmeld::testing::lane_executor(d.pick({2u, 5u})), policy, memory, n, allowed) == host);
   support::warp_executor const generic(1, kvmeld::tuning::off), executor(1);
   CHECK(left_of(generic, policy, memory, n, allowed) == host);
   CHECK(left_of(executor, policy, memory, n, allowed) == host);

@@ -2,6 +2,7 @@
 #include "scenario.hpp"
 
 #include <kvmeld/testing.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -52,7 +53,7 @@ TEST_CASE("padded tracks are the same on any number of lanes") {
   };
   auto const same = [&](auto type) {
     auto const expected = run(kvmeld::host_executor(1), type);
-    for (std::uint32_t lanes : {3u, 8u}) CHECK(run(support::lane_executor(lanes), type) == expected);
+    for (std::uint32_t lanes : {3u, 8u}) CHECK(run(kvmeld::testing::lane_executor(lanes), type) == expected);
     CHECK(run(support::warp_executor(2), type) == expected);
   };
   same(float{});

@@ -1,4 +1,6 @@
 // Rows whose storing needs the whole row: a lane may not clear what another still looks at.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "layout/tensors.hpp"
 #include "scenario.hpp"
 #include "support/compositions.hpp"
@@ -40,7 +42,7 @@ TEST_CASE("rows of int8 with a scale each do not depend on the number of lanes")
     CHECK(host.lengths[0] == 20);
     for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
       CAPTURE(lanes);
-      CHECK(host == merge_quantised(support::lane_executor(lanes), policy));
+      CHECK(host == merge_quantised(kvmeld::testing::lane_executor(lanes), policy));
     }
   });
 }

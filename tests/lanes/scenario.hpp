@@ -3,10 +3,10 @@
 #pragma once
 
 #include "support/cache_bytes.hpp"
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -161,10 +161,11 @@ void same_on_all_lanes(char const* name, Policy const& policy,
   CHECK(shrunk);
   for (std::uint32_t lanes : {1u, 2u, 5u, 8u}) {
     CAPTURE(lanes);
-    CHECK(host == play<Storage>(support::lane_executor(lanes), policy, fallback, life));
+    CHECK(host == play<Storage>(kvmeld::testing::lane_executor(lanes), policy, fallback, life));
   }
-  using support::tile_order;
-  CHECK(host == play<Storage>(support::lane_executor(2, 3, tile_order::descending), policy, fallback, life));
+  using kvmeld::testing::tile_order;
+  CHECK(host ==
+        play<Storage>(kvmeld::testing::lane_executor(2, 3, tile_order::descending), policy, fallback, life));
 }
 
 }  // namespace lanes_test

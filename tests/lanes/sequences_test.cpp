@@ -1,4 +1,6 @@
 // Forked, shortened and resumed sequences, and plans that heads share, on any number of lanes.
+#include <kvmeld/testing/lane_executor.hpp>
+
 #include "scenario.hpp"
 
 #include "support/compositions.hpp"
@@ -50,10 +52,10 @@ void same_on_all_lanes(char const* name, Policy const& policy, kvmeld::plan_scop
   CHECK(host.lengths == std::vector<std::uint32_t>{85, 85, 95});
   for (std::uint32_t lanes : {1u, 3u, 8u}) {
     CAPTURE(lanes);
-    CHECK(host == live<Storage>(support::lane_executor(lanes), policy, scope));
+    CHECK(host == live<Storage>(kvmeld::testing::lane_executor(lanes), policy, scope));
   }
-  using support::tile_order;
-  CHECK(host == live<Storage>(support::lane_executor(2, 3, tile_order::descending), policy, scope));
+  using kvmeld::testing::tile_order;
+  CHECK(host == live<Storage>(kvmeld::testing::lane_executor(2, 3, tile_order::descending), policy, scope));
 }
 
 }  // namespace

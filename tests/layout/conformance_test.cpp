@@ -2,6 +2,7 @@
 // layout.
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing/check_layout.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -10,7 +11,6 @@
 #include <doctest/doctest.h>
 
 #include "support/cache_bytes.hpp"
-#include "support/lane_executor.hpp"
 #include "support/random_cache.hpp"
 #include "tensors.hpp"
 
@@ -73,7 +73,7 @@ template <class Tensor> void conforms() {
   support::byte_list const memory = tensor.bytes();
   for (std::uint32_t lanes : {2u, 5u, 32u}) {
     std::vector<float> together(serial.size());
-    support::lane_executor(lanes).run(
+    kvmeld::testing::lane_executor(lanes).run(
         exercise_phase<std::decay_t<decltype(layout)>>{{layout, rows.data(), together.data()}, t}, extent, 1,
         any_track{});
     CHECK(support::same_bits(serial, together));

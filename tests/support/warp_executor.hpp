@@ -2,14 +2,12 @@
 // fragments are documented (PTX ISA, mma.m16n8k16), element by element in float.
 #pragma once
 
-#include "checking_barrier.hpp"
-#include "lane_executor.hpp"
-
 #include <kvmeld/backend/warps/warps.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <array>
 #include <cstddef>
@@ -23,15 +21,18 @@ namespace support {
 // What the lanes of one warp share. Two of everything, used in turn, so that one barrier per operation is
 // enough.
 struct warp_board {
-  warp_board() : barrier(kvmeld::warp_size) {}
-  checking_barrier barrier;
+  warp_board() : barrier(kvmeld::warp_size, nullptr) {}
+  kvmeld::testing::detail::checking_barrier barrier;
   std::array<std::array<std::uint32_t, 6>, kvmeld::warp_size> words[2];
 };
 
-class warp_team : public lane_team {
+class warp_team : public kvmeld::testing::detail::lane_team {
 public:
-  warp_team(team_board& board, std::uint32_t lane, std::uint32_t lanes, warp_board& warp)
-      : lane_team(board, lane, lanes), warp_(warp), place_of_(kvmeld::place_in_warp(*this)) {}
+  warp_team(kvmeld::testing::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes,
+            warp_board& warp)
+      : kvmeld::testing::detail::lane_team(board, lane, lanes),
+        warp_(warp),
+        place_of_(kvmeld::place_in_warp(*this)) {}
 
   static constexpr bool has_warps = true;
 
@@ -43,7 +44,8 @@ public:
   }
   std::uint32_t shuffle(std::uint32_t x, std::uint32_t from, char const* file = __builtin_FILE(),
                         int line = __builtin_LINE()) const {
-    if (from >= kvmeld::warp_size) found("shuffle from lane " + std::to_string(from));
+    if (from >= kvmeld::warp_size)
+      kvmeld::testing::detail::report(nullptr, "shuffle from lane " + std::to_string(from));
     return exchange("shuffle", {x}, file, line)[from % kvmeld::warp_size][0];
   }
   template <kvmeld::matrix_format Format>
@@ -67,14 +69,14 @@ public:
   void finish_copies() const {
     for (auto const& [to, from] : copies_) {
       if (!kvmeld::is_piece_aligned(to) || !kvmeld::is_piece_aligned(from))
-        found("copy_ahead is not aligned");
+        kvmeld::testing::detail::report(nullptr, "copy_ahead is not aligned");
       std::memcpy(to, from, 16);
     }
     copies_.clear();
   }
   void end_tile() const {
-    if (!copies_.empty()) found("a tile ended with copies under way");
-    lane_team::end_tile();
+    if (!copies_.empty()) kvmeld::testing::detail::report(nullptr, "a tile ended with copies under way");
+    kvmeld::testing::detail::lane_team::end_tile();
   }
 
 private:
@@ -99,7 +101,7 @@ private:
 
   warp_board& warp_;
   kvmeld::warp_place place_of_;
-  mutable place where_;
+  mutable kvmeld::testing::detail::place where_;
   mutable std::uint32_t exchanges_ = 0;
   struct copy {
     void* to;
@@ -109,7 +111,7 @@ private:
 };
 
 // lane_executor with teams of `warps` warps, which runs tuned forms where they accept, and counts them.
-class warp_executor : public lane_executor {
+class warp_executor : public kvmeld::testing::lane_executor {
 public:
   explicit warp_executor(std::uint32_t warps = 1, kvmeld::tuning tuning = kvmeld::tuning::on,
                          std::size_t max_scratch = std::size_t{220} << 10)
@@ -133,9 +135,10 @@ public:
   template <class Phase, class Source>
   void launch(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     for (auto const& board : boards_of_warps_) board->barrier.mend();
-    run_teams(phase, extent, items, source, [&](team_board& board, std::uint32_t lane, std::uint32_t lanes) {
-      return warp_team(board, lane, lanes, *boards_of_warps_[lane / kvmeld::warp_size]);
-    });
+    run_teams(phase, extent, items, source,
+              [&](kvmeld::testing::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes) {
+                return warp_team(board, lane, lanes, *boards_of_warps_[lane / kvmeld::warp_size]);
+              });
   }
 
 private:
