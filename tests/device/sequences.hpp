@@ -63,6 +63,46 @@ template <class Device> void shared_beginnings(Device const& device) {
   pair.check(0);
 }
 
+/// Scores that the engine brings, for two of three sequences, in half precision; later ones for one of them.
+template <class Device> void given_scores(Device const& device) {
+  made_for const now(two_layers);
+  composed_twins<Device> pair(
+      device,
+      kvmeld::compose::composed_of(
+          kvmeld::policy{kvmeld::score::given{},
+                         kvmeld::select::top{kvmeld::quantity::entries(1), kvmeld::quantity::entries(2),
+                                             kvmeld::quantity::rest_of_budget()},
+                         kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}}),
+      4);
+  std::uint32_t const heads = two_layers.kv_heads, slots = two_layers.capacity;
+  std::vector<kvmeld::float16> scores(std::size_t{2} * heads * slots);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    scores[i] = kvmeld::element_traits<kvmeld::float16>::from_float(static_cast<float>(i * 37 % 101) - 50.0f);
+  typename Device::template array<kvmeld::float16> const far(scores);
+  auto const rows = [&](kvmeld::float16 const* data) {
+    return kvmeld::rows_by_head<kvmeld::float16 const>(data, 1, heads, slots);
+  };
+  pair.both([](auto& c) {
+    c.open(0, 90);
+    c.open(1, 60);
+    c.open(2, 50);
+  });
+  for (std::uint32_t layer = 0; layer < two_layers.layers; ++layer) {
+    pair.host().set_scores(layer, {2, 0}, rows(scores.data()));
+    pair.device().set_scores(layer, {2, 0}, rows(far.data()));
+  }
+  pair.both([](auto& c) {
+    c.compress({0, 1, 2}, kvmeld::budget::entries(40));
+    c.append({0}, {6});
+    c.commit({0}, {5});
+  });
+  for (std::uint32_t slot : {0u, 1u, 2u}) pair.check(slot);
+  pair.host().set_scores(1, {0}, rows(scores.data()));
+  pair.device().set_scores(1, {0}, rows(far.data()));
+  pair.both([](auto& c) { c.compress({0}, kvmeld::budget::entries(20)); });
+  pair.check(0);
+}
+
 /// Keys turn with their positions, merged ones too.
 template <class Device> void shifts(Device const& device) {
   made_for const now(two_layers);

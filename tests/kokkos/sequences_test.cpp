@@ -6,6 +6,8 @@ namespace sequences_cases {
 
 using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace, false>;
 
+TEST_CASE("scores that the engine brings") { device_test::given_scores(device{}); }
+
 TEST_CASE("beginnings that sequences share are on Kokkos as on the host") {
   device_test::shared_beginnings(device{});
 }

@@ -391,6 +391,21 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
   }
 }
 
+template <class E, class P, class K, class V>
+template <class T>
+status merged_cache<E, P, K, V>::set_scores(std::uint32_t layer, index_list sequences, head_rows<T> rows) {
+  auto const problem = [&] {
+    return detail::set_scores_problem(facts_, layer, sequences, rows.data == nullptr,
+                                      full_name_of(policy_.score));
+  };
+  if (status s = refuse(problem); !s.ok()) return s;
+  std::uint32_t const channel = ledger_.channels.find(channel_tag::given_score);
+  detail::set_scores_phase<T> const phase{ledger_, stage(sequences), layer, channel, rows};
+  return kvmeld::launch_all(executor_, "set_scores", [&] {
+    executor_.run(phase, sizes_.extent, phase.work.sequence_count * sizes_.extent.kv_heads, phase);
+  });
+}
+
 /// `null` is the name of an argument that is a null pointer; null if there is none.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,

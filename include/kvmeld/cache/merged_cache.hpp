@@ -41,6 +41,7 @@
 #include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/padding.hpp>
 #include <kvmeld/save/save.hpp>
+#include <kvmeld/score/given.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/observe_logits.hpp>
@@ -261,7 +262,13 @@ public:
   /// log-sum-exp per query of the batch. Refuses policies that share entries.
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
                         attention_params const& params = {}, query_sample probes = {});
-  /// Whether the calls above would refuse these arguments. Null rows are not checked.
+  /// Sets the scores of all entries of one layer of `sequences`, for policies with score::given: rows
+  /// [sequence of the list][kv_heads][slots] with a number for at least every slot in use, pending entries
+  /// included, as float, float16 or bfloat16. A NaN ranks lowest. One launch; enqueued like any call. Refuses
+  /// other scores.
+  template <class T> status set_scores(std::uint32_t layer, index_list sequences, head_rows<T> rows);
+  /// Whether observe, observe_rows and observe_logits would refuse these arguments. Null rows are not
+  /// checked.
   status check_observation(query_batch const& batch, attention_params const& params = {},
                            query_sample probes = {}) const {
     return refuse([&] { return observation_problem(batch, params, probes, nullptr); });

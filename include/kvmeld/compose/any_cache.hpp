@@ -81,6 +81,7 @@ public:
                          attention_params const& params = {}, query_sample probes = {}) = 0;
   virtual status observe_rows(query_batch const& batch, head_rows<float const> rows,
                               attention_params const& params = {}, query_sample probes = {}) = 0;
+  virtual status set_scores(std::uint32_t layer, index_list sequences, head_rows<float const> rows) = 0;
   virtual status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::evict_lowest) = 0;
   virtual status apply() = 0;
   virtual status compress(index_list sequences, budget allowed,
@@ -214,6 +215,9 @@ public:
   status observe_rows(query_batch const& batch, head_rows<float const> rows, attention_params const& params,
                       query_sample probes) override {
     return cache_.observe_rows(batch, rows, params, probes);
+  }
+  status set_scores(std::uint32_t layer, index_list sequences, head_rows<float const> rows) override {
+    return cache_.set_scores(layer, sequences, rows);
   }
   status plan(index_list sequences, budget allowed, shortfall fallback) override {
     return cache_.plan(sequences, allowed, fallback);

@@ -8,6 +8,7 @@
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/given.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>
 #include <kvmeld/score/key_geometry.hpp>
@@ -32,7 +33,7 @@ class any_score {
 public:
   using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
                               score::none, score::key_difference, score::key_norm, score::lag_relative,
-                              score::leverage, score::blended<score::leverage, score::local>>;
+                              score::leverage, score::blended<score::leverage, score::local>, score::given>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells

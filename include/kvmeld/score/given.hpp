@@ -1,0 +1,96 @@
+// Scores that the engine or its model brings.
+#pragma once
+
+#include <kvmeld/core/channel.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/queries.hpp>
+#include <kvmeld/score/observation.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/sequences/checks.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// The number that merged_cache::set_scores gave the entry: from a model that predicts scores, or from an
+/// engine that computes its own. It stays with the entry until it is set again. Entries that were never given
+/// a score rank above all others. When entries merge, the result has the highest score of its members. Needs
+/// no attention.
+struct given {
+  static constexpr char const* name = "given";
+  static constexpr bool light = true;
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr observation observes = observation::none;
+  static constexpr float unknown = -element_traits<float>::lowest;  ///< score of an entry that was given none
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::given_score, channel_rule::max, unknown});
+    return c;
+  }
+
+  KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t rows) const {
+    return {0, rows};
+  }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t) const { return filled; }
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const { return view.channel(0, i); }
+};
+
+}  // namespace score
+
+namespace detail {
+
+/// Copies rows of scores into the channel of score::given.
+template <class T> struct set_scores_phase {
+  ledger_ref ledger;
+  work_list work;
+  std::uint32_t layer, channel;
+  head_rows<T> rows;
+
+  static constexpr bool light = true;
+  std::uint32_t tiles(shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  KVMELD_HD track where(std::uint32_t item) const {
+    std::uint32_t const heads = ledger.extent.kv_heads;
+    return make_track(ledger.extent, layer, work.sequences[item / heads], item % heads);
+  }
+  KVMELD_HD bool idle(std::uint32_t item) const {
+    return work.sequences[item / ledger.extent.kv_heads] == idle_sequence;
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    T* const from = rows.row(t.item / ledger.extent.kv_heads, t.where.kv_head, 0);
+    float* const to = ledger.channel_data[channel] + ledger.at(t.where, 0);
+    team.for_each(ledger.length[t.where.index], [&](std::uint32_t i) {
+      to[i] = element_traits<std::remove_const_t<T>>::to_float(from[i]);
+    });
+  }
+};
+
+/// Why set_scores is refused; empty if it is not. `null`: the rows are a null pointer.
+inline std::string set_scores_problem(ledger_ref const& l, std::uint32_t layer, index_list sequences,
+                                      bool null, std::string const& score) {
+  if (l.channels.find(channel_tag::given_score) == l.channels.count) {
+    return refusal("set_scores", "score of the policy", score, "score::given");
+  }
+  if (layer >= l.extent.layers) return refusal("set_scores", "layer", layer, "0 to ", l.extent.layers - 1);
+  if (std::string text = check_calls::is_open("set_scores", l, sequences); !text.empty()) return text;
+  return null && !sequences.empty() ? refusal("set_scores", "rows.data", "null", "the rows of the scores")
+                                    : std::string();
+}
+
+}  // namespace detail
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
