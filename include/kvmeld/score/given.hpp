@@ -33,7 +33,7 @@ struct given {
   static constexpr char const* name = "given";
   static constexpr bool light = true;
   static constexpr score_kind gives = score_kind::order;
-  static constexpr observation observes = observation::none;
+  static constexpr observation observes = observation::none;        ///< never shown attention
   static constexpr float unknown = -element_traits<float>::lowest;  ///< score of an entry that was given none
   static constexpr channel_list channels() {
     channel_list c;
