@@ -102,9 +102,9 @@ public:
       all_here_.notify_all();
       return;
     }
-    for (int i = 0; i < 200; ++i) {
+    // Lanes that wait must not take turns with other programs: a yield may cost a whole slice of time.
+    for (int i = 0; i < 20; ++i) {
       if (generation_.load(std::memory_order_acquire) != now) return;
-      if (i >= 20) std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);
     all_here_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != now; });
