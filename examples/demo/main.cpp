@@ -75,10 +75,11 @@ void check_budgets(options const& o) {
   }
 }
 
-tiny_llama::report run(options const& o) {
+tiny_llama::report run(options o) {
   check_budgets(o);
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
+  o.rope_base = model.shape().rope_base;
   bool const bytes = tiny_llama::is_byte_model(model.shape().vocab);
   std::vector<int> const ids = tiny_llama::read_tokens(o.text_path(), model.shape().vocab);
   std::string text;  // planting and asking for numbers takes bytes

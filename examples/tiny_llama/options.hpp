@@ -24,6 +24,7 @@ struct options {
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
   double epsilon = 0.25;                  ///< of the method "chelsea_probed"
   std::string split = "head";             ///< whose entries a budget counts together: head, layer, group
+  double rope_base = 10000.0;             ///< of the model, once it is loaded; no option
   int threads = 0;                        ///< 0: as many as the machine has
 
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }

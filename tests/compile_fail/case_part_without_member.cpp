@@ -2,6 +2,7 @@
 // expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `max_channels`
 // expect SCORE_UPDATE: kvmeld: the score has channels, but no `channel_update update\(channel, window_rows, rows\)`
 // expect SCORE_NEXT_WINDOW: kvmeld: the score has channels, but no `std::uint32_t next_window\(window_rows, rows\)`
+// expect SCORE_ABSORB: kvmeld: the score has a table, but no `absorb\(team, table, head, queries\)`
 // expect SCORE_EVALUATE: kvmeld: the score has no `float importance\(view, i\)`, and no `evaluate\(team, view, out\)`
 // expect SCORE_ROWS: kvmeld: the score reads rows, but has no `evaluate\(team, view, rows, out\)`
 // expect SCORE_COPY: kvmeld: the score is not trivially copyable
@@ -62,6 +63,9 @@ struct my_score {
 #endif
 #if defined(SCORE_ROWS)
   static constexpr bool reads_rows = true;
+#endif
+#if defined(SCORE_ABSORB)
+  std::size_t table_floats(kvmeld::shape const&) const { return 1; }
 #endif
 #if defined(SCORE_STATIC_CHANNELS)
   kvmeld::channel_list channels() const { return {}; }

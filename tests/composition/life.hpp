@@ -46,8 +46,7 @@ template <class Policy> struct subject {
     std::vector<float> p(std::size_t{s.query_heads()} * rows * s.capacity);
     for (float& x : p) x = static_cast<float>(d.below(64)) / 1024.0f;
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
-      cache.observe_rows({layer, q, rows},
-                         kvmeld::rows_by_head<float const>(p.data(), rows, s.query_heads(), s.capacity));
+      support::observe_numbers(cache, {layer, q, rows}, p.data(), rows, s.capacity);
     }
   }
   // Prompt, compression, some tokens more, compression again.

@@ -32,7 +32,8 @@ bool meaningful(std::string const& score, std::string const& select, std::string
     if (ranks || weighs) return false;
   }
   bool const orders = score == "key_difference" || score == "key_norm" || score == "lag_relative" ||
-                      score == "leverage" || score == "leverage+local" || score == "given";
+                      score == "leverage" || score == "leverage+local" || score == "expected_attention" ||
+                      score == "given";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;

@@ -20,6 +20,7 @@
 #include <doctest/doctest.h>
 
 #include "support/brief.hpp"
+#include "support/random_cache.hpp"
 
 namespace device_test {
 
@@ -132,10 +133,8 @@ public:
     for (float& x : p) x = 0.01f * (1.0f + noise_.uniform());
     device_array<float> const far(p);
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-      host_.observe_rows({layer, slot, rows},
-                         kvmeld::rows_by_head<float const>(p.data(), rows, extent.query_heads(), tokens));
-      device_.observe_rows({layer, slot, rows},
-                           kvmeld::rows_by_head<float const>(far.data(), rows, extent.query_heads(), tokens));
+      support::observe_numbers(host_, {layer, slot, rows}, p.data(), rows, tokens);
+      support::observe_numbers(device_, {layer, slot, rows}, far.data(), rows, tokens);
     }
   }
 

@@ -71,6 +71,7 @@ template <class Cache> void score(Cache& cache, dice& d, std::uint32_t sequences
   for (std::uint32_t q = 0; q < sequences; ++q) {
     support::for_tracks(cache.sizes().extent, q, [&](track t) {
       kvmeld::ledger_ref const& l = cache.ledger();
+      support::set_table(l, t, d);
       for (std::uint32_t c = 0; c < l.channels.count; ++c) {
         support::set_scores(l, t, support::random_scores(d, l.length[t.index]), c);
         if (l.members.capacity == 0) continue;

@@ -50,9 +50,10 @@ void write(Pair& x, Plain& plain, support::dice& d, std::uint32_t sequence, std:
 }
 
 template <class Cache> void score(Cache& cache, support::dice& d) {
-  if (cache.ledger().channels.count == 0) return;
   for (std::uint32_t sequence = 0; sequence < 2; ++sequence) {
     support::for_tracks(extent, sequence, [&](kvmeld::track t) {
+      support::set_table(cache.ledger(), t, d);
+      if (cache.ledger().channels.count == 0) return;
       support::set_scores(cache.ledger(), t, support::random_scores(d, cache.ref().length(t)));
     });
   }

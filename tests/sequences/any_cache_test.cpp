@@ -28,7 +28,7 @@ template <class Cache> support::byte_list live(Cache& cache, support::engine_mem
   for (float& x : rows) x = static_cast<float>(d.uniform());
   for (std::uint32_t layer = 0; layer < 2; ++layer) {
     for (std::uint32_t q = 0; q < 2; ++q) {
-      cache.observe_rows({layer, q, 9}, kvmeld::rows_by_head<float const>(rows.data(), 9, 4, 96));
+      support::observe_numbers(cache, {layer, q, 9}, rows.data(), 9, 96);
     }
   }
   cache.compress({0, 1}, budget::entries(40), kvmeld::shortfall::evict_lowest);

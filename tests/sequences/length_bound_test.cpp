@@ -44,8 +44,8 @@ template <class Cache> std::uint32_t held(Cache const& cache, std::uint32_t slot
 template <class Cache> void observe(Cache& cache, support::dice& d, std::uint32_t slot) {
   score(cache, d, slot);
   std::vector<float> const nothing(extent.query_heads() * (extent.capacity + members), 0.0f);
-  auto const rows = kvmeld::rows_by_head(nothing.data(), 1, extent.query_heads(), extent.capacity + members);
-  for (std::uint32_t layer = 0; layer < extent.layers; ++layer) cache.observe_rows({layer, slot, 1}, rows);
+  for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+    support::observe_numbers(cache, {layer, slot, 1}, nothing.data(), 1, extent.capacity + members);
 }
 
 // Random calls; bad rows every so often.

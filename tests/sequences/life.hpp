@@ -42,7 +42,8 @@ template <class Cache> float degree(Cache const& cache, kvmeld::track t, kvmeld:
   return cache.ledger().degree[cache.ledger().at(t, s)];
 }
 
-// Scores for every entry of a sequence, in every channel, as if attention had been observed.
+// Scores for every entry of a sequence, in every channel, as if attention had been observed, and a table as
+// if queries had.
 template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t slot) {
   support::for_tracks(cache.sizes().extent, slot, [&](kvmeld::track t) {
     for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
@@ -52,6 +53,7 @@ template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t 
       for (std::uint32_t m = 0; m < scores.size(); ++m)
         cache.ledger().members.channel_data[c][cache.ledger().member_at(t, m)] = scores[m];
     }
+    support::set_table(cache.ledger(), t, d);
   });
 }
 

@@ -49,8 +49,7 @@ void observe(Cache& cache, std::vector<std::uint32_t> const& slots, std::vector<
     }
     counts.push_back(kvmeld::min_of(7u, cache.longest(q)));
   }
-  cache.observe_rows({0, slots, counts},
-                     kvmeld::rows_by_head<float const>(own.data(), 7, 4, extent.capacity * 2));
+  support::observe_numbers(cache, {0, slots, counts}, own.data(), 7, extent.capacity * 2);
 }
 
 // The life of a batch with or without the bad one; digests of the seven.

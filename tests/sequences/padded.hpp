@@ -123,6 +123,9 @@ public:
         support::set_scores(cache.ledger(), t, spread, c);
         support::set_scores(plain.ledger(), t, scores, c);
       }
+      support::dice same = d;
+      support::set_table(cache.ledger(), t, d);
+      support::set_table(plain.ledger(), t, same);
     });
   }
   void open(std::uint32_t q, std::uint32_t n, std::uint32_t frozen = 0) {

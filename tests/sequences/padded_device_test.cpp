@@ -60,11 +60,9 @@ public:
             packed[n++] = p[first + s];
         }
       }
-      auto const view = [&](std::vector<float> const& x) {
-        return kvmeld::rows_by_head<float const>(x.data(), 1, extent.query_heads(), extent.capacity);
-      };
-      far.observe_rows({layer, slots, rows}, view(p));
-      near.observe_rows({layer, slots, rows}, view(packed));
+      bool const absorbs = near.ledger().table_floats != 0;  // queries know nothing of empty slots
+      support::observe_numbers(far, {layer, slots, rows}, (absorbs ? packed : p).data(), 1, extent.capacity);
+      support::observe_numbers(near, {layer, slots, rows}, packed.data(), 1, extent.capacity);
     }
   }
   void open(std::uint32_t q, std::uint32_t n) {

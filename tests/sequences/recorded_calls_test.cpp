@@ -46,8 +46,7 @@ public:
       c.commit(slots, accepted);
       for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
         kvmeld::query_batch const batch{layer, slots, rows};
-        c.observe_rows(
-            batch, kvmeld::rows_by_head<float const>(probabilities_.data(), 2, extent.query_heads(), tokens));
+        support::observe_numbers(c, batch, probabilities_.data(), 2, tokens);
         kvmeld::attention::attend(
             c.executor(), batch,
             kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),

@@ -54,8 +54,7 @@ public:
     std::vector<float> p(slots.size() * extent.query_heads() * 2 * tokens);
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       for (float& x : p) x = static_cast<float>(d_.uniform()) * 0.1f;
-      auto const view = kvmeld::rows_by_head<float const>(p.data(), 2, extent.query_heads(), tokens);
-      both([&](auto& c) { c.observe_rows({layer, slots, rows}, view); });
+      both([&](auto& c) { support::observe_numbers(c, {layer, slots, rows}, p.data(), 2, tokens); });
     }
   }
   void compress(kvmeld::shortfall fallback) {

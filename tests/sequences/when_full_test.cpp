@@ -103,10 +103,8 @@ TEST_CASE("memory of a device: room is made by what the host knows, and no entry
       far.commit({0}, {1});
       for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
         for (float& x : p) x = static_cast<float>(d.uniform()) * 0.1f;
-        auto const rows =
-            kvmeld::rows_by_head<float const>(p.data(), 1, extent.query_heads(), extent.capacity + members);
-        near.observe_rows({layer, 0, 1}, rows);
-        far.observe_rows({layer, 0, 1}, rows);
+        support::observe_numbers(near, {layer, 0, 1}, p.data(), 1, extent.capacity + members);
+        support::observe_numbers(far, {layer, 0, 1}, p.data(), 1, extent.capacity + members);
       }
       // Bounds above the lengths would compress earlier than the host does; with these budgets they are the
       // lengths.

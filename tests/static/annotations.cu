@@ -36,4 +36,5 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::ems::shared(), 8);
   whole_pipeline(kvmeld::preset::ems::collapsed());
   whole_pipeline(kvmeld::preset::keepkv::for_budget());
+  whole_pipeline(kvmeld::preset::expected_attention::with_rope({}));
 }

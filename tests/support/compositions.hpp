@@ -17,6 +17,8 @@ template <class F> void each_eviction_preset(F f) {
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));
   f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
+  f("expected_attention",
+    kvmeld::preset::expected_attention::with_rope({}, quantity::entries(3), quantity::entries(1)));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }

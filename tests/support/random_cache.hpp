@@ -162,10 +162,31 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
   l.word(where, kvmeld::track_word::observed_rows) = 1;
 }
 
+// Shows numbers[sequence][query head][query][width] as rows of attention; to a score that absorbs queries,
+// the first of each row as a query.
+template <class Cache>
+void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
+                     std::uint32_t queries, std::uint32_t width) {
+  auto const rows = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
+  if (cache.ledger().table_floats != 0) {
+    cache.observe(batch, rows, {});
+  } else {
+    cache.observe_rows(batch, rows);
+  }
+}
+
 inline std::vector<float> random_scores(dice& d, std::uint32_t n) {
   std::vector<float> out(n);
   for (float& x : out) x = static_cast<float>(d.uniform() * (d.chance(0.1) ? 20 : 1));
   return out;
+}
+
+// The score's table as if queries had been observed; nothing if there is none.
+inline void set_table(kvmeld::ledger_ref const& l, kvmeld::track where, dice& d) {
+  if (l.table_floats == 0) return;
+  auto const numbers = random_scores(d, l.table_floats);
+  std::memcpy(l.table_of(where), numbers.data(), numbers.size() * sizeof(float));
+  l.word(where, kvmeld::track_word::observed_rows) = 1;
 }
 
 // A copy over the same tensors, for tests that use only one of the two from then on, or look at its ledger

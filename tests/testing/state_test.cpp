@@ -90,6 +90,19 @@ TEST_CASE("a cache keeps its invariants through its life") {
   CHECK(short_ones.unchanged(w.cache) == "sequence 1 changed its counters");
 }
 
+TEST_CASE("neither compressions nor plans nor refusals change a score's table") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::cache_options sizes;
+  sizes.whole_plan = true;
+  auto cache = support::make_cache(memory, kvmeld::preset::expected_attention::with_rope({}), sizes);
+  cache.open(0, 30);
+  watch const before(cache);
+  CHECK(before.unchanged(cache) == "");
+  cache.ledger().table_of(kvmeld::make_track(extent, 0, 0, 0))[2] = 5;
+  CHECK(before.unchanged(cache) == "a table of the score changed");
+  CHECK(before.after_compress(cache, {0}) == "a table of the score changed");
+}
+
 TEST_CASE("broken ledgers are told by track and slot") {
   std::string const track = "track (layer 0, sequence 0, head 0)";
   CHECK(broken([](auto const&) {}) == "");

@@ -30,8 +30,9 @@ struct cache_arrays {
 };
 
 /// Carves the ledger of a cache with these options; only counts bytes if the arena has no memory.
-inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_list const& channels) {
-  ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members);
+inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_list const& channels,
+                               std::uint32_t table_floats) {
+  ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members, table_floats);
   l.first_layer = sizes.first_layer;
   l.first_kv_head = sizes.first_kv_head;
   l.ignore_degree = sizes.ignore_degree;
@@ -40,9 +41,10 @@ inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_lis
 }
 
 /// Carves the whole block; only counts bytes if the arena has no memory.
-inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_list const& channels) {
+inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_list const& channels,
+                                std::uint32_t table_floats) {
   cache_arrays c;
-  c.ledger = carve_ledger(a, sizes, channels);
+  c.ledger = carve_ledger(a, sizes, channels, table_floats);
   c.word_bytes = static_cast<std::size_t>(reinterpret_cast<std::byte const*>(c.ledger.degree) -
                                           reinterpret_cast<std::byte const*>(c.ledger.length));
   c.ledger_bytes = a.bytes();
@@ -69,12 +71,13 @@ inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t wo
 }
 
 /// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger
-/// and the workspace. For engines that set the memory aside themselves. `channels` are those of the policy's
-/// score, `workers` is the executor's number of workers.
-inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1) {
+/// and the workspace. For engines that set the memory aside themselves. `channels` and `table_floats` are
+/// those of the policy's score (channels_of, table_floats_of), `workers` is the executor's number of workers.
+inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1,
+                               std::uint32_t table_floats = 0) {
   sizes.wave_tracks = tracks_of_wave(sizes, workers);
   arena sizing;
-  carve_cache(sizing, sizes, channels);
+  carve_cache(sizing, sizes, channels, table_floats);
   return sizing.bytes();
 }
 
@@ -94,7 +97,7 @@ readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void
     readable_ledger copy{std::vector<std::byte>(arrays.ledger_bytes), {}};
     executor.download(copy.memory.data(), block, arrays.ledger_bytes);
     arena a(copy.memory.data(), copy.memory.size());
-    copy.ledger = carve_ledger(a, sizes, arrays.ledger.channels);
+    copy.ledger = carve_ledger(a, sizes, arrays.ledger.channels, arrays.ledger.table_floats);
     return copy;
   }
 }

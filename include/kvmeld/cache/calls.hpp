@@ -22,7 +22,8 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, c
   construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
   sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());
-  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score));
+  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score), 1,
+                                                table_floats_of(policy_.score, sizes_.extent));
   memory_ = executor_.allocate(bytes);
   require_memory(bytes);
   if (!construction_.ok()) return;
@@ -101,7 +102,8 @@ void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
-  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score));
+  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score),
+                                table_floats_of(policy_.score, sizes_.extent));
   ledger_ = arrays_.ledger;
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
@@ -335,17 +337,27 @@ template <class Q>
 status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> query,
                                          log_sums<float const> lse, attention_params const& params,
                                          query_sample probes) {
-  char const* const null = query.data == nullptr ? "query.data" : lse.given() ? nullptr : "lse.data";
+  bool const absorbs = ledger_.table_floats != 0;
+  bool const sums = !absorbs || ledger_.channels.count != 0;  // attention: without log-sum-exps there is none
+  char const* const null = query.data == nullptr ? "query.data" : lse.given() || !sums ? nullptr : "lse.data";
   auto const problem = [&] { return observation_problem(batch, params, probes, null); };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
     if (!needs_observation()) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
-    using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
-                                          detail::observe_queries_phase<score_type, keys_used, Q>>;
-    return run_observation(
-        "observe", phase_type{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse},
-        batch);
+    return run_observation("observe", batch, source, probes, [&] {
+      if constexpr (detail::has_table<score_type>) {
+        detail::absorb_phase<score_type, Q> const phase{policy_.score, ledger_, source,
+                                                        probes,        params,  query};
+        if (absorbs) executor_.run(phase, sizes_.extent, source.items(), source);
+      }
+      if constexpr (detail::channel_bound<score_type>() != 0) {
+        using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
+                                              detail::observe_queries_phase<score_type, keys_used, Q>>;
+        phase_type const phase{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse};
+        if (sums) executor_.run(phase, sizes_.extent, source.items(), source);
+      }
+    });
   }
   return {};
 }
@@ -355,15 +367,18 @@ template <class T>
 status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_rows<T> rows,
                                               attention_params const& params, query_sample probes) {
   char const* const null = rows.data == nullptr ? "rows.data" : nullptr;
-  auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+  auto const problem = [&] {
+    std::string text = queries_problem("observe_rows");
+    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+  };
   if (status s = refuse(problem); !s.ok()) return s;
-  if constexpr (detail::observation_of_score<score_type>() != observation::none) {
+  if constexpr (detail::channel_bound<score_type>() != 0) {
     if (!needs_observation()) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
-    return run_observation("observe_rows",
-                           detail::observe_rows_phase<score_type, T, shares>{
-                               {policy_.score, ledger_, source, probes}, params, rows},
-                           batch);
+    detail::observe_rows_phase<score_type, T, shares> const phase{
+        {policy_.score, ledger_, source, probes}, params, rows};
+    return run_observation("observe_rows", batch, source, probes,
+                           [&] { executor_.run(phase, sizes_.extent, source.items(), source); });
   }
   return {};
 }
@@ -377,15 +392,18 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
                          "one that does not, because members have logits of their own (or call observe)"));
   } else {
     char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
-    auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+    auto const problem = [&] {
+      std::string text = queries_problem("observe_logits");
+      return text.empty() ? observation_problem(batch, params, probes, null) : text;
+    };
     if (status s = refuse(problem); !s.ok()) return s;
-    if constexpr (detail::observation_of_score<score_type>() != observation::none) {
+    if constexpr (detail::channel_bound<score_type>() != 0) {
       if (!needs_observation()) return {};
       batch_source const source{sizes_.extent, batch.staged(executor_)};
-      return run_observation("observe_logits",
-                             detail::observe_logits_phase<score_type>{
-                                 {policy_.score, ledger_, source, probes}, params, logits, lse},
-                             batch);
+      detail::observe_logits_phase<score_type> const phase{
+          {policy_.score, ledger_, source, probes}, params, logits, lse};
+      return run_observation("observe_logits", batch, source, probes,
+                             [&] { executor_.run(phase, sizes_.extent, source.items(), source); });
     }
     return {};
   }
@@ -415,20 +433,29 @@ std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& bat
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
 }
 
+/// Why a score that absorbs queries cannot be fed attention; empty if it needs no queries.
 template <class E, class P, class K, class V>
-template <class Phase>
-status merged_cache<E, P, K, V>::run_observation(char const* call, Phase const& phase,
-                                                 query_batch const& batch) {
-  batch_source const& source = phase.source;
-  detail::observed_phase<score_type> const done{policy_.score, ledger_, source, phase.probes};
+std::string merged_cache<E, P, K, V>::queries_problem(char const* call) const {
+  if (ledger_.table_floats == 0) return {};
+  return refusal(call, "policy", "one whose score absorbs queries",
+                 "one that needs attention alone, because attention does not tell queries (call observe)");
+}
+
+/// Runs `launches`, and then counts the rows.
+template <class E, class P, class K, class V>
+template <class Launches>
+status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch const& batch,
+                                                 batch_source const& source, query_sample probes,
+                                                 Launches const& launches) {
+  detail::observed_phase<score_type> const done{policy_.score, ledger_, source, probes};
   keep_mirror();
   status s = kvmeld::launch_all(executor_, call, [&] {
-    executor_.run(phase, sizes_.extent, source.items(), source);
+    launches();
     executor_.run(done, sizes_.extent, source.items(), source);
   });
   if (!s.ok()) return s;
   for (std::uint32_t i = 0; !immediate && i < batch.size(); ++i)
-    mirror_.observe(batch.sequence(i), batch.layer(), phase.probes.count(batch.queries(i)));
+    mirror_.observe(batch.sequence(i), batch.layer(), probes.count(batch.queries(i)));
   return s;
 }
 
@@ -661,7 +688,7 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::pol
   } else {
     if (!report_.arrived(executor_)) return false;
     arena a(report_.data(), arrays_.word_bytes);
-    mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels));
+    mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels, ledger_.table_floats));
     return true;
   }
 }

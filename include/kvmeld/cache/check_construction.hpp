@@ -16,6 +16,7 @@
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/score/score.hpp>
 
 #include <cstdint>
 #include <limits>
@@ -130,6 +131,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   if (problem.empty()) problem = scope_problem(sizes);
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
+  if (problem.empty()) problem = table_problem(p.score, sizes.extent);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);

@@ -38,8 +38,8 @@ public:
         drift_(s.sequences, 0),
         since_(s.sequences, sequences::effect::counted) {}
 
-  /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member are
-  /// null. Valid until the mirror is moved.
+  /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member, and
+  /// the score's table, are null. Valid until the mirror is moved.
   ledger_ref view(ledger_ref l) {
     l.length = length_.data();
     l.warnings = findings_.data();
@@ -57,6 +57,7 @@ public:
     std::uint32_t const members = l.members.capacity;
     l.members = {};
     l.members.capacity = members;
+    l.table = nullptr;
     return l;
   }
 

@@ -41,6 +41,7 @@
 #include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/padding.hpp>
 #include <kvmeld/save/save.hpp>
+#include <kvmeld/score/absorb.hpp>
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/observe.hpp>
@@ -245,21 +246,23 @@ public:
   /// Adds to the score the attention of the last `batch.queries(i)` committed tokens of each sequence, or of
   /// those that the query sample `probes` selects. The attention is recomputed from the queries
   /// [.., query_heads, key_dim] and their log-sum-exps (natural log, as `attention::attend` gives them, or
-  /// in_base_two(rows); degrees and sink included). Rows of queries outside the sample are not read.
+  /// in_base_two(rows); degrees and sink included). Rows of queries outside the sample are not read. A score
+  /// that absorbs queries (score::expected_attention) reads the queries, their positions and `params.scale`
+  /// alone; if it keeps no attention besides, `lse` may be empty and the keys are not read.
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
                  attention_params const& params = {}, query_sample probes = {});
   /// Does what observe does, from attention probabilities that the engine has: rows [.., query_heads] with a
   /// number for at least every slot in use. If the policy shares entries, the members' numbers follow
   /// those of the slots. The rows may hold any other scores (docs/observing.md): the numbers are added as
-  /// they are, and neither negative numbers nor NaN are refused.
+  /// they are, and neither negative numbers nor NaN are refused. Refuses scores that absorb queries.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
                       query_sample probes = {});
   /// Does what observe does, from logits that attention has stored; attention::attend_and_observe calls it.
   /// The logits are scaled, capped and contain the log degree. There is one row per query of the sample, not
   /// of the batch, [.., query_heads, probes], with a number for at least every slot in use. There is one
-  /// log-sum-exp per query of the batch. Refuses policies that share entries.
+  /// log-sum-exp per query of the batch. Refuses policies that share entries, and scores that absorb queries.
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
                         attention_params const& params = {}, query_sample probes = {});
   /// Sets the scores of all entries of one layer of `sequences`, for policies with score::given: rows
@@ -416,8 +419,10 @@ private:
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
                                   query_sample probes, char const* null) const;
-  template <class Phase>
-  status run_observation(char const* call, Phase const& phase, query_batch const& batch);
+  std::string queries_problem(char const* call) const;
+  template <class Launches>
+  status run_observation(char const* call, query_batch const& batch, batch_source const& source,
+                         query_sample probes, Launches const& launches);
   std::string compress_problem(char const* call, index_list sequences, budget allowed,
                                shortfall fallback) const;
   std::string full_problem(index_list sequences, index_list counts, when_full const& full,

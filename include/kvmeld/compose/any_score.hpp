@@ -8,6 +8,7 @@
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/expected_attention.hpp>
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>
@@ -31,9 +32,10 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
-                              score::none, score::key_difference, score::key_norm, score::lag_relative,
-                              score::leverage, score::blended<score::leverage, score::local>, score::given>;
+  using choice =
+      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
+                   score::key_difference, score::key_norm, score::lag_relative, score::leverage,
+                   score::blended<score::leverage, score::local>, score::expected_attention, score::given>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
@@ -66,6 +68,13 @@ public:
   KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
     return of_.visit([&](auto const& s) { return detail::next_window_of(s, filled, rows); });
   }
+  std::size_t table_floats(shape const& extent) const {
+    return of_.visit([&](auto const& s) { return std::size_t{table_floats_of(s, extent)}; });
+  }
+  template <class Team, class Queries>
+  KVMELD_HD void absorb(Team const& team, float* table, std::uint32_t head, Queries const& queries) const {
+    of_.visit([&](auto const& s) { detail::absorb_queries(s, team, table, head, queries); });
+  }
   std::size_t scratch_bytes(shape const& extent, int lanes) const {
     return of_.visit([&](auto const& s) { return detail::scratch_of_score(s, extent, lanes); });
   }
@@ -75,6 +84,9 @@ public:
   }
   std::string problem() const {
     return of_.visit([](auto const& s) { return problem_of(s); });
+  }
+  std::string problem_for(shape const& extent) const {
+    return of_.visit([&](auto const& s) { return detail::table_problem(s, extent); });
   }
 
 private:

@@ -88,7 +88,9 @@ struct ledger_ref {
   std::uint8_t* flags = nullptr;   ///< bits of `entry_flag`
   /// One array [tracks][capacity] per channel, channels.count of them.
   float* channel_data[max_channels] = {};
-  member_ref members;  ///< members of shared entries
+  member_ref members;              ///< members of shared entries
+  float* table = nullptr;          ///< [tracks][table_floats] what the score keeps of each track
+  std::uint32_t table_floats = 0;  ///< floats per track; 0: the score keeps no table
 
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
@@ -100,6 +102,8 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
   }
+  /// The score's table of a track.
+  KVMELD_HD float* table_of(track t) const { return table + std::size_t{t.index} * table_floats; }
   /// Entries of a track, pending ones included, empty slots not.
   KVMELD_HD std::uint32_t held(track t) const { return length[t.index] - word(t, track_word::empty); }
   /// Word `w` of a sequence, as sequence_word numbers them.
@@ -144,7 +148,7 @@ KVMELD_HD inline std::uint32_t first_member_of(ledger_ref const& l, track where,
 
 /// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
 inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,
-                               std::uint32_t members_per_track) {
+                               std::uint32_t members_per_track, std::uint32_t table_floats = 0) {
   ledger_ref l;
   l.extent = extent;
   l.channels = channels;
@@ -171,6 +175,8 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
     l.members.count = a.take<std::uint32_t>(tracks);
     l.members.own_norm = a.take<float>(slots);
   }
+  l.table_floats = table_floats;
+  if (table_floats != 0) l.table = a.take<float>(tracks * table_floats);
   return l;
 }
 

@@ -23,7 +23,8 @@ constexpr std::uint32_t channels = 1u << 16;             ///< channels of a key,
 constexpr std::uint32_t joined_channels = 1u << 30;      ///< channels x tracks that share one plan
 constexpr std::uint32_t members = 1u << 30;              ///< members of a track (policies that share entries)
 constexpr std::uint64_t all_members = std::uint64_t{1} << 40;  ///< tracks x members
-constexpr std::uint32_t threads = 1u << 12;                    ///< threads of a host executor
+constexpr std::uint32_t table_floats = 1u << 26;  ///< floats of the table that a score keeps of a track
+constexpr std::uint32_t threads = 1u << 12;       ///< threads of a host executor
 constexpr std::uint32_t tokens = 0x7fffffffu;  ///< tokens seen by a sequence; its last position is one less
 /// Bytes from a tensor's first element to any other, as its strides and extents give them.
 constexpr std::int64_t tensor_bytes = std::int64_t{1} << 56;

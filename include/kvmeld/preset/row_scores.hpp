@@ -1,4 +1,4 @@
-// Methods whose scores are computed from keys and values. They need no attention.
+// Methods whose scores are computed from keys and values. They need no attention; one needs queries.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -6,6 +6,8 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
+#include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/expected_attention.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/leverage.hpp>
@@ -40,6 +42,19 @@ inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace leverage
+
+/// Expected Attention (Devoto et al., 2025): keeps what future queries will look at, if they are distributed
+/// as the queries so far. Show it queries with `observe`; log-sum-exps may be empty.
+namespace expected_attention {
+/// The parts of this policy.
+using type = policy<score::expected_attention, select::top, identify::evict_rest, merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score. `rope` says how the engine
+/// rotates queries and the keys that it stores. The paper keeps no recents: give quantity::entries(0).
+inline type with_rope(rope_params const& rope, quantity recents = quantity::at_most(32, 0.25),
+                      quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{rope}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace expected_attention
 
 /// Knorm (Devoto et al., 2024): keeps the keys with the smallest norms.
 namespace knorm {

@@ -29,7 +29,7 @@ struct field {
 
 /// The list of arrays. `fields_of` fills it in a fixed order: counts come before what they count.
 struct field_list {
-  static constexpr std::uint32_t most = 20 + 2 * max_channels;
+  static constexpr std::uint32_t most = 21 + 2 * max_channels;
   field at[most];
   std::uint32_t count = 0;
 
@@ -55,6 +55,7 @@ KVMELD_HD inline field_list fields_of(ledger_ref const& l) {
   out.add(field_of::track, l.track_words, track_word::count);
   bool const shares = l.members.capacity != 0;
   if (shares) out.add(field_of::track, l.members.count);
+  if (l.table_floats != 0) out.add(field_of::track, l.table, l.table_floats);
   out.add(field_of::entry, l.degree);
   out.add(field_of::entry, l.position);
   out.add(field_of::entry, l.flags);

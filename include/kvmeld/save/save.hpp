@@ -176,7 +176,7 @@ inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std
   shape one = l.extent;
   one.sequences = 1;
   auto const carve = [&](arena& a) {
-    ledger_ref trial = carve_ledger(a, one, l.channels, l.members.capacity);
+    ledger_ref trial = carve_ledger(a, one, l.channels, l.members.capacity, l.table_floats);
     trial.first_layer = l.first_layer;
     trial.first_kv_head = l.first_kv_head;
     trial.padded = l.padded;

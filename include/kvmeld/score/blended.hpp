@@ -25,7 +25,8 @@ namespace score {
 /// most 1e-5 of its mean, as rounding makes it, adds nothing. A score that is no finite number does not count
 /// in means; its entry ranks lowest. `Second` may be a blended score itself, `First` must not be one.
 template <class First, class Second> struct blended : Second {
-  static_assert(!detail::has_channels<First>, "kvmeld: the first of two blended scores needs attention");
+  static_assert(!detail::has_channels<First> && !detail::has_table<First>,
+                "kvmeld: the first of two blended scores needs attention");
 
   First first;          ///< needs no attention
   float weight = 1.0f;  ///< of `first`; at least 0

@@ -31,8 +31,8 @@ struct observation_need {
 };
 
 /// A score says when it observes by `static constexpr observation observes`, and how many rows count by
-/// `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels and says
-/// none of this observes every step, all rows. A score without channels observes nothing.
+/// `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels or a
+/// table and says none of this observes every step, all rows. A score with neither observes nothing.
 namespace score_uses {
 template <class S> using observes = std::integral_constant<observation, S::observes>;
 template <class S>
@@ -48,7 +48,7 @@ template <class Score> constexpr observation observation_of_score() {
   if constexpr (contract::allows<score_uses::observes, Score>) {
     return Score::observes;
   } else {
-    return has_channels<Score> ? observation::every_step : observation::none;
+    return has_channels<Score> || has_table<Score> ? observation::every_step : observation::none;
   }
 }
 

@@ -5,17 +5,21 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/score/observed_queries.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -56,11 +60,21 @@ struct channel_update {
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
 /// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
-/// every step, and a score without channels wants none. A track above its budget is refused as long as it
-/// observed nothing and the score wants attention.
+/// every step, and a score without channels and table wants none. A track above its budget is refused as long
+/// as it observed nothing and the score wants attention.
 ///
-/// `scratch_bytes(shape, lanes)`, optional: scratch that `evaluate` takes from its team; the default is
-/// score_scratch(). Row views take their own. This namespace lists what the library uses of a score.
+/// A score from the queries themselves declares a table: numbers per track, which the ledger keeps and
+/// score_view::table() shows. `open` sets them to 0; `fork`, `save` and `resume` copy them, `shift` and
+/// `truncate` leave them. It has
+/// - `std::size_t table_floats(shape)`: how many
+/// - `absorb(team, table, head, queries)`: takes the observed queries of one of the track's query heads,
+///   numbered from 0, as observed_queries, into the track's table. All lanes of a team call it together.
+///   Heads are absorbed at the same time: each has a part of the table to itself
+/// - `std::string problem_for(shape)`, optional: why it does not work for caches of this shape
+///
+/// `scratch_bytes(shape, lanes)`, optional: scratch that `evaluate` or `absorb` takes from its team; the
+/// default is score_scratch(). Row views take their own. This namespace lists what the library uses of a
+/// score.
 namespace score_uses {
 template <class S> using gives = std::integral_constant<score_kind, S::gives>;
 template <class S> using reads_rows = std::enable_if_t<S::reads_rows>;
@@ -87,6 +101,16 @@ template <class S>
 using evaluate_members = decltype(std::declval<S const&>().evaluate_members(
     std::declval<serial_team const&>(), std::declval<score_view const&>(), std::declval<float*>()));
 template <class S>
+using table_floats =
+    decltype(static_cast<std::size_t>(std::declval<S const&>().table_floats(std::declval<shape const&>())));
+template <class S>
+using absorb =
+    decltype(std::declval<S const&>().absorb(std::declval<serial_team const&>(), std::declval<float*>(), 0u,
+                                             std::declval<observed_queries<float const> const&>()));
+template <class S>
+using problem_for =
+    decltype(static_cast<std::string>(std::declval<S const&>().problem_for(std::declval<shape const&>())));
+template <class S>
 using contribution = decltype(static_cast<float>(std::declval<S const&>().contribution(0u, 0.0f, 0u)));
 template <class S>
 using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>().scratch_bytes(shape{}, 1)));
@@ -100,6 +124,9 @@ template <class Score> constexpr bool reads_rows = contract::allows<score_uses::
 /// Whether a score keeps numbers per entry.
 template <class Score> constexpr bool has_channels = contract::allows<score_uses::channels, Score>;
 
+/// Whether a score keeps numbers per track.
+template <class Score> constexpr bool has_table = contract::allows<score_uses::table_floats, Score>;
+
 /// Number of the first requirement that a score fails, as require_score counts; -1: none.
 template <class S>
 constexpr int missing_in_score =
@@ -108,6 +135,7 @@ constexpr int missing_in_score =
                                 contract::allows<score_uses::max_channels, S>,
                             !has_channels<S> || contract::allows<score_uses::update, S>,
                             !has_channels<S> || contract::allows<score_uses::next_window, S>,
+                            !has_table<S> || contract::allows<score_uses::absorb, S>,
                             !reads_rows<S> || contract::allows<score_uses::evaluate_rows, S>,
                             reads_rows<S> || contract::allows<score_uses::importance, S> ||
                                 contract::allows<score_uses::evaluate, S>>();
@@ -130,8 +158,9 @@ template <class Score> constexpr void require_score() {
                 "kvmeld: the score has channels, but no `channel_update update(channel, window_rows, rows)`");
   static_assert(missing != 4,
                 "kvmeld: the score has channels, but no `std::uint32_t next_window(window_rows, rows)`");
-  static_assert(missing != 5, "kvmeld: the score reads rows, but has no `evaluate(team, view, rows, out)`");
-  static_assert(missing != 6,
+  static_assert(missing != 5, "kvmeld: the score has a table, but no `absorb(team, table, head, queries)`");
+  static_assert(missing != 6, "kvmeld: the score reads rows, but has no `evaluate(team, view, rows, out)`");
+  static_assert(missing != 7,
                 "kvmeld: the score has no `float importance(view, i)`, and no `evaluate(team, view, out)`");
 }
 
@@ -146,7 +175,41 @@ template <class Score> channel_list channels_of([[maybe_unused]] Score const& sc
   }
 }
 
+/// Floats that a score keeps of each track in a cache of this shape; 0 if it declares no table. Construction
+/// of the cache refuses more than largest::table_floats.
+template <class Score>
+std::uint32_t table_floats_of([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent) {
+  if constexpr (detail::has_table<Score>) {
+    std::size_t const n = score.table_floats(extent);
+    return n < 0xffffffffu ? static_cast<std::uint32_t>(n) : 0xffffffffu;
+  } else {
+    return 0;
+  }
+}
+
 namespace detail {
+
+/// Why a score cannot keep a table in caches of this shape; empty if it can, or needs none.
+template <class Score>
+std::string table_problem([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent) {
+  if (std::uint32_t const n = table_floats_of(score, extent); n > largest::table_floats) {
+    return refusal("policy", "number of floats that the score keeps of each track", n, "at most ",
+                   largest::table_floats);
+  }
+  if constexpr (contract::allows<score_uses::problem_for, Score>) {
+    return score.problem_for(extent);
+  } else {
+    return {};
+  }
+}
+
+/// Shows queries to a score that has a table. Collective.
+template <class Score, class Team, class Queries>
+KVMELD_HD void absorb_queries([[maybe_unused]] Score const& score, [[maybe_unused]] Team const& team,
+                              [[maybe_unused]] float* table, [[maybe_unused]] std::uint32_t head,
+                              [[maybe_unused]] Queries const& queries) {
+  if constexpr (has_table<Score>) score.absorb(team, table, head, queries);
+}
 
 /// Whether a score's channels are known at run time only.
 template <class Score> constexpr bool has_max_channels = contract::allows<score_uses::max_channels, Score>;

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstddef>
@@ -45,6 +46,10 @@ public:
   }
   /// length() uninitialised floats that `evaluate` may use; not of members.
   KVMELD_HD float* room() const { return room_; }
+  /// What the score keeps of the track, as its `absorb` left it; empty without a table.
+  KVMELD_HD span<float const> table() const { return {ledger_.table_of(where_), ledger_.table_floats}; }
+  /// Tokens seen: the position of the next one.
+  KVMELD_HD std::uint32_t tokens() const { return ledger_.tokens(where_.sequence); }
   /// Which track this is.
   KVMELD_HD track where() const { return where_; }
   /// Query heads that read the track.

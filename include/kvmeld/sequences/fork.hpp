@@ -85,6 +85,7 @@ struct fork : operation {
             std::memcpy(target + std::size_t{i} * x.bytes, source + std::size_t{i} * x.bytes, x.bytes);
           });
     }
+    team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(to)[i] = l.table_of(t)[i]; });
     team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { l.degree[l.at(to, n + i)] = 0.0f; });
     if (team.lane() == 0 && l.members.capacity != 0) l.members.count[to.index] = l.members.count[t.index];
   }

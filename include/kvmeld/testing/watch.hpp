@@ -78,6 +78,7 @@ public:
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
     image const next = look(cache);
+    if (next.tables != now_.tables) return "a table of the score changed";
     auto const ref = cache.ref();
     ledger_ref const& l = cache.ledger();
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
@@ -122,6 +123,7 @@ public:
   /// warnings.
   template <class Cache> std::string unchanged(Cache const& cache) const {
     image const next = look(cache);
+    if (next.tables != now_.tables) return "a table of the score changed";
     ledger_ref const& l = cache.ledger();
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
       if (now_.counters[q] != next.counters[q]) return message("sequence ", q, " changed its counters");
@@ -144,7 +146,7 @@ private:
   struct image {
     std::uint32_t capacity;
     std::vector<std::uint32_t> length;
-    std::vector<std::uint64_t> keys, values, entries, counters, members;
+    std::vector<std::uint64_t> keys, values, entries, counters, members, tables;
     std::vector<float> degree;
     std::vector<position_t> position;
   };
@@ -170,6 +172,9 @@ private:
         i.entries.push_back(d.value());
       }
       i.members.push_back(member_digest(l, t));
+      digest table;
+      for (std::uint32_t n = 0; n < l.table_floats; ++n) table.add(float_bits(l.table_of(t)[n]));
+      i.tables.push_back(table.value());
     });
     for (std::uint32_t q = 0; q < l.extent.sequences; ++q) {
       digest d;

@@ -28,8 +28,9 @@ struct async_resource {
 };
 
 /// A resource over memory that the engine has set aside. Each piece is handed out once and never comes back.
-/// The memory must hold cache_bytes(options, channels, workers) for each cache, and for each executor its
-/// lists (4 * cuda_executor::staged_numbers bytes) and the scratch that is reserved. Copies share the memory.
+/// The memory must hold cache_bytes(options, channels, workers, table_floats) for each cache, and for each
+/// executor its lists (4 * cuda_executor::staged_numbers bytes) and the scratch that is reserved. Copies
+/// share the memory.
 class workspace_resource {
 public:
   /// `used` counts the bytes taken. The engine owns it, sets it to 0 at first, and keeps it longer than all

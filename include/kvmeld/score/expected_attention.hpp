@@ -1,0 +1,275 @@
+// The attention that future queries can be expected to pay: Expected Attention.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
+#include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/observation.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// Expected Attention (Devoto et al., "Expected Attention: KV Cache Compression by Estimating Attention from
+/// Future Queries Distribution", 2025). For every query head, `observe` keeps mean mu and covariance S of the
+/// queries before their rotation, times the scale of logits. Let R be the mean of the rotations of the next
+/// `future` positions. Entry i of degree n_i gets, for a query drawn from a normal distribution of that mean
+/// and covariance, the expected weight
+///
+///     exp(mu^T R^T k_i + k_i^T R S R^T k_i / 2) n_i,
+///
+/// and s_i is its share of the weights of all entries, averaged over the query heads of the KV head. The
+/// entry scores (s_i + epsilon) |v_i|. As in the authors' kvpress, the first `sinks` tokens stay apart: their
+/// queries do not count, and their entries take no part in the shares and score as high as the best entry. An
+/// entry whose weight is no finite number, and the queries that hold NaN or infinity, count for nothing. In a
+/// track that observed sinks alone, all shares are equal.
+///
+/// The scores order entries. They see neither softcap, sink logits nor windows. Moments do not know of
+/// positions, so `shift` changes nothing. They keep the queries that `truncate` forgets.
+///
+/// Table: 1 + d + d^2 floats per query head, for d key channels; counts are exact up to 2^24 queries. Cost,
+/// per query head: d^2 multiply-adds per query observed, and as many per entry in a compression, which reads
+/// the keys once per query head of the group. Scratch: 66 d floats.
+struct expected_attention {
+  /// How the engine rotates queries, and keys likewise. `frequencies` are finite and lie in memory that
+  /// phases can read. Not `map`, whose future positions need not follow one another.
+  rope_params rope;
+  std::uint32_t future = 512;  ///< number of next positions that queries are expected at, at least 1
+  std::uint32_t sinks = 4;     ///< tokens at positions below it stay apart
+  float epsilon = 0.0f;        ///< at least 0; kvpress takes 0.01 where heads share budgets
+  bool keys_rotated = true;    ///< false: keys lie unrotated, as where attention_params.rope is given
+
+  static constexpr char const* name = "expected_attention";
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = true;
+  /// Every query may count.
+  static constexpr observation observes = observation::every_step;
+
+  /// Floats of the table of a track. Per query head: a count, the mean, and the sum of x x^T over queries x
+  /// minus their mean.
+  std::size_t table_floats(shape const& s) const {
+    return std::size_t{s.queries_per_kv_head} * floats_of_head(s.key_dim);
+  }
+  std::size_t scratch_bytes(shape const& s, int) const {
+    std::size_t const d = s.key_dim;
+    return 2 * scratch_size(d * (block + 1) * sizeof(float)) + 2 * scratch_size(block * sizeof(float)) +
+           scratch_size(d * sizeof(float)) + team_sum_scratch() + rope_scratch(rope, s.key_dim);
+  }
+
+  /// Joins the moments of blocks of queries to those of the table (Chan, Golub and LeVeque, "Updating
+  /// Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, equation 2.1).
+  template <class Team, class Queries>
+  KVMELD_HD void absorb(Team const& team, float* table, std::uint32_t head, Queries const& queries) const {
+    std::uint32_t const d = queries.channels(), n = queries.count(), pairs = rope.pairs(d), ld = block + 1;
+    float* const count = table + head * floats_of_head(d);
+    float* const mean = count + 1;
+    float* const square = mean + d;
+    float* const x = team.template scratch<float>(std::size_t{d} * ld);       // [block + 1][d]
+    float* const turned = team.template scratch<float>(std::size_t{d} * ld);  // [d][block + 1]
+    float* const counts = team.template scratch<float>(block);
+    float* const ones = team.template scratch<float>(block);
+    double const* const turns = rope_table(team, rope, d);
+    team.for_each(block, [&](std::uint32_t i) { ones[i] = 1.0f; });
+    for (std::uint32_t first = 0; first < n; first += block) {
+      std::uint32_t const rows = min_of(block, n - first);
+      queries.load(team, first, rows, x);
+      team.sync();
+      team.for_each(rows * pairs, [&](std::uint32_t m) {
+        std::uint32_t const i = m / pairs, p = m % pairs;
+        position_t const at = rope.turned_for(queries.slot(first + i), queries.position(first + i));
+        rotate_pair(rope, x + std::size_t{i} * d, p, pairs, turns[p], -at);
+      });
+      team.sync();
+      team.for_each(rows, [&](std::uint32_t i) {
+        float const* const row = x + std::size_t{i} * d;
+        bool const sink = std::int64_t{queries.position(first + i)} < std::int64_t{sinks};
+        counts[i] = !sink && is_finite(dot(row, row, d)) ? 1.0f : 0.0f;
+      });
+      team.sync();
+      float const before = count[0];
+      float used = 0.0f;
+      for (std::uint32_t i = 0; i < rows; ++i) used += counts[i];
+      if (used == 0.0f) continue;
+      // The distance between the two means is a row of its own.
+      float const share = used / (before + used), weight = std::sqrt(before * share);
+      team.for_each(d, [&](std::uint32_t c) {
+        float sum = 0.0f;
+        for (std::uint32_t i = 0; i < rows; ++i) sum += counts[i] != 0.0f ? x[std::size_t{i} * d + c] : 0.0f;
+        float const middle = sum / used, distance = middle - mean[c];
+        for (std::uint32_t i = 0; i <= rows; ++i) {
+          float& to = x[std::size_t{i} * d + c];
+          to = i == rows ? weight * distance : counts[i] != 0.0f ? to - middle : 0.0f;
+          turned[std::size_t{c} * ld + i] = to;
+        }
+        mean[c] += share * distance;
+      });
+      team.sync();
+      for (std::uint32_t a = 0; a < d; a += block) {
+        add_weighted_rows(team, turned + std::size_t{a} * ld, min_of(block, d - a), ld, ones, x, d, rows + 1,
+                          d, square + std::size_t{a} * d, d);
+      }
+      if (team.lane() == 0) count[0] = before + used;
+      team.sync();
+    }
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    std::uint32_t const n = view.length(), d = rows.keys.channels();
+    span<float const> const table = view.table();
+    auto const heads = static_cast<std::uint32_t>(table.size() / floats_of_head(d));
+    float* const turned = team.template scratch<float>(std::size_t{d} * (block + 1));
+    float* const spread = team.template scratch<float>(std::size_t{d} * (block + 1));
+    float* const ones = team.template scratch<float>(block);
+    float* const future_turn = team.template scratch<float>(d);
+    float* const partial = team.template scratch<float>(team_partials);
+    double const* const turns = rope_table(team, rope, d);
+    team.for_each(block, [&](std::uint32_t i) { ones[i] = 1.0f; });
+    team.for_each(n, [&](std::uint32_t i) { out[i] = 0.0f; });
+    team.sync();
+    find_future_turn(team, rope.turned_for(n, static_cast<position_t>(view.tokens())), turns, rope.pairs(d),
+                     future_turn);
+    auto const apart = [&](std::uint32_t i) { return std::int64_t{view.position(i)} < std::int64_t{sinks}; };
+    for (std::uint32_t h = 0; h < heads; ++h) {
+      float const* const count = table.data() + h * floats_of_head(d);
+      float const* const mean = count + 1;
+      float const* const square = mean + d;
+      float const half = count[0] > 0.0f ? 0.5f / count[0] : 0.0f;
+      rows.keys.for_each_block(team, 0, n, [&](slot_t s, std::uint32_t rows_here, auto const& row) {
+        turn_keys(team, view, s, rows_here, row, turns, future_turn, d, turned);
+        team.for_each(rows_here * d, [&](std::uint32_t i) { spread[i] = 0.0f; });
+        team.sync();
+        add_weighted_rows(team, turned, rows_here, d, ones, square, d, d, d, spread, d);
+        team.sync();
+        team.for_each(rows_here, [&](std::uint32_t i) {
+          float const* const key = turned + std::size_t{i} * d;
+          float const logit = dot(mean, key, d) + half * dot(spread + std::size_t{i} * d, key, d) +
+                              log_of_degree(view.degree(s + i));
+          bool const takes_part = view.usable(s + i) && !apart(s + i) && is_finite(logit);
+          view.room()[s + i] = takes_part ? logit : element_traits<float>::lowest;
+        });
+      });
+      add_shares(team, view.room(), n, 1.0f / static_cast<float>(heads), partial, out);
+    }
+    rows.values.norms(team, [&](slot_t s, float norm) { out[s] = (out[s] + epsilon) * norm; });
+    std::uint32_t best = 0;
+    team.for_each(n, [&](std::uint32_t i) {
+      if (view.usable(i) && !apart(i)) best = max_of(best, order_key(out[i]));
+    });
+    best = team.reduce(best, op_max{});
+    team.for_each(n, [&](std::uint32_t i) {
+      if (apart(i)) out[i] = best != 0 ? order_value(best) : 0.0f;
+    });
+    team.sync();
+  }
+
+  std::string problem() const {
+    if (future == 0) return refusal("policy", "score::expected_attention.future", future, "at least 1");
+    if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
+      return refusal("policy", "score::expected_attention.epsilon", epsilon, "at least 0 and finite");
+    }
+    if (rope.map != nullptr || rope.mapped != 0) {
+      return refusal("policy", "score::expected_attention.rope.map", "given",
+                     "null, because future positions follow one another");
+    }
+    if (keys_rotated && rope.active() && rope.positions == rope_positions::slot) {
+      return refusal(
+          "policy", "score::expected_attention.rope.positions", "rope_positions::slot",
+          "rope_positions::stored, because keys that lie rotated do not turn when slots change (or "
+          "set keys_rotated = false)");
+    }
+    return {};
+  }
+  std::string problem_for(shape const& s) const {
+    return detail::rope_problem("policy", rope, s.key_dim, false);
+  }
+
+private:
+  static constexpr std::uint32_t block = row_scratch::block;
+
+  KVMELD_HD static constexpr std::size_t floats_of_head(std::uint32_t d) {
+    return 1 + d + std::size_t{d} * d;
+  }
+
+  /// turn[2 p] and turn[2 p + 1] = mean of the cosines and of the sines by which pair p turns at `future`
+  /// positions from `next` on. The mean of exp(i a j) over j < F is exp(i a (F - 1) / 2) sin(F a / 2) / (F
+  /// sin(a / 2)); whole turns of a do not matter. Collective; barrier at the end.
+  template <class Team>
+  KVMELD_HD void find_future_turn(Team const& team, position_t next, double const* turns, std::uint32_t pairs,
+                                  float* turn) const {
+    constexpr double pi = 3.14159265358979323846;
+    double const f = static_cast<double>(future);
+    team.for_each(pairs, [&](std::uint32_t p) {
+      double const one = turns[p] - std::floor(turns[p] + 0.5), base = std::sin(pi * one);
+      double const length = base == 0.0 ? 1.0 : std::sin(pi * f * one) / (f * base);
+      double const middle = (static_cast<double>(next) + (f - 1.0) / 2.0) * one;
+      double const angle = 2.0 * pi * (middle - std::floor(middle));
+      turn[2 * p] = static_cast<float>(length * std::cos(angle));
+      turn[2 * p + 1] = static_cast<float>(length * std::sin(angle));
+    });
+    team.sync();
+  }
+
+  /// to[i][d] = R^T k of the rows of slots s + i, rotated first if they lie unrotated: products with it are
+  /// products of the key with a query turned by R. Collective; barrier at the end.
+  template <class Team, class Row>
+  KVMELD_HD void turn_keys(Team const& team, score_view const& view, slot_t s, std::uint32_t rows,
+                           Row const& row, double const* turns, float const* turn, std::uint32_t d,
+                           float* to) const {
+    std::uint32_t const pairs = rope.pairs(d);
+    for (std::uint32_t i = 0; i < rows; ++i) {
+      row_ref const key = row(i);
+      team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
+    }
+    team.sync();
+    team.for_each(rows * pairs, [&](std::uint32_t m) {
+      std::uint32_t const i = m / pairs, p = m % pairs;
+      float* const key = to + std::size_t{i} * d;
+      if (!keys_rotated) {
+        rotate_pair(rope, key, p, pairs, turns[p], rope.turned_for(s + i, view.position(s + i)));
+      }
+      bool const halves = rope.pairing == rope_pairing::half_split;
+      float& a = key[halves ? p : 2 * p];
+      float& b = key[halves ? p + pairs : 2 * p + 1];
+      float const x = a, y = b;
+      a = turn[2 * p] * x + turn[2 * p + 1] * y;
+      b = turn[2 * p] * y - turn[2 * p + 1] * x;
+    });
+    team.sync();
+  }
+
+  /// out[i] += part * softmax(logit)[i]. Logits that are the lowest float have no share. Collective; barrier
+  /// at the end.
+  template <class Team>
+  KVMELD_HD static void add_shares(Team const& team, float const* logit, std::uint32_t n, float part,
+                                   float* partial, float* out) {
+    constexpr float none = element_traits<float>::lowest;
+    std::uint32_t most = 0;
+    team.for_each(n, [&](std::uint32_t i) { most = max_of(most, order_key(logit[i])); });
+    float const top = order_value(team.reduce(most, op_max{}));
+    auto const weight = [&](std::uint32_t i) { return logit[i] > none ? std::exp(logit[i] - top) : 0.0f; };
+    float const sum = team_sum(team, n, weight, partial);
+    team.for_each(n, [&](std::uint32_t i) { out[i] += sum > 0.0f ? part * (weight(i) / sum) : 0.0f; });
+    team.sync();
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
