@@ -13,7 +13,7 @@
 namespace reference {
 
 // Rotation of the first `dim` channels.
-struct rotation {
+struct pair_rotation {
   std::size_t dim = 0;  // 0: none
   bool interleaved = false;
   double base = 10000, factor = 1;
@@ -65,7 +65,7 @@ inline row product(matrix const& a, row const& x) {
 }
 
 struct future_options {
-  rotation turn;
+  pair_rotation turn;
   double scale = 1;          // of logits
   double next = 0;           // position of the next query
   std::size_t future = 512;  // positions from there on

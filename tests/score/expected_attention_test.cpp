@@ -37,11 +37,12 @@ auto evicting(expected_attention const& score) {
 // The queries of one layer and sequence, token by token, before and after their rotation.
 template <class Q> struct speech {
   kvmeld::shape extent;
-  reference::rotation turn;
+  reference::pair_rotation turn;
   std::vector<reference::matrix> plain;  // [head][token]
   std::vector<Q> turned;                 // [token][head][channel]
 
-  speech(kvmeld::shape const& s, reference::rotation const& r) : extent(s), turn(r), plain(s.query_heads()) {}
+  speech(kvmeld::shape const& s, reference::pair_rotation const& r)
+      : extent(s), turn(r), plain(s.query_heads()) {}
 
   // One more token, whose queries are turned for a position.
   void say(dice& d, long position, double spread = 1) {
@@ -86,7 +87,7 @@ void check_close(std::vector<float> const& got, std::vector<double> const& wante
   CHECK(worst <= tolerance * most);
 }
 
-kvmeld::rope_params rope_of(reference::rotation const& turn) {
+kvmeld::rope_params rope_of(reference::pair_rotation const& turn) {
   kvmeld::rope_params rope;
   if (turn.dim == 0) return rope;
   rope.pairing = turn.interleaved ? kvmeld::rope_pairing::interleaved : kvmeld::rope_pairing::half_split;
@@ -105,7 +106,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
                         d.between(1, 20),
                         d.between(70, 180)};
   CAPTURE(s.key_dim);
-  reference::rotation turn;
+  reference::pair_rotation turn;
   if (d.chance(0.8)) turn.dim = s.key_dim / 2 * 2;
   if (d.chance(0.3)) turn.dim = turn.dim / 4 * 2;
   turn.interleaved = d.chance(0.5);
@@ -175,7 +176,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
 struct fixture {
   kvmeld::shape extent{2, 3, 2, 3, 10, 6, 60};
   support::engine_memory<float> memory{extent};
-  reference::rotation turn{10, false, 100.0, 1.0};
+  reference::pair_rotation turn{10, false, 100.0, 1.0};
   expected_attention score{rope_of(turn), 16};
   decltype(support::make_cache(memory, evicting(score))) cache = support::make_cache(memory, evicting(score));
   dice d{2203};
@@ -246,7 +247,7 @@ TEST_CASE("queries far from 0, observed at once or in several calls, have the sa
   dice d(2204);
   kvmeld::shape const s{1, 1, 2, 3, 9, 4, 200};
   support::engine_memory<float> memory(s);
-  reference::rotation const turn{8, true, 50.0, 1.0};
+  reference::pair_rotation const turn{8, true, 50.0, 1.0};
   auto const policy = evicting({rope_of(turn)});
   auto once = support::make_cache(memory, policy), often = support::make_cache(memory, policy);
   speech<float> spoken(s, turn);
