@@ -18,16 +18,18 @@
 namespace tiny_llama {
 
 /// A prompt that was read once: its K and V, and what scores are made of. Several engines can start from it.
-struct prompt_state {
-  std::vector<kvmeld::float16> keys, values;     ///< as an engine of the same capacity lays them out
+template <class Element> struct prompt_state_of {
+  std::vector<Element> keys, values;             ///< as an engine of the same capacity lays them out
   std::vector<std::vector<float>> queries, lse;  ///< per layer [tokens][heads][head_dim] and [tokens][heads]
   std::uint32_t tokens = 0;
 };
+using prompt_state = prompt_state_of<kvmeld::float16>;
 
 /// What an engine's attention can do with a cache.
 struct reading {
   bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
   kvmeld::budget_scope budgets = kvmeld::budget_scope::head;  ///< whose entries a budget counts together
+  kvmeld::plan_scope plans = kvmeld::plan_scope::head;        ///< which tracks share one plan
 };
 
 /// The cache of one sequence.
@@ -36,10 +38,10 @@ inline kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
   return {u(c.layers), 1, u(c.kv_heads), u(c.heads / c.kv_heads), u(c.head_dim), u(c.head_dim), capacity};
 }
 
-template <class Policy> class engine {
+template <class Policy, class Element = kvmeld::float16> class engine {
 public:
-  /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision. `model` outlives the
-  /// engine.
+  /// K and V lie token-major, [layer][slot][kv_head][head_dim], in half precision unless Element is another
+  /// type. `model` outlives the engine.
   engine(model& m, Policy policy, std::uint32_t capacity, reading how = {})
       : model_(&m),
         extent_(extent_of(m.shape(), capacity)),
@@ -51,7 +53,8 @@ public:
 
   /// Starts from a prompt: its entries are there already, its attention is recomputed from queries and
   /// log-sum-exps.
-  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state const& prompt, reading how = {})
+  engine(model& m, Policy policy, std::uint32_t capacity, prompt_state_of<Element> const& prompt,
+         reading how = {})
       : engine(m, policy, capacity, how) {
     cache_.close(0);
     keys_ = prompt.keys;
@@ -121,14 +124,14 @@ public:
   }
 
   auto const& cache() const { return cache_; }
-  std::vector<kvmeld::float16> const& keys() const { return keys_; }
-  std::vector<kvmeld::float16> const& values() const { return values_; }
+  std::vector<Element> const& keys() const { return keys_; }
+  std::vector<Element> const& values() const { return values_; }
   std::size_t kv_bytes() const {
-    return cache_.entries(0) * (extent_.key_dim + extent_.value_dim) * sizeof(kvmeld::float16);
+    return cache_.entries(0) * (extent_.key_dim + extent_.value_dim) * sizeof(Element);
   }
 
 private:
-  using layout = kvmeld::strided<kvmeld::float16>;
+  using layout = kvmeld::strided<Element>;
 
   kvmeld::shortfall fallback() const {
     auto const traits = kvmeld::traits_of_identifier(cache_.policy().identify);
@@ -142,13 +145,14 @@ private:
     kvmeld::cache_options sizes{extent};
     sizes.stats = true;
     sizes.budgets_over = how.budgets;
+    sizes.scope = how.plans;
     if (how.ignore_degree) sizes.bias = kvmeld::bias_support::none;
     sizes.ignore_degree = how.ignore_degree;
     if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
     return sizes;
   }
   /// Merges are measured with the prompt's last queries.
-  void probe(Policy policy, prompt_state const& prompt) {
+  void probe(Policy policy, prompt_state_of<Element> const& prompt) {
     std::uint32_t const count = std::min(32u, prompt.tokens), heads = extent_.query_heads(),
                         d = extent_.key_dim;
     probes_ = std::make_shared<probe_memory>();
@@ -198,8 +202,8 @@ private:
         std::size_t const to = ((std::size_t{layer} * extent_.capacity + slot) * extent_.kv_heads + head) * d;
         std::size_t const from = (std::size_t{i} * extent_.kv_heads + head) * d;
         for (std::uint32_t c = 0; c < d; ++c) {
-          keys_[to + c] = kvmeld::element_traits<kvmeld::float16>::from_float(k[from + c]);
-          values_[to + c] = kvmeld::element_traits<kvmeld::float16>::from_float(v[from + c]);
+          keys_[to + c] = kvmeld::element_traits<Element>::from_float(k[from + c]);
+          values_[to + c] = kvmeld::element_traits<Element>::from_float(v[from + c]);
         }
       }
     }
@@ -222,7 +226,7 @@ private:
 
   model* model_;
   kvmeld::shape extent_;
-  std::vector<kvmeld::float16> keys_, values_;
+  std::vector<Element> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   std::vector<float> lse_;
   struct probe_memory {

@@ -1,0 +1,230 @@
+// What kvpress_side_by_side.py compares kvpress with: the demo's model reads contexts of the needle task,
+// every method compresses its cache to every number of entries asked for, and a JSON file says which entries
+// stay and what the model still answers. K and V are float32 here, as in PyTorch, so that both sides rank the
+// same numbers.
+//
+//   kvmeld_kept_sets JOB.json OUT.json
+//
+// JOB: {"model": folder, "context": bytes, "needles": count, "contexts": count, "seeds": [...],
+//       "runs": [{"method": name, "entries": [...], "kept": write the positions}]}
+#include <demo/material.hpp>
+#include <demo/methods.hpp>
+#include <demo/questions.hpp>
+
+#include <tiny_llama/engine.hpp>
+#include <tiny_llama/files.hpp>
+#include <tiny_llama/model.hpp>
+#include <tiny_llama/options.hpp>
+#include <tiny_llama/threads.hpp>
+#include <tiny_llama/tokens.hpp>
+
+#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/kvmeld.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace preset = kvmeld::preset;
+using kvmeld::quantity;
+using kvmeld::compose::composed;
+using kvmeld::compose::composed_of;
+using nlohmann::json;
+using prompt = tiny_llama::prompt_state_of<float>;
+
+constexpr int continuation_tokens = 129;  // 128 are predicted, as in the demo
+constexpr std::uint64_t most_job_bytes = 1 << 20;
+
+/// SnapKV with the parameters of kvpress: 64 queries, a mean over 5 neighbours that pads with zeros. A budget
+/// below the window keeps a part of the window.
+preset::snapkv::type snapkv_like_kvpress() {
+  auto policy = preset::snapkv::with_window(64, {5, kvmeld::pooling_mode::zero_padded});
+  policy.select.recents = quantity::at_most(64, 1.0);
+  return policy;
+}
+
+/// Calls run(policy, reading) for a method's name: one of those here, which follow kvpress where the presets
+/// do not by themselves, or one of the demo's.
+template <class Run> void with_method(std::string const& name, Run run) {
+  tiny_llama::reading by_layer;  // all heads of a layer keep the same entries
+  by_layer.plans = kvmeld::plan_scope::layer;
+  tiny_llama::reading shared;  // the heads of a layer share their budgets
+  shared.budgets = kvmeld::budget_scope::layer;
+  quantity const none = quantity::entries(0);
+  if (name == "kvpress_snapkv") return run(composed_of(snapkv_like_kvpress()), {});
+  if (name == "kvpress_adakv_snapkv") return run(composed_of(snapkv_like_kvpress()), shared);
+  if (name == "kvpress_chunkkv") return run(preset::chunkkv::over(snapkv_like_kvpress()), by_layer);
+  if (name == "kvpress_tova") return run(composed_of(preset::tova::defaults()), by_layer);
+  if (name == "kvpress_keydiff") return run(composed_of(preset::keydiff::for_budget(none, none)), {});
+  auto const& known = tiny_llama::known_methods();
+  bool const of_other_type = name == "ems" || name == "chelsea_probed";  // they would double the compile time
+  if (of_other_type || name == "composed" || std::find(known.begin(), known.end(), name) == known.end()) {
+    throw std::runtime_error("there is no method '" + name + "'");
+  }
+  tiny_llama::reading how;
+  how.ignore_degree = name == "chelsea_flat";
+  run(demo::policy_of(name, {}), how);
+}
+
+/// Seconds of the one thread, so that programs beside this one do not count.
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+/// A context that was read with the full cache, and the logits after its last token.
+struct context {
+  demo::material source;
+  prompt read;
+  std::vector<float> logits;
+};
+
+context read_context(tiny_llama::model& model, demo::material source, std::uint32_t capacity) {
+  context out;
+  out.source = std::move(source);
+  auto const heads = static_cast<std::size_t>(model.shape().heads);
+  std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
+  tiny_llama::engine<composed, float> engine(model, composed_of(preset::streaming_llm::with_sinks()),
+                                             capacity);
+  // Layers come in their order.
+  engine.read(out.source.context, out.logits,
+              [&](std::uint32_t, std::uint32_t n, float const* q, float const* lse) {
+                out.read.queries.emplace_back(q, q + n * row);
+                out.read.lse.emplace_back(lse, lse + n * heads);
+              });
+  out.read.keys = engine.keys();
+  out.read.values = engine.values();
+  out.read.tokens = engine.cache().tokens(0);
+  return out;
+}
+
+/// Positions of the entries of every track, [layer][kv_head][...].
+template <class Engine> json kept_by(Engine const& engine) {
+  kvmeld::ledger_ref const& ledger = engine.cache().ledger();
+  json layers = json::array();
+  for (std::uint32_t layer = 0; layer < ledger.extent.layers; ++layer) {
+    json heads = json::array();
+    for (std::uint32_t head = 0; head < ledger.extent.kv_heads; ++head) {
+      kvmeld::track const t = kvmeld::make_track(ledger.extent, layer, 0, head);
+      auto const* const first = ledger.position + ledger.at(t, 0);
+      heads.push_back(std::vector<kvmeld::position_t>(first, first + ledger.length[t.index]));
+    }
+    layers.push_back(std::move(heads));
+  }
+  return layers;
+}
+
+/// One method at every number of entries.
+json run_method(tiny_llama::model& model, context const& c, std::uint32_t capacity, json const& asked) {
+  json out = json::array();
+  auto const name = asked.at("method").get<std::string>();
+  with_method(name, [&](auto const& policy, tiny_llama::reading const& how) {
+    using engine_type = tiny_llama::engine<std::decay_t<decltype(policy)>, float>;
+    double const begin = processor_seconds();
+    engine_type const observed(model, policy, capacity, c.read, how);
+    double const observing = processor_seconds() - begin;
+    for (json const& entries : asked.at("entries")) {
+      engine_type engine(observed);
+      double const start = processor_seconds();
+      // Half an entry more, so that the share's floor is the number.
+      if (name != "full") engine.compress((entries.get<double>() + 0.5) / c.read.tokens);
+      double const compressing = processor_seconds() - start;
+      json row{{"method", name}, {"entries", entries}, {"compress_ms", 1e3 * compressing}};
+      row["observe_ms"] = engine.cache().needs_observation() ? 1e3 * observing : 0.0;
+      row["held"] = engine.cache().entries(0);
+      if (asked.value("kept", false)) row["kept"] = kept_by(engine);
+      demo::continuation_result const ahead = demo::read_on(engine, c.source.continuation);
+      row["bits"] = ahead.bits;
+      row["predicted"] = ahead.tokens;
+      demo::recall_result recall;
+      for (tiny_llama::needle const& n : c.source.needles) {
+        recall += demo::ask(engine, tiny_llama::byte_tokens(n.question), n.answer);
+      }
+      row["digits"] = recall.digits;
+      row["right"] = recall.right;
+      row["numbers"] = recall.numbers;
+      row["exact"] = recall.exact;
+      out.push_back(std::move(row));
+    }
+  });
+  return out;
+}
+
+/// The rows of the tokens read, [layer][token][kv_head][head_dim], without the room behind them.
+std::vector<float> rows_read(std::vector<float> const& rows, kvmeld::shape const& s, std::uint32_t tokens) {
+  std::vector<float> out;
+  std::size_t const row = std::size_t{s.kv_heads} * s.key_dim;
+  for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+    auto const first = rows.begin() + static_cast<std::ptrdiff_t>(layer * s.capacity * row);
+    out.insert(out.end(), first, first + static_cast<std::ptrdiff_t>(tokens * row));
+  }
+  return out;
+}
+
+json run(json const& job) {
+  tiny_llama::use_threads(1);
+  auto const folder = job.at("model").get<std::string>();
+  tiny_llama::model model = tiny_llama::model::load(folder);
+  std::vector<int> const ids = tiny_llama::read_tokens(folder + "/heldout.txt", model.shape().vocab);
+  std::string const text(ids.begin(), ids.end());
+  tiny_llama::needle_request request;
+  request.context = job.at("context");
+  request.needles = job.at("needles");
+  request.continuation = continuation_tokens;
+  auto const capacity = static_cast<std::uint32_t>(request.context + continuation_tokens + 64);
+  json contexts = json::array();
+  for (json const& seed : job.at("seeds")) {
+    for (int index = 0; index < job.at("contexts"); ++index) {
+      request.seed = seed;
+      request.index = static_cast<std::uint64_t>(index);
+      context const c = read_context(model, demo::text_material(text, request), capacity);
+      json out{{"seed", seed},
+               {"index", index},
+               {"context", c.source.context},
+               {"continuation", c.source.continuation},
+               {"logits", c.logits},
+               {"needles", json::array()},
+               {"rows", json::array()}};
+      if (contexts.empty()) {  // once is enough to hold the two models against each other
+        kvmeld::shape const extent = tiny_llama::extent_of(model.shape(), capacity);
+        out["keys"] = rows_read(c.read.keys, extent, c.read.tokens);
+        out["values"] = rows_read(c.read.values, extent, c.read.tokens);
+      }
+      for (tiny_llama::needle const& n : c.source.needles) {
+        out["needles"].push_back({{"question", tiny_llama::byte_tokens(n.question)}, {"answer", n.answer}});
+      }
+      for (json const& asked : job.at("runs")) {
+        for (json& row : run_method(model, c, capacity, asked)) out["rows"].push_back(std::move(row));
+      }
+      std::cerr << "kvmeld_kept_sets: seed " << seed << ", context " << index + 1 << "\n";
+      contexts.push_back(std::move(out));
+    }
+  }
+  return {{"contexts", std::move(contexts)}};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: kvmeld_kept_sets JOB.json OUT.json\n";
+    return 2;
+  }
+  try {
+    json const job = json::parse(tiny_llama::read_file(argv[1], most_job_bytes));
+    tiny_llama::write_file(argv[2], run(job).dump());
+    return 0;
+  } catch (std::exception const& problem) {
+    std::cerr << "kvmeld_kept_sets: " << problem.what() << "\n";
+    return 1;
+  }
+}
