@@ -88,7 +88,9 @@ void check_lag(dice& d) {
     std::uint32_t const chunks = n > score.sinks ? (n - score.sinks) / score.lag : 0;
     std::uint32_t const ranked_end = chunks > 1 ? score.sinks + (chunks - 1) * score.lag : score.sinks;
     for (std::uint32_t i = 0; i < n; ++i) {
-      if (i < score.sinks || i >= ranked_end) CHECK(got[i] == 1.0f);
+      if (i < score.sinks || i >= ranked_end) {
+        CHECK(static_cast<double>(got[i]) == doctest::Approx(1.0 + i / static_cast<double>(n)));
+      }
     }
     for (std::uint32_t first = score.sinks; first < ranked_end && chunks > 1; first += score.lag) {
       auto const k = reference::lag_spread(track.keys, track.bad, first, score.lag);
@@ -147,6 +149,21 @@ TEST_CASE(
     check_key_scores<float>(d);
     check_key_scores<kvmeld::bfloat16>(d);
     check_key_scores<kvmeld::float16>(d);
+  }
+}
+
+TEST_CASE("LagKV keeps the newest entries of its last chunk longest") {
+  kvmeld::shape const s{1, 1, 1, 1, 4, 4, 24};
+  support::engine_memory<float> memory(s);
+  auto cache = support::make_cache(memory, kvmeld::preset::lagkv::with_lag(8, 2));
+  kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
+  dice d(2140);
+  for (std::uint32_t n : {20u, 8u}) {  // with a chunk that is ranked, and without
+    cache.open(0, n);
+    memory.fill_sequence(d, 0, 0, n, support::texture::noise);
+    cache.compress({0}, kvmeld::budget::entries(6));
+    CHECK(kept(cache, t) == std::vector<std::uint32_t>{0, 1, n - 4, n - 3, n - 2, n - 1});
+    cache.close(0);
   }
 }
 

@@ -167,11 +167,11 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
 template <class Cache>
 void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
                      std::uint32_t queries, std::uint32_t width) {
-  auto const rows = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
+  auto const given = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
   if (cache.ledger().table_floats != 0) {
-    cache.observe(batch, rows, {});
+    cache.observe(batch, given, {});
   } else {
-    cache.observe_rows(batch, rows);
+    cache.observe_rows(batch, given);
   }
 }
 

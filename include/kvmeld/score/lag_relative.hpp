@@ -25,8 +25,9 @@ namespace score {
 /// is normalised by its least and its greatest element in the next chunk. An entry's value is the standard
 /// deviation over its channels (n - 1 in the denominator), as a softmax over the chunk, of keys plus of
 /// values. The score is the rank of that value in the chunk, divided by `lag`, so that every chunk keeps an
-/// equal share. Sinks, the last whole chunk and what follows it score 1, as all entries of a track of fewer
-/// than sinks + 2 lag entries do. A channel without extent in the next chunk counts as 0. Ties go to the
+/// equal share. Sinks, the last whole chunk and what follows it score 1 or more, as all entries of a track of
+/// fewer than sinks + 2 lag entries do: the later an entry, the higher its score, so that small budgets keep
+/// the newest of them. A channel without extent in the next chunk counts as 0. Ties go to the
 /// later entry. Needs no attention. Reads keys and values twice.
 struct lag_relative {
   std::uint32_t sinks = 4;  ///< first entries
@@ -46,7 +47,7 @@ struct lag_relative {
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
     std::uint32_t const n = view.length();
-    team.for_each(n, [&](std::uint32_t i) { out[i] = 1.0f; });
+    team.for_each(n, [&](std::uint32_t i) { out[i] = 1.0f + static_cast<float>(i) / static_cast<float>(n); });
     std::uint32_t const chunks = n > sinks ? (n - sinks) / lag : 0;
     std::uint32_t const d = max_of(rows.keys.channels(), rows.values.channels());
     float* const low = team.template scratch<float>(d);
