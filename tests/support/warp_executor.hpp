@@ -22,17 +22,14 @@ namespace support {
 // enough.
 struct warp_board {
   warp_board() : barrier(kvmeld::warp_size, nullptr) {}
-  kvmeld::testing::detail::checking_barrier barrier;
+  kvmeld::detail::checking_barrier barrier;
   std::array<std::array<std::uint32_t, 6>, kvmeld::warp_size> words[2];
 };
 
-class warp_team : public kvmeld::testing::detail::lane_team {
+class warp_team : public kvmeld::detail::lane_team {
 public:
-  warp_team(kvmeld::testing::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes,
-            warp_board& warp)
-      : kvmeld::testing::detail::lane_team(board, lane, lanes),
-        warp_(warp),
-        place_of_(kvmeld::place_in_warp(*this)) {}
+  warp_team(kvmeld::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes, warp_board& warp)
+      : kvmeld::detail::lane_team(board, lane, lanes), warp_(warp), place_of_(kvmeld::place_in_warp(*this)) {}
 
   static constexpr bool has_warps = true;
 
@@ -45,7 +42,7 @@ public:
   std::uint32_t shuffle(std::uint32_t x, std::uint32_t from, char const* file = __builtin_FILE(),
                         int line = __builtin_LINE()) const {
     if (from >= kvmeld::warp_size)
-      kvmeld::testing::detail::report(nullptr, "shuffle from lane " + std::to_string(from));
+      kvmeld::detail::report_finding(nullptr, "shuffle from lane " + std::to_string(from));
     return exchange("shuffle", {x}, file, line)[from % kvmeld::warp_size][0];
   }
   template <kvmeld::matrix_format Format>
@@ -69,14 +66,14 @@ public:
   void finish_copies() const {
     for (auto const& [to, from] : copies_) {
       if (!kvmeld::is_piece_aligned(to) || !kvmeld::is_piece_aligned(from))
-        kvmeld::testing::detail::report(nullptr, "copy_ahead is not aligned");
+        kvmeld::detail::report_finding(nullptr, "copy_ahead is not aligned");
       std::memcpy(to, from, 16);
     }
     copies_.clear();
   }
   void end_tile() const {
-    if (!copies_.empty()) kvmeld::testing::detail::report(nullptr, "a tile ended with copies under way");
-    kvmeld::testing::detail::lane_team::end_tile();
+    if (!copies_.empty()) kvmeld::detail::report_finding(nullptr, "a tile ended with copies under way");
+    kvmeld::detail::lane_team::end_tile();
   }
 
 private:
@@ -101,7 +98,7 @@ private:
 
   warp_board& warp_;
   kvmeld::warp_place place_of_;
-  mutable kvmeld::testing::detail::place where_;
+  mutable kvmeld::detail::lane_place where_;
   mutable std::uint32_t exchanges_ = 0;
   struct copy {
     void* to;
@@ -136,7 +133,7 @@ public:
   void launch(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     for (auto const& board : boards_of_warps_) board->barrier.mend();
     run_teams(phase, extent, items, source,
-              [&](kvmeld::testing::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes) {
+              [&](kvmeld::detail::team_board& board, std::uint32_t lane, std::uint32_t lanes) {
                 return warp_team(board, lane, lanes, *boards_of_warps_[lane / kvmeld::warp_size]);
               });
   }

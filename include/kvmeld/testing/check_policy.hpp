@@ -36,11 +36,10 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-namespace testing {
 namespace detail {
 
 /// What a cache and its tensors hold after a short life, and the first thing that went wrong.
-struct outcome {
+struct life_outcome {
   std::string problem;
   std::vector<float> keys, values;  ///< [layer][sequence][head][slot][channel]
   std::vector<float> degree, scores;
@@ -54,8 +53,8 @@ template <class Policy> class policy_life {
 public:
   policy_life(Policy const& policy, shape const& extent) : policy_(policy), extent_(extent) {}
 
-  template <class Executor> outcome run(Executor executor) {
-    outcome o;
+  template <class Executor> life_outcome run(Executor executor) {
+    life_outcome o;
     o.keys.assign(extent_.slots() * extent_.key_dim, 1.0f);
     o.values.assign(extent_.slots() * extent_.value_dim, 1.0f);
     kv const tensors{strided<float>(o.keys.data(), "LSHTC", extent_, extent_.key_dim),
@@ -88,8 +87,10 @@ public:
   }
 
 private:
-  float* key(outcome& o, track t, slot_t s) const { return o.keys.data() + place(t, s) * extent_.key_dim; }
-  float* value(outcome& o, track t, slot_t s) const {
+  float* key(life_outcome& o, track t, slot_t s) const {
+    return o.keys.data() + place(t, s) * extent_.key_dim;
+  }
+  float* value(life_outcome& o, track t, slot_t s) const {
     return o.values.data() + place(t, s) * extent_.value_dim;
   }
   std::size_t place(track t, slot_t s) const {
@@ -99,8 +100,8 @@ private:
   static float noise(track t, std::uint32_t slot, std::uint32_t channel) {
     return 2.0f * uniform01({channel, t.layer, t.sequence, t.kv_head, slot}) - 1.0f;
   }
-  void write(outcome& o, std::uint32_t sequence, std::uint32_t first, std::uint32_t n) const {
-    each_track(extent_, [&](track t) {
+  void write(life_outcome& o, std::uint32_t sequence, std::uint32_t first, std::uint32_t n) const {
+    testing::each_track(extent_, [&](track t) {
       if (t.sequence != sequence) return;
       for (slot_t s = first; s < first + n; ++s) {
         slot_t const of = s % 7 == 6 ? s - 1 : s;  // some rows equal the row before
@@ -111,7 +112,7 @@ private:
       }
     });
   }
-  void spoil(outcome& o, slot_t s) const {
+  void spoil(life_outcome& o, slot_t s) const {
     track const t = make_track(extent_, extent_.layers - 1, 0, extent_.kv_heads - 1);
     key(o, t, s)[0] = std::numeric_limits<float>::quiet_NaN();
     value(o, t, s + 1)[extent_.value_dim - 1] = std::numeric_limits<float>::infinity();
@@ -141,11 +142,11 @@ private:
   }
 
   template <class Cache>
-  std::string compress(Cache& cache, outcome& o, std::vector<std::uint32_t> sequences, std::size_t count,
+  std::string compress(Cache& cache, life_outcome& o, std::vector<std::uint32_t> sequences, std::size_t count,
                        std::uint32_t left) const {
     sequences.resize(count);
     constexpr bool guarded = is_guarded<typename Policy::identify_type>::value;
-    watch const before(cache);
+    testing::watch const before(cache);
     if (auto const s = cache.compress(sequences, budget::entries(left),
                                       guarded ? shortfall::keep : shortfall::evict_lowest);
         !s.ok()) {
@@ -154,7 +155,7 @@ private:
     if (std::string text = before.after_compress(cache, sequences); !text.empty()) return text;
     std::string problem;
     ledger_ref const& l = cache.ledger();
-    each_track(extent_, [&](track t) {
+    testing::each_track(extent_, [&](track t) {
       if (!problem.empty() || l.is_open[t.sequence] == 0) return;
       if (!guarded && l.length[t.index] > left) {
         problem = message(check_calls::track_name(t), " holds ", l.length[t.index],
@@ -165,15 +166,15 @@ private:
         for (std::uint32_t c = 0; c < extent_.key_dim; ++c) finite = finite && is_finite(key(o, t, s)[c]);
         for (std::uint32_t c = 0; c < extent_.value_dim; ++c) finite = finite && is_finite(value(o, t, s)[c]);
         if (!finite && l.degree[l.at(t, s)] != 1.0f) {
-          problem = message(slot_name(t, s), " is merged, and holds NaN or infinity");
+          problem = message(testing::slot_name(t, s), " is merged, and holds NaN or infinity");
         }
       }
     });
     return problem;
   }
 
-  void read(ledger_ref const& l, outcome& o) const {
-    each_track(extent_, [&](track t) {
+  void read(ledger_ref const& l, life_outcome& o) const {
+    testing::each_track(extent_, [&](track t) {
       o.length.push_back(l.length[t.index]);
       for (slot_t s = 0; s < extent_.capacity; ++s) {
         bool const used = s < o.length.back();
@@ -191,9 +192,9 @@ private:
 };
 
 /// The first difference of two outcomes; empty if there is none.
-inline std::string difference(outcome const& a, outcome const& b, shape const& extent) {
+inline std::string first_difference(life_outcome const& a, life_outcome const& b, shape const& extent) {
   std::string text;
-  each_track(extent, [&](track t) {
+  testing::each_track(extent, [&](track t) {
     if (!text.empty()) return;
     if (a.length[t.index] != b.length[t.index]) {
       text = message(check_calls::track_name(t), " holds ", b.length[t.index], " entries instead of ",
@@ -214,13 +215,15 @@ inline std::string difference(outcome const& a, outcome const& b, shape const& e
                                : differs(a.values, b.values, i, extent.value_dim) ? "another value"
                                : differs(a.scores, b.scores, i, 1) ? "other numbers of the score"
                                                                    : nullptr;
-      if (what != nullptr) text = message(slot_name(t, s), " has ", what);
+      if (what != nullptr) text = message(testing::slot_name(t, s), " has ", what);
     }
   });
   return text;
 }
 
 }  // namespace detail
+
+namespace testing {
 
 /// The shape of policy_problem's cache if the author names none.
 constexpr shape small_shape{1, 2, 2, 2, 12, 10, 64};
@@ -238,7 +241,7 @@ template <class Policy> std::string policy_problem(Policy const& policy, shape c
   }
   if (std::string text = configuration_problem(policy); !text.empty()) return text;
   detail::policy_life<Policy> life(policy, extent);
-  detail::outcome one;
+  detail::life_outcome one;
 #if KVMELD_EXCEPTIONS
   try {
     one = life.run(host_executor(1, tuning::off));
@@ -265,10 +268,10 @@ template <class Policy> std::string policy_problem(Policy const& policy, shape c
         way{1, 2, down, 0xFF, "if tracks are computed in another order: "},
         way{2, 1, up, 0xFF, "on 2 lanes: "}, way{5, 1, up, 0xFF, "on 5 lanes: "}}) {
     findings found;
-    detail::outcome const many = life.run(lane_executor(w.lanes, w.teams, w.order, &found, w.poison));
+    detail::life_outcome const many = life.run(lane_executor(w.lanes, w.teams, w.order, &found, w.poison));
     if (auto const all = found.all(); !all.empty()) return w.says + all.front();
     if (!many.problem.empty()) return w.says + many.problem;
-    if (std::string text = detail::difference(one, many, extent); !text.empty()) return w.says + text;
+    if (std::string text = detail::first_difference(one, many, extent); !text.empty()) return w.says + text;
   }
   return {};
 }

@@ -47,17 +47,19 @@ private:
   std::vector<std::string> all_;
 };
 
+}  // namespace testing
+
 namespace detail {
 
 /// Adds a finding to `to`, or prints it and ends the program if there is none.
-inline void report(findings* to, std::string const& text) {
+inline void report_finding(testing::findings* to, std::string const& text) {
   if (to != nullptr) return to->add(text);
   std::fprintf(stderr, "%s\n", text.c_str());
   std::abort();
 }
 
 /// Where a lane is, and a digest of every team call that it has made since the launch began.
-struct place {
+struct lane_place {
   char const* operation = "";
   char const* file = "";
   int line = 0;
@@ -85,10 +87,10 @@ struct place {
 /// same calls. It serves threads that outnumber the cores, and is clean under ThreadSanitizer.
 class checking_barrier {
 public:
-  checking_barrier(std::uint32_t lanes, findings* to) : places_(lanes), to_(to) {}
+  checking_barrier(std::uint32_t lanes, testing::findings* to) : places_(lanes), to_(to) {}
 
   // Waits until every lane is here. After a mismatch nothing waits any more, so that the launch ends.
-  void arrive(std::uint32_t lane, place const& where) {
+  void arrive(std::uint32_t lane, lane_place const& where) {
     if (places_.size() == 1 || broken_.load(std::memory_order_acquire)) return;
     places_[lane] = where;
     std::uint32_t const now = generation_.load(std::memory_order_acquire);
@@ -121,13 +123,13 @@ private:
       out << "the lanes of a team are not at the same place: lane 0 is in " << places_[0].text() << ", lane "
           << lane << " is in " << places_[lane].text();
       broken_.store(true, std::memory_order_release);
-      report(to_, out.str());
+      report_finding(to_, out.str());
       return;
     }
   }
 
-  std::vector<place> places_;
-  findings* to_;
+  std::vector<lane_place> places_;
+  testing::findings* to_;
   std::atomic<std::uint32_t> arrived_{0};
   std::atomic<std::uint32_t> generation_{0};
   std::atomic<bool> broken_{false};
@@ -197,7 +199,7 @@ private:
 /// What the lanes of one team share: the barrier, the values of collective calls, the scratch.
 class team_board {
 public:
-  team_board(std::uint32_t lanes, findings* to) : barrier(lanes, to), log(to) {
+  team_board(std::uint32_t lanes, testing::findings* to) : barrier(lanes, to), log(to) {
     for (auto& v : values) v.resize(lanes);
   }
 
@@ -210,7 +212,7 @@ public:
     std::size_t const whole = bytes + 2 * guard;
     if (memory.size() < whole) memory = host_memory(whole);
     if (memory.size() < whole)
-      report(nullptr, "no memory for " + std::to_string(whole) + " bytes of scratch");
+      report_finding(nullptr, "no memory for " + std::to_string(whole) + " bytes of scratch");
     std::memset(memory.data(), guard_byte, whole);
     poison();
   }
@@ -220,13 +222,14 @@ public:
     auto const* const bytes = static_cast<unsigned char const*>(memory.data());
     for (std::size_t i = 0; i < guard; ++i) {
       if (bytes[i] == guard_byte && bytes[guard + declared + i] == guard_byte) continue;
-      report(log, "a phase wrote beyond the " + std::to_string(declared) + " bytes of scratch it declared");
+      report_finding(log, "a phase wrote beyond the " + std::to_string(declared) +
+                              " bytes of scratch it declared");
       return;
     }
   }
 
   checking_barrier barrier;
-  findings* log;
+  testing::findings* log;
   unsigned char poison_byte = 0xFF;
   std::vector<std::uint32_t> values[2];  // alternate, so that one barrier per collective call is enough
   host_memory memory;
@@ -282,9 +285,9 @@ public:
     used_ += scratch_size(n * sizeof(T));
     if (used_ > board_.declared && lane_ == 0) {
       // What lies beyond the guard belongs to somebody else.
-      report(used_ > board_.declared + team_board::guard ? nullptr : board_.log,
-             "scratch at " + place_.text() + ": " + std::to_string(used_) + " bytes asked for, " +
-                 std::to_string(board_.declared) + " declared");
+      report_finding(used_ > board_.declared + team_board::guard ? nullptr : board_.log,
+                     "scratch at " + place_.text() + ": " + std::to_string(used_) + " bytes asked for, " +
+                         std::to_string(board_.declared) + " declared");
     }
     return reinterpret_cast<T*>(board_.scratch() + begin);
   }
@@ -316,12 +319,14 @@ private:
 
   team_board& board_;
   std::uint32_t lane_, lanes_;
-  mutable place place_;
+  mutable lane_place place_;
   mutable std::size_t used_ = 0;
   mutable std::uint32_t exchanges_ = 0;
 };
 
 }  // namespace detail
+
+namespace testing {
 
 /// The order in which a team takes its tiles.
 enum class tile_order {
