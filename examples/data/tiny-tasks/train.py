@@ -160,7 +160,7 @@ def lead(s):
 
 
 class World:
-    """About n facts of a few tasks, about people who are not mixed up. `state` says one; `ask` asks for one that was said."""
+    """About n facts of a few tasks, of people who are not mixed up. `state` says one; `ask` asks for one that was said."""
 
     def __init__(self, words, tasks, n, source=""):
         self.words, self.source, self.open, self.known, self.value, self.after, self.times = (
@@ -270,7 +270,7 @@ class World:
 
 
 def random_form(words):
-    """(before, between, values, capital values, keys, capital keys) of statements such as ' gotu NAME zen the VALUE.'"""
+    """(before, between, values, capital values, keys, capital keys) of statements: ' gotu NAME zen the VALUE.'"""
     kind = lambda: rng.choice([(words.names, True), (words.roles, False), (words.places, False), (words.things, False)])
     keys, values = kind(), kind()
     filler = " ".join(
@@ -633,14 +633,14 @@ def load(model, folder):
         t.copy_(found[name])
 
 
-# --- heads to begin with -----------------------------------------------------------------------------------------------
-# Copying is made of heads that look a fixed number of bytes back, and of heads that look for what followed the last bytes
-# when they stood there before. Descent takes long to find them, so the first weights are such heads already.
+# --- heads to begin with -----------------------------------------------------------------------------------------
+# Copying is made of heads that look a fixed number of bytes back, and of heads that look for what followed
+# the last bytes when they stood there before. Descent takes long to find them, so the first weights are such heads already.
 
 
 @torch.no_grad()
 def begin(model, tokens):
-    """dims 0: a constant; 1-31: the byte's code; 32-207: the codes (16 dims) of the eleven bytes before; 208-239: the next byte's."""
+    """dims 0: a constant; 1-31: the byte's code; 32-207: codes (16 dims) of the eleven bytes before; 208-239: the next."""
     D, d, g = CFG["dim"], CFG["head_dim"], CFG["heads"] // CFG["kv_heads"]
     turn = CFG["base"] ** (-torch.arange(0, d, 2) / d)
     eye = torch.eye(D)
@@ -743,7 +743,7 @@ def chosen(keys, method, budget, generator, looks):
 
 @torch.no_grad()
 def looks_of(model, kv, tokens):
-    """How much the question's tokens look at each entry of the context, per layer [kv_heads][tokens]. What only an oracle knows."""
+    """How much the question looks at each entry of the context, per layer [kv_heads][tokens]. Only an oracle knows."""
     h, T, n = model.embed(tokens), kv[0][0].shape[2], tokens.shape[1]
     out = []
     at = torch.arange(T, T + n)
@@ -817,7 +817,7 @@ def bits_per_byte(model, source, length=512, rounds=8):
 
 
 class Muon:
-    """Orthogonalised momentum for the matrices (Jordan et al. 2024); Adam for the embedding, the output and the norms."""
+    """Orthogonalised momentum for matrices (Jordan et al., 2024); Adam for the embedding, the output and the norms."""
 
     def __init__(self, model, rate):
         plain = lambda name, p: p.dim() == 2 and "embed" not in name and "head" not in name
