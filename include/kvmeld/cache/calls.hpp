@@ -413,8 +413,8 @@ template <class E, class P, class K, class V>
 template <class T>
 status merged_cache<E, P, K, V>::set_scores(std::uint32_t layer, index_list sequences, head_rows<T> rows) {
   auto const problem = [&] {
-    return detail::set_scores_problem(facts_, layer, sequences, rows.data == nullptr,
-                                      full_name_of(policy_.score));
+    return check_calls::set_scores(facts_, layer, sequences, rows.data == nullptr,
+                                   full_name_of(policy_.score));
   };
   if (status s = refuse(problem); !s.ok()) return s;
   std::uint32_t const channel = ledger_.channels.find(channel_tag::given_score);

@@ -6,6 +6,7 @@
 #include <kvmeld/cache/check_split.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -61,6 +62,19 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   }
   if (null == nullptr || !any) return {};
   return refusal("observe", null, "null", "the rows of the attention that is observed");
+}
+
+/// Why set_scores is refused; empty if it is not. `null`: the rows are a null pointer. `score` names the
+/// score of the policy.
+inline std::string set_scores(ledger_ref const& l, std::uint32_t layer, index_list sequences, bool null,
+                              std::string const& score) {
+  if (l.channels.find(channel_tag::given_score) == l.channels.count) {
+    return refusal("set_scores", "score of the policy", score, "score::given");
+  }
+  if (layer >= l.extent.layers) return refusal("set_scores", "layer", layer, "0 to ", l.extent.layers - 1);
+  if (std::string text = is_open("set_scores", l, sequences); !text.empty()) return text;
+  return null && !sequences.empty() ? refusal("set_scores", "rows.data", "null", "the rows of the scores")
+                                    : std::string();
 }
 
 /// Stands for a layout that the host cannot read. It calls every row writable; phases ask the real layout.

@@ -4,9 +4,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -14,11 +12,9 @@
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
-#include <kvmeld/sequences/checks.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 namespace kvmeld {
@@ -78,18 +74,6 @@ template <class T> struct set_scores_phase {
     });
   }
 };
-
-/// Why set_scores is refused; empty if it is not. `null`: the rows are a null pointer.
-inline std::string set_scores_problem(ledger_ref const& l, std::uint32_t layer, index_list sequences,
-                                      bool null, std::string const& score) {
-  if (l.channels.find(channel_tag::given_score) == l.channels.count) {
-    return refusal("set_scores", "score of the policy", score, "score::given");
-  }
-  if (layer >= l.extent.layers) return refusal("set_scores", "layer", layer, "0 to ", l.extent.layers - 1);
-  if (std::string text = check_calls::is_open("set_scores", l, sequences); !text.empty()) return text;
-  return null && !sequences.empty() ? refusal("set_scores", "rows.data", "null", "the rows of the scores")
-                                    : std::string();
-}
 
 }  // namespace detail
 }  // namespace KVMELD_ABI
