@@ -213,17 +213,26 @@ private:
   template <class Team>
   KVMELD_HD void find_future_turn(Team const& team, position_t next, double const* turns, std::uint32_t pairs,
                                   float* turn) const {
-    constexpr double pi = 3.14159265358979323846;
     double const f = static_cast<double>(future);
     team.for_each(pairs, [&](std::uint32_t p) {
-      double const one = turns[p] - std::floor(turns[p] + 0.5), base = std::sin(pi * one);
-      double const length = base == 0.0 ? 1.0 : std::sin(pi * f * one) / (f * base);
+      double const one = turns[p] - std::floor(turns[p] + 0.5);
+      float const base = static_cast<float>(future) * sine_of_half_turns(one);
+      float const length = base == 0.0f ? 1.0f : sine_of_half_turns(f * one) / base;
       double const middle = (static_cast<double>(next) + (f - 1.0) / 2.0) * one;
-      double const angle = 2.0 * pi * (middle - std::floor(middle));
-      turn[2 * p] = static_cast<float>(length * std::cos(angle));
-      turn[2 * p + 1] = static_cast<float>(length * std::sin(angle));
+      float const angle = static_cast<float>(2.0 * pi * (middle - std::floor(middle + 0.5)));
+      turn[2 * p] = length * std::cos(angle);
+      turn[2 * p + 1] = length * std::sin(angle);
     });
     team.sync();
+  }
+
+  static constexpr double pi = 3.14159265358979323846;
+
+  /// sin(pi x). Reduced in double and computed in float, like rotate_pair.
+  KVMELD_HD static float sine_of_half_turns(double x) {
+    double const whole = std::floor(x + 0.5), pairs = std::floor(whole / 2.0);
+    float const sine = std::sin(static_cast<float>(pi * (x - whole)));
+    return whole != 2.0 * pairs ? -sine : sine;
   }
 
   /// to[i][d] = R^T k of the rows of slots s + i, rotated first if they lie unrotated: products with it are
