@@ -130,6 +130,8 @@ inline std::vector<double> lag_spread(std::vector<row> const& rows, std::vector<
   return out;
 }
 
+inline constexpr double first_of_all = 1e300;
+
 // CriticalKV, Algorithm 1, for one track. `base` is the score, `w[h][r][c]` the output projection of the
 // query heads of the track; without one, the norm of the value counts.
 inline std::vector<double> critical(track_state const& t, std::vector<double> const& base, std::size_t first,
@@ -150,7 +152,7 @@ inline std::vector<double> critical(track_state const& t, std::vector<double> co
     }
     std::size_t better = 0;  // entries that the score alone puts before this one
     for (std::size_t j = 0; j < n; ++j) better += base[j] > base[i] || (base[j] == base[i] && j < i) ? 1 : 0;
-    out[i] = better < first ? HUGE_VAL : (base[i] + epsilon) * reach;
+    out[i] = better < first ? first_of_all : (base[i] + epsilon) * reach;
   }
   return out;
 }

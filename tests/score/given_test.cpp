@@ -65,13 +65,11 @@ template <class T> void keeps_the_best(dice& d) {
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
       T const* const of = scores.data() + std::size_t{head} * row;
-      auto const number = [&](int i) {
-        return static_cast<double>(kvmeld::element_traits<T>::to_float(of[i]));
-      };
+      auto const number = [&](int i) { return kvmeld::element_traits<T>::to_float(of[i]); };
       std::vector<int> order(n);
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        bool const a_none = number(a) != number(a), b_none = number(b) != number(b);
+        bool const a_none = !kvmeld::is_finite(number(a)), b_none = !kvmeld::is_finite(number(b));
         return !a_none && (b_none || number(a) > number(b));
       });
       order.resize(limit);
