@@ -18,7 +18,6 @@
 #include <exception>
 #include <functional>
 #include <iostream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,22 +60,7 @@ report_row summarise(std::string const& method, std::string const& kind, double 
   return row;
 }
 
-/// Refuses before anything runs what the presets would refuse in the middle: they pin up to 32 entries.
-void check_budgets(options const& o) {
-  constexpr int least = 40;
-  for (double const budget : o.budgets) {
-    int const kept = static_cast<int>(budget * o.context + 1e-9);
-    if (kept < least) {
-      std::ostringstream text;
-      text << "--budget is " << budget << ", which keeps " << kept << " of --context " << o.context
-           << " entries; it must be a share that keeps at least " << least << ".";
-      throw tiny_llama::option_error(text.str());
-    }
-  }
-}
-
 tiny_llama::report run(options o) {
-  check_budgets(o);
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   o.rope_base = model.shape().rope_base;

@@ -3,7 +3,9 @@
 #include "needle_task.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <sstream>
 #include <utility>
 
 namespace tiny_llama {
@@ -28,6 +30,29 @@ std::vector<std::string> parse_methods(std::string const& value) {
     return all || std::find(asked.begin(), asked.end(), name) != asked.end();
   });
   return out;
+}
+
+/// The presets pin up to 32 entries and refuse a budget that leaves little beside them.
+constexpr int least_kept = 40;
+
+/// The default shares suit long contexts; a short one starts at the least that it may keep.
+void raise_budgets(options& o) {
+  double const least = std::ceil(100.0 * least_kept / o.context) / 100;
+  for (double& budget : o.budgets) budget = std::max(budget, least);
+  o.budgets.erase(std::unique(o.budgets.begin(), o.budgets.end()), o.budgets.end());
+}
+
+/// Refuses before anything runs what the presets would refuse in the middle.
+void check_budgets(options const& o) {
+  for (double const budget : o.budgets) {
+    int const kept = static_cast<int>(budget * o.context + 1e-9);
+    if (kept < least_kept) {
+      std::ostringstream text;
+      text << "--budget is " << budget << ", which keeps " << kept << " of --context " << o.context
+           << " entries; it must be a share that keeps at least " << least_kept << ".";
+      throw option_error(text.str());
+    }
+  }
 }
 
 }  // namespace
@@ -64,7 +89,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
   auto& o = result.chosen;
   o.methods = parse_methods("full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended");
   bool composes = false;
-  bool lists = false;
+  bool lists = false, budgeted = false;
   auto const max_needles = static_cast<int>(needle_names.size());
 
   command_line line("Runs a small language model with its KV cache compressed by several methods and "
@@ -103,10 +128,12 @@ parsed_options parse_options(int argc, char const* const* argv) {
   part("--merge", &options::merge,
        "its merge function: drop, average, degree_weighted, score_weighted, gaussian, similarity_weighted, "
        "mass_preserving, collapsed, additive [degree_weighted]");
-  add("--budget", "SHARES", "shares of the cache to keep, comma-separated [0.2,0.06]", [&](auto const& v) {
-    o.budgets = shares_above_zero("--budget", v);
-    std::reverse(o.budgets.begin(), o.budgets.end());
-  });
+  add("--budget", "SHARES",
+      "shares of the cache to keep, comma-separated [0.2,0.06, or what keeps 40 tokens]", [&](auto const& v) {
+        o.budgets = shares_above_zero("--budget", v);
+        std::reverse(o.budgets.begin(), o.budgets.end());
+        budgeted = true;
+      });
   add("--context", "N", "tokens per context [1024]",
       [&](auto const& v) { o.context = small_number("--context", v, 64, 1 << 20); });
   add("--contexts", "N", "contexts to average over [12]",
@@ -142,6 +169,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
                   "at least " + std::to_string(min_context(o.needles)) + " with --needles " +
                       std::to_string(o.needles));
   }
+  if (!budgeted) raise_budgets(o);
+  check_budgets(o);
   return result;
 }
 

@@ -35,6 +35,8 @@ TEST_CASE("options: defaults") {
   CHECK(o.methods == std::vector<std::string>{"full", "snapkv", "keydiff", "leverage", "kvmerger", "chelsea",
                                               "recommended"});
   CHECK(o.budgets == std::vector<double>{0.2, 0.06});
+  CHECK(parse({"--context", "512"}).chosen.budgets == std::vector<double>{0.2, 0.08});
+  CHECK(parse({"--context", "64", "--needles", "0"}).chosen.budgets == std::vector<double>{0.63});
   CHECK(o.context == 1024);
   CHECK(o.contexts == 12);
   CHECK(o.needles == 4);
@@ -115,6 +117,9 @@ TEST_CASE("options: refusals") {
   CHECK(told({"--context", "63"}) == "--context is '63'; it must be a whole number from 64 to 1048576.");
   CHECK(test::has(told({"--context", "1e3"}), "--context is '1e3'"));
   CHECK(told({"--context", "100"}) == "--context is '100'; it must be at least 292 with --needles 4.");
+  CHECK(told({"--context", "512", "--budget", "0.5,0.06"}) ==
+        "--budget is 0.06, which keeps 30 of --context 512 entries; it must be a share that keeps at least "
+        "40.");
   CHECK(told({"--contexts", "0"}) == "--contexts is '0'; it must be a whole number from 1 to 10000.");
   CHECK(told({"--needles", "33"}) == "--needles is '33'; it must be a whole number from 0 to 32.");
   CHECK(test::has(told({"--needles=-1"}), "--needles is '-1'"));
