@@ -160,7 +160,9 @@ calibration measure(options const& o) {
   std::vector<int> const ids = tiny_llama::read_tokens(path, m.vocab);
   bool const bytes = tiny_llama::is_byte_model(m.vocab);
   std::string const text = bytes ? std::string(ids.begin(), ids.end()) : std::string();
-  auto const capacity = static_cast<std::uint32_t>(o.context + 192);
+  bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
+                                   [](std::string const& name) { return demo::wants_replay(name, {}); });
+  auto const capacity = static_cast<std::uint32_t>(o.context * (replays ? 2 : 1) + 192);
   auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
 
   calibration c;
@@ -183,7 +185,8 @@ calibration measure(options const& o) {
     request.seed = o.seed;
     request.index = static_cast<std::uint64_t>(i);
     samples.push_back(calibrating::read_sample(
-        model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity));
+        model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity,
+        replays));
     add_unmatched(c, samples.back(), tiny_llama::extent_of(m, capacity), static_cast<std::size_t>(o.samples));
     add_thresholds(c, model, samples.back(), capacity);
   }

@@ -63,13 +63,14 @@ template <class Engine> double divergence_of(Engine& engine, sample const& s, st
 }
 
 /// Reads a sample, and asks the full cache everything.
-inline sample read_sample(tiny_llama::model& model, demo::material source, std::uint32_t capacity) {
+inline sample read_sample(tiny_llama::model& model, demo::material source, std::uint32_t capacity,
+                          bool replays) {
   sample out;
   std::vector<int> const text = source.continuation;
   auto const vocab = static_cast<std::size_t>(model.shape().vocab);
   std::vector<tiny_llama::needle> needles;
   std::swap(needles, source.needles);  // asked here, not inside prompts of their own
-  out.context = demo::read_context(model, std::move(source), capacity, 1);
+  out.context = demo::read_context(model, std::move(source), capacity, 1, replays);
   out.prompts.push_back({text, 0, {}});
   for (tiny_llama::needle const& n : needles) {
     prompt p;

@@ -71,8 +71,12 @@ tiny_llama::report run(options o) {
   int const needles = bytes ? o.needles : 0;
   if (needles != o.needles)
     std::cerr << "token ids: what they mean is not known, so no numbers are planted\n";
-  // The context, the longest question or the continuation, and an answer.
-  auto const capacity = static_cast<std::uint32_t>(o.context + std::max(continuation_tokens, 64) + 64);
+  bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
+                                   [&](std::string const& m) { return demo::wants_replay(m, o); });
+  // The context, the longest question or the continuation, and an answer; for a second reading the first two
+  // again.
+  auto const capacity =
+      static_cast<std::uint32_t>((o.context + std::max(continuation_tokens, 64)) * (replays ? 2 : 1) + 64);
 
   kvmeld::calibrate::calibration calibration;
   if (!o.calibration.empty()) calibration = demo::calibration_for(model, o.calibration);
@@ -96,7 +100,7 @@ tiny_llama::report run(options o) {
     request.index = static_cast<std::uint64_t>(index);
     demo::context const context = demo::read_context(
         model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity,
-        probe_tokens);
+        probe_tokens, replays);
     done += 4;
     for (std::size_t n = 0; n < variants.size(); ++n) {
       demo::variant const& v = variants[n];

@@ -86,6 +86,7 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "keydiff_merging") return composed_of(preset::merging(preset::keydiff::for_budget()));
   if (method == "leverage") return composed_of(preset::leverage::for_budget());
   if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
+  if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
   if (method == "expected") return composed_of(expecting(o));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
@@ -124,6 +125,15 @@ inline tiny_llama::reading reading_of(std::string const& method, tiny_llama::opt
                                      : kvmeld::budget_scope::head;
   });
   return r;
+}
+
+/// Whether a method wants to be shown a second reading of the prompt.
+inline bool wants_replay(std::string const& method, tiny_llama::options const& o) {
+  bool wants = false;
+  with_policy(method, o, [&](auto const& policy) {
+    wants = kvmeld::need_of(policy).when == kvmeld::observation::replay;
+  });
+  return wants;
 }
 
 inline std::string kind_of(std::string const& method, tiny_llama::options const& o) {

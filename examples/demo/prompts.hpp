@@ -9,7 +9,10 @@
 
 #include <kvmeld/compose/composed.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,43 +37,67 @@ struct context {
   probe probe_queries;
 };
 
-/// Appends what a layer shows of new tokens to a prompt's record.
-inline void record(tiny_llama::prompt_state& state, std::uint32_t layer, std::size_t row, std::size_t heads,
-                   std::uint32_t n, float const* q, float const* lse) {
-  if (state.queries.size() <= layer) {
-    state.queries.resize(layer + 1);
-    state.lse.resize(layer + 1);
-  }
-  state.queries[layer].insert(state.queries[layer].end(), q, q + n * row);
-  state.lse[layer].insert(state.lse[layer].end(), lse, lse + n * heads);
+/// Appends what layers show of new tokens to a record: reader(layer, n, queries, log-sum-exps).
+inline auto recorder(tiny_llama::model const& model, std::vector<std::vector<float>>& queries,
+                     std::vector<std::vector<float>>& lse) {
+  auto const heads = static_cast<std::size_t>(model.shape().heads);
+  std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
+  return
+      [&queries, &lse, heads, row](std::uint32_t layer, std::uint32_t n, float const* q, float const* sums) {
+        if (queries.size() <= layer) {
+          queries.resize(layer + 1);
+          lse.resize(layer + 1);
+        }
+        queries[layer].insert(queries[layer].end(), q, q + n * row);
+        lse[layer].insert(lse[layer].end(), sums, sums + n * heads);
+      };
 }
 
-inline context read_context(tiny_llama::model& model, material source, std::uint32_t capacity, int probes) {
+/// What an engine that has read `tokens` sees of them when it reads them once more, for policies that want to
+/// be shown that (KVzip). Its capacity has to hold them twice. The second reading stands behind the first. If
+/// the model has no positions for all of it, it is read in parts, each behind the last words of the part
+/// before.
+inline void replay(tiny_llama::model const& model, tiny_llama::engine<full_policy> const& engine,
+                   std::vector<int> const& tokens, tiny_llama::prompt_state& state) {
+  constexpr std::ptrdiff_t lead = 8;
+  auto const count = static_cast<std::ptrdiff_t>(tokens.size());
+  std::ptrdiff_t const room = model.shape().max_positions - count - lead;
+  if (room < 1) {
+    throw std::invalid_argument("reading " + std::to_string(count) +
+                                " tokens a second time needs more than the " +
+                                std::to_string(model.shape().max_positions) + " positions of the model");
+  }
+  std::vector<float> logits;
+  for (std::ptrdiff_t first = 0; first < count; first += room) {
+    auto const begin = tokens.begin() + first, end = begin + std::min(room, count - first);
+    tiny_llama::engine<full_policy> again(engine);
+    if (first != 0) again.read({begin - lead, begin}, logits, [](auto&&...) {});
+    again.read({begin, end}, logits, recorder(model, state.replay_queries, state.replay_lse));
+  }
+}
+
+/// `replays`: policies want to be shown a second reading.
+inline context read_context(tiny_llama::model& model, material source, std::uint32_t capacity, int probes,
+                            bool replays = false) {
   context out;
   out.source = std::move(source);
   std::vector<int> const& continuation = out.source.continuation;
-  auto const heads = static_cast<std::size_t>(model.shape().heads);
-  std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
 
   std::vector<float> logits;
   tiny_llama::engine<full_policy> engine(
       model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), capacity);
-  auto const reader = [&](tiny_llama::prompt_state& state) {
-    return [&state, row, heads](std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
-      record(state, layer, row, heads, n, q, lse);
-    };
-  };
-  engine.read(out.source.context, logits, reader(out.plain));
+  engine.read(out.source.context, logits, recorder(model, out.plain.queries, out.plain.lse));
   out.plain.keys = engine.keys();
   out.plain.values = engine.values();
   out.plain.tokens = engine.cache().tokens(0);
+  if (replays) replay(model, engine, out.source.context, out.plain);
 
   // The queries of the text that follows, as the full cache sees it.
   tiny_llama::prompt_state after;
   {
     tiny_llama::engine<full_policy> ahead(engine);
     std::vector<int> const next(continuation.begin(), continuation.begin() + probes);
-    ahead.read(next, logits, reader(after));
+    ahead.read(next, logits, recorder(model, after.queries, after.lse));
   }
   out.probe_queries.queries = static_cast<std::size_t>(probes);
   out.probe_queries.query = after.queries;
@@ -89,7 +116,14 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
     asked.answer = needle.answer;
     asked.state = out.plain;
     tiny_llama::engine<full_policy> ahead(engine);
-    ahead.read(question, logits, reader(asked.state));
+    ahead.read(question, logits, recorder(model, asked.state.queries, asked.state.lse));
+    if (replays) {
+      std::vector<int> all = out.source.context;
+      all.insert(all.end(), question.begin(), question.end());
+      asked.state.replay_queries.clear();
+      asked.state.replay_lse.clear();
+      replay(model, ahead, all, asked.state);
+    }
     asked.state.keys = ahead.keys();
     asked.state.values = ahead.values();
     asked.state.tokens = ahead.cache().tokens(0);

@@ -21,6 +21,7 @@ namespace tiny_llama {
 template <class Element> struct prompt_state_of {
   std::vector<Element> keys, values;             ///< as an engine of the same capacity lays them out
   std::vector<std::vector<float>> queries, lse;  ///< per layer [tokens][heads][head_dim] and [tokens][heads]
+  std::vector<std::vector<float>> replay_queries, replay_lse;  ///< of a second reading, if there was one
   std::uint32_t tokens = 0;
 };
 using prompt_state = prompt_state_of<kvmeld::float16>;
@@ -61,8 +62,13 @@ public:
     values_ = prompt.values;
     cache_.rebind(tensors());
     cache_.open(0, prompt.tokens);
-    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
-      observe(layer, prompt.tokens, prompt.queries[layer].data(), prompt.lse[layer].data());
+    bool const replays = cache_.needs_observation().when == kvmeld::observation::replay;
+    kvmeld::attention_params params;
+    params.causal = !replays;  // every query of a second reading sees the whole prompt
+    auto const& queries = replays ? prompt.replay_queries : prompt.queries;
+    auto const& lse = replays ? prompt.replay_lse : prompt.lse;
+    for (std::uint32_t layer = 0; layer < queries.size(); ++layer) {
+      observe(layer, prompt.tokens, queries[layer].data(), lse[layer].data(), params);
     }
     if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) probe(policy, prompt);
   }
@@ -218,10 +224,11 @@ private:
                               kvmeld::rows_by_token(lse_.data(), n, heads, 1), p);
   }
 
-  void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse) {
+  void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse,
+               kvmeld::attention_params const& params = {}) {
     std::uint32_t const heads = extent_.query_heads();
     cache_.observe({layer, 0, n}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
-                   kvmeld::rows_by_token(lse, n, heads, 1));
+                   kvmeld::rows_by_token(lse, n, heads, 1), params);
   }
 
   model* model_;

@@ -328,13 +328,18 @@ private:
     k.restore();
     v.restore();
     std::string out;
-    // A key that was rounded anew may decide otherwise in the next round.
+    // A key that was rounded anew may decide otherwise in the next round. Then other chunks run out of pairs,
+    // and where nothing is evicted instead, a track may end higher or lower above its budget.
     bool const undecided = !keys_.stored->exact && preset_.rounds_anew;
     int stages = 0;
     auto const look = [&](int stage, outcome const& got) {
       ++stages;
       outcome const& wanted = outcomes_[static_cast<std::size_t>(stage)];
-      if (got.lengths != wanted.lengths) out += "lengths ";
+      if (!undecided || script_.fallback == kvmeld::shortfall::evict_lowest) {
+        if (got.lengths != wanted.lengths) out += "lengths ";
+      } else if (!above_budgets(got.lengths)) {
+        out += "lengths below the budgets ";
+      }
       if (!undecided) {
         if (got.plan != wanted.plan) out += "plan ";
         if (got.ledger != wanted.ledger) out += "ledger ";
@@ -366,6 +371,16 @@ private:
     }
     if (out.empty() && stages != static_cast<int>(outcomes_.size())) out = "stopped early";
     return out;
+  }
+
+  // Whether every track that was above its budget has at least that many entries.
+  bool above_budgets(std::vector<std::uint32_t> const& lengths) const {
+    bool all = true;
+    for_every_track(script_.extent, [&](track t) {
+      std::uint32_t const least = std::min(script_.budgets[t.index], script_.lengths[t.sequence]);
+      all = all && lengths[t.index] >= least;
+    });
+    return all;
   }
 
   std::uint64_t seed_;

@@ -32,10 +32,10 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice =
-      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
-                   score::key_difference, score::key_norm, score::lag_relative, score::leverage,
-                   score::blended<score::leverage, score::local>, score::expected_attention, score::given>;
+  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
+                              score::none, score::key_difference, score::key_norm, score::lag_relative,
+                              score::leverage, score::blended<score::leverage, score::local>,
+                              score::expected_attention, score::given, score::max_attention>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
@@ -61,6 +61,9 @@ public:
   }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
+  }
+  KVMELD_HD attention_fold fold() const {
+    return of_.visit([](auto const& s) { return detail::fold_of(s); });
   }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
     return of_.visit([&](auto const& s) { return detail::update_of(s, channel, filled, rows); });

@@ -35,6 +35,7 @@ enum : std::uint32_t {
   merge_weight = 6,  ///< what an entry's merges have weighed so far; 0 until it first merges: then its window
                      ///< attention counts
   given_score = 7,
+  max_attention = 8,
   user = 1000,
 };
 }  // namespace channel_tag

@@ -125,6 +125,20 @@ inline std::vector<std::uint32_t> budgets(shape const& extent, std::uint32_t ent
 }
 }  // namespace pyramidkv
 
+/// KVzip (Kim et al., "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", 2025): the
+/// model reads the prompt a second time, and what that reading looks at stays. docs/observing.md shows how.
+/// The paper lets all layers and heads share their budgets: budget::over(budget_scope::all_layers).
+namespace kvzip {
+/// KVzip's parts.
+using type = policy<score::max_attention, select::top, identify::evict_rest, merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score. The paper keeps no recents: give
+/// quantity::entries(0).
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace kvzip
+
 /// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, but the
 /// score counts how often, among the last `window` queries, an entry received more than the mean attention.
 namespace scissorhands {

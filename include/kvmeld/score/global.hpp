@@ -1,7 +1,9 @@
-// Accumulated attention: how much all queries so far looked at an entry (H2O; KVMerger section 4.1).
+// What all queries so far gave an entry: in sum (H2O; KVMerger section 4.1), or at most (KVzip).
 #pragma once
 
+#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
@@ -22,6 +24,27 @@ struct global {
     return c;
   }
 
+  KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const { return view.channel(0, i); }
+};
+
+/// The most attention that any observed query, of any query head of the KV head, gave an entry (KVzip: Kim et
+/// al., "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", 2025). It has one channel.
+/// When entries merge, the strongest member counts. Wants to be shown the queries of a second reading of the
+/// prompt, and no others.
+struct max_attention {
+  static constexpr char const* name = "max_attention";
+  static constexpr bool light = true;
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr observation observes = observation::replay;
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::max_attention, channel_rule::max, 0.0f});
+    return c;
+  }
+
+  KVMELD_HD static constexpr attention_fold fold() { return {head_fold::max, row_fold::max}; }
   KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
   KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
   KVMELD_HD float importance(score_view const& view, std::uint32_t i) const { return view.channel(0, i); }

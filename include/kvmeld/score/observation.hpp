@@ -18,6 +18,8 @@ enum class observation : std::uint8_t {
   prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many
                    ///< (score::local)
   every_step,      ///< the queries of prompts and of every generated token
+  replay,          ///< the queries of a second reading of the prompt, before a compression, and no others
+                   ///< (score::max_attention)
 };
 
 /// What a score asks for. The last `rows` queries count; 0: all queries count. Of a prompt, earlier queries

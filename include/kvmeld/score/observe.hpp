@@ -44,7 +44,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
            2 * scratch_size(token_block * sizeof(float)) +
-           scratch_size(std::size_t{this->ledger.extent.queries_per_kv_head} * token_block * sizeof(float)) +
+           scratch_size((this->ledger.extent.queries_per_kv_head + std::size_t{1}) * token_block *
+                        sizeof(float)) +
            rope_scratch(params.rope, keys.channels());
   }
 
@@ -64,7 +65,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
     float* const bias = team.template scratch<float>(token_block);
     float* const share = team.template scratch<float>(token_block);
-    float* const logits = team.template scratch<float>(std::size_t{group} * token_block);
+    float* const logits = team.template scratch<float>((group + std::size_t{1}) * token_block);
     double const* const turns = rope_table(team, params.rope, d);
     keys.load_tile(team, t.where, s.begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
@@ -85,7 +86,7 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       team.sync();
       if (is_tuned(team)) {
         for (std::uint32_t r = 0; r < block; ++r) {
-          shares(team, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias, logits,
+          shares(team, u, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias, logits,
                  share);
           this->add_row(s, params, u, r0 + r, share, sums);
         }
@@ -106,20 +107,20 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
   }
 
 private:
-  /// share[j] = sum over the query heads of one query of exp(logit of token j - norm). One lane.
+  /// share[j] = what the query heads of one query give token j: exp(logit - norm), folded. One lane.
   template <class Team>
-  KVMELD_HD void shares(Team const& team, float const* q, float const* norm, std::uint32_t group,
-                        float const* k, std::uint32_t tokens, std::uint32_t d, float const* bias,
-                        float* logits, float* share) const {
+  KVMELD_HD void shares(Team const& team, typename base::updates const& u, float const* q, float const* norm,
+                        std::uint32_t group, float const* k, std::uint32_t tokens, std::uint32_t d,
+                        float const* bias, float* logits, float* share) const {
     row_products(team, q, group, d, k, tokens, d, d, logits, tokens);
-    for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
-    for (std::uint32_t h = 0; h < group; ++h) {
-      if (!is_usable_lse(norm[h])) continue;
+    float* const spare = logits + std::size_t{group} * token_block;
+    base::fold_heads(u, group, tokens, share, spare, [&](std::uint32_t h, float* to) {
+      if (!is_usable_lse(norm[h])) return;
       float* const row = logits + std::size_t{h} * tokens;
       bool const plain = params.softcap == 0.0f && params.use_degree;
       for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
-      add_exponentials(team, row, plain ? bias : nullptr, tokens, norm[h], share);
-    }
+      add_exponentials(team, row, plain ? bias : nullptr, tokens, norm[h], to);
+    });
   }
 };
 
@@ -167,11 +168,13 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
         float p = 0.0f;
         for (std::uint32_t h = 0; h < group; ++h) {
           using traits = element_traits<std::remove_const_t<T>>;
-          p += traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]);
+          p = u.fold.add_head(p,
+                              traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]));
         }
-        p /= static_cast<float>(group);
+        p = u.fold.folded(p, group);
         for (std::uint32_t c = 0; c < used; ++c) {
-          if (r >= u.at[c].first_row) sums[c] += contribution_of(this->score, c, p, visible - empty);
+          if (r >= u.at[c].first_row)
+            sums[c] = u.fold.add_rows(sums[c], contribution_of(this->score, c, p, visible - empty));
         }
       }
       base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);

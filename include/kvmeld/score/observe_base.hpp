@@ -65,9 +65,10 @@ template <class Score> struct observe_base {
     channel_update at[channels];
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
     std::uint32_t used;       ///< channels in use
+    attention_fold fold;      ///< how heads and rows become one number
 
     KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
-        : first_row(rows), used(count) {
+        : first_row(rows), used(count), fold(fold_of(score)) {
       for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = update_of(score, c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
@@ -95,28 +96,49 @@ template <class Score> struct observe_base {
         if (s.begin + j >= visible) continue;
         if (!params.in_window(s.position[j], params.position_of(s.known, s.queries, query))) continue;
         float p = 0.0f;
-        for (std::uint32_t h = 0; h < group; ++h) p += share(r, h, j);
-        p /= static_cast<float>(group);
+        for (std::uint32_t h = 0; h < group; ++h) p = u.fold.add_head(p, share(r, h, j));
+        p = u.fold.folded(p, group);
         for (std::uint32_t c = 0; c < u.used; ++c) {
-          if (first + r >= u.at[c].first_row) part[c] += contribution_of(score, c, p, visible - s.empty);
+          if (first + r >= u.at[c].first_row)
+            part[c] = u.fold.add_rows(part[c], contribution_of(score, c, p, visible - s.empty));
         }
       }
-      for (std::uint32_t c = 0; c < u.used; ++c) sums[j * channels + c] += part[c];
+      for (std::uint32_t c = 0; c < u.used; ++c) {
+        sums[j * channels + c] = u.fold.add_rows(sums[j * channels + c], part[c]);
+      }
     });
   }
-  /// Adds one row whose shares are already summed over the heads. One lane.
+  /// Adds one row. share[token] is attention_fold::add_head over its heads. One lane.
   KVMELD_HD void add_row(observed_tile const& s, attention_params const& params, updates const& u,
                          std::uint32_t row, float const* share, float* sums) const {
     std::uint32_t const query = probes.query_of(s.queries, row);
     std::uint32_t const visible = params.visible(s.length, s.queries, query);
     std::int64_t const at = params.position_of(s.known, s.queries, query);
-    float const heads = static_cast<float>(ledger.extent.queries_per_kv_head);
+    std::uint32_t const group = ledger.extent.queries_per_kv_head;
     for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
       if (!params.in_window(s.position[j], at)) continue;
       for (std::uint32_t c = 0; c < u.used; ++c) {
-        if (row >= u.at[c].first_row)
-          sums[j * channels + c] += contribution_of(score, c, share[j] / heads, visible - s.empty);
+        if (row < u.at[c].first_row) continue;
+        float const p = contribution_of(score, c, u.fold.folded(share[j], group), visible - s.empty);
+        sums[j * channels + c] = u.fold.add_rows(sums[j * channels + c], p);
       }
+    }
+  }
+
+  /// share[token] = add_head over `group` heads, of which `one(h, to)` adds the attention to to[token].
+  /// `spare` is room for `tokens` more numbers. One lane.
+  template <class One>
+  KVMELD_HD static void fold_heads(updates const& u, std::uint32_t group, std::uint32_t tokens, float* share,
+                                   float* spare, One one) {
+    for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
+    for (std::uint32_t h = 0; h < group; ++h) {
+      if (u.fold.heads == head_fold::mean) {
+        one(h, share);
+        continue;
+      }
+      for (std::uint32_t j = 0; j < tokens; ++j) spare[j] = 0.0f;
+      one(h, spare);
+      for (std::uint32_t j = 0; j < tokens; ++j) share[j] = u.fold.add_head(share[j], spare[j]);
     }
   }
 
@@ -128,7 +150,7 @@ template <class Score> struct observe_base {
     float next[channels];
     std::uint32_t const used = u.used;
     for (std::uint32_t c = 0; c < used; ++c) {
-      next[c] = (u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i]) + sums[c];
+      next[c] = u.fold.add_rows(u.at[c].base < 0 ? 0.0f : data[u.at[c].base][i], sums[c]);
     }
     for (std::uint32_t c = 0; c < used; ++c) data[c][i] = next[c];
   }

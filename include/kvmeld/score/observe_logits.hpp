@@ -31,7 +31,8 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
 
   std::size_t scratch_bytes(int) const {
     return scratch_size(std::size_t{row_block} * this->ledger.extent.queries_per_kv_head * sizeof(float)) +
-           scratch_size(token_block * channels * sizeof(float)) + scratch_size(token_block * sizeof(float));
+           scratch_size(token_block * channels * sizeof(float)) +
+           scratch_size(2 * token_block * sizeof(float));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -41,7 +42,7 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
     std::uint32_t const group = this->ledger.extent.queries_per_kv_head;
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
-    float* const share = team.template scratch<float>(token_block);
+    float* const share = team.template scratch<float>(2 * token_block);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
     for (std::uint32_t r0 = u.first_row; r0 < s.rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, s.rows - r0);
@@ -58,11 +59,10 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
       };
       if (is_tuned(team)) {
         for (std::uint32_t r = 0; r < block; ++r) {
-          for (std::uint32_t j = 0; j < s.tokens; ++j) share[j] = 0.0f;
-          for (std::uint32_t h = 0; h < group; ++h) {
+          base::fold_heads(u, group, s.tokens, share, share + token_block, [&](std::uint32_t h, float* to) {
             float const n = norm[r * group + h];
-            if (is_usable_lse(n)) add_exponentials(team, row_of(r, h), nullptr, s.tokens, n, share);
-          }
+            if (is_usable_lse(n)) add_exponentials(team, row_of(r, h), nullptr, s.tokens, n, to);
+          });
           this->add_row(s, params, u, r0 + r, share, sums);
         }
         continue;

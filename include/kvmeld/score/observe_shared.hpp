@@ -127,14 +127,17 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
             for (std::uint32_t h = 0; h < group; ++h) {
               std::uint32_t const row = r * group + h;
               if (!is_usable_lse(norm[row])) continue;
-              p += std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]);
+              p = u.fold.add_head(
+                  p, std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]));
             }
-            p /= static_cast<float>(group);
+            p = u.fold.folded(p, group);
             for (std::uint32_t c = 0; c < used; ++c) {
-              if (r0 + r >= u.at[c].first_row) part[c] += contribution_of(this->score, c, p, visible);
+              if (r0 + r >= u.at[c].first_row)
+                part[c] = u.fold.add_rows(part[c], contribution_of(this->score, c, p, visible));
             }
           }
-          for (std::uint32_t c = 0; c < used; ++c) sums[std::size_t{i} * channels + c] += part[c];
+          float* const sum = sums + std::size_t{i} * channels;
+          for (std::uint32_t c = 0; c < used; ++c) sum[c] = u.fold.add_rows(sum[c], part[c]);
         });
         team.sync();
       }

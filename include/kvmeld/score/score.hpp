@@ -17,6 +17,7 @@
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,10 +35,47 @@ enum class score_kind : std::uint8_t {
 };
 
 /// What one observation does to a channel. The new value is the old value of channel `base` (0 if `base` is
-/// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`.
+/// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`. With
+/// row_fold::max it is the larger of the two.
 struct channel_update {
   std::int32_t base;        ///< channel whose old value the sum starts from; below 0: none
   std::uint32_t first_row;  ///< first row of the block that counts
+};
+
+/// How the query heads of a KV head become one number per row.
+enum class head_fold : std::uint8_t {
+  mean,              ///< their mean
+  max,               ///< the largest
+  root_mean_square,  ///< the root of the mean of their squares
+};
+
+/// How the rows of an observation become one number per entry.
+enum class row_fold : std::uint8_t {
+  sum,  ///< they add up
+  max,  ///< the largest counts; of numbers of at least 0
+};
+
+/// How the attention that an entry receives becomes one number.
+struct attention_fold {
+  head_fold heads = head_fold::mean;  ///< first over the query heads of a row
+  row_fold rows = row_fold::sum;      ///< then over the rows, those of earlier observations included
+
+  /// `so_far` with one head's `p`. Start at 0, and take `folded` of the result.
+  KVMELD_HD float add_head(float so_far, float p) const {
+    return heads == head_fold::max ? max_of(so_far, p) : so_far + (heads == head_fold::mean ? p : p * p);
+  }
+  /// What `group` heads give together.
+  KVMELD_HD float folded(float all, std::uint32_t group) const {
+    if (heads == head_fold::max) return all;
+    float const mean = all / static_cast<float>(group);
+    return heads == head_fold::mean ? mean : std::sqrt(mean);
+  }
+  /// `so_far` with what one row, or several, gave.
+  KVMELD_HD float add_rows(float so_far, float p) const {
+    return rows == row_fold::max ? max_of(so_far, p) : so_far + p;
+  }
+  /// Whether it is a mean over heads and a sum over rows.
+  KVMELD_HD bool is_sum_of_means() const { return heads == head_fold::mean && rows == row_fold::sum; }
 };
 
 /// A score declares what it `gives` (score_kind), and has one of two forms:
@@ -59,6 +97,9 @@ struct channel_update {
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
+/// - `attention_fold fold()`, optional: how heads and rows become one number; otherwise the mean over heads
+/// is
+///   summed over rows
 /// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
 /// every step, and a score without channels and table wants none. A track above its budget is refused as long
 /// as it observed nothing and the score wants attention.
@@ -112,6 +153,7 @@ using problem_for =
     decltype(static_cast<std::string>(std::declval<S const&>().problem_for(std::declval<shape const&>())));
 template <class S>
 using contribution = decltype(static_cast<float>(std::declval<S const&>().contribution(0u, 0.0f, 0u)));
+template <class S> using fold = decltype(static_cast<attention_fold>(std::declval<S const&>().fold()));
 template <class S>
 using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>().scratch_bytes(shape{}, 1)));
 }  // namespace score_uses
@@ -266,6 +308,19 @@ KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unu
     return p;
   }
 }
+
+namespace detail {
+
+/// How a score's observations become one number.
+template <class Score> KVMELD_HD attention_fold fold_of([[maybe_unused]] Score const& score) {
+  if constexpr (contract::allows<score_uses::fold, Score>) {
+    return score.fold();
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
 
 /// Scratch that `evaluate` and `evaluate_members` may take from their team if the score says nothing else.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }

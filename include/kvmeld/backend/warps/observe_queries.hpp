@@ -29,9 +29,10 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// observe_queries_phase for 16-bit keys and queries of one format, up to 128 channels, groups of 1, 2, 4, 8
-/// or 16 query heads, neither window nor rotation, and scores of up to two channels. One block takes 64
-/// tokens. Its warps take query rows in turn, 16 at a time, and sums are joined in the order of the warps. A
-/// logit differs from the generic form's by at most 2^-22 * (d + 8) of scale * |q| * |k|.
+/// or 16 query heads, neither window nor rotation, and scores that sum means over heads, of up to two
+/// channels. One block takes 64 tokens. Its warps take query rows in turn, 16 at a time, and sums are joined
+/// in the order of the warps. A logit differs from the generic form's by at most 2^-22 * (d + 8) of scale *
+/// |q| * |k|.
 template <class Score, class Keys, class Q> struct observe_queries {
   using untuned_phase = detail::observe_queries_phase<Score, Keys, Q>;
   using key_type = typename Keys::element_type;
@@ -49,7 +50,8 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static bool takes(untuned_phase const& p) {
     std::uint32_t const group = p.ledger.extent.queries_per_kv_head;
     return p.params.window == 0 && !p.params.rope.active() && group <= query_rows &&
-           (group & (group - 1)) == 0 && p.keys.channels() <= max_attended_channels;
+           (group & (group - 1)) == 0 && p.keys.channels() <= max_attended_channels &&
+           detail::fold_of(p.score).is_sum_of_means();
   }
   std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
   std::size_t scratch_bytes(int lanes) const {
