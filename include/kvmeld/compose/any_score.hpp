@@ -62,6 +62,7 @@ public:
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
   }
+  /// How the score that is held folds attention over heads and rows.
   KVMELD_HD attention_fold fold() const {
     return of_.visit([](auto const& s) { return detail::fold_of(s); });
   }

@@ -37,13 +37,14 @@ struct max_attention {
   static constexpr char const* name = "max_attention";
   static constexpr bool light = true;
   static constexpr score_kind gives = score_kind::order;
-  static constexpr observation observes = observation::replay;
+  static constexpr observation observes = observation::replay;  ///< queries of the second reading
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::max_attention, channel_rule::max, 0.0f});
     return c;
   }
 
+  /// The largest over heads and over rows.
   KVMELD_HD static constexpr attention_fold fold() { return {head_fold::max, row_fold::max}; }
   KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
   KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }

@@ -97,9 +97,8 @@ struct attention_fold {
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
-/// - `attention_fold fold()`, optional: how heads and rows become one number; otherwise the mean over heads
-/// is
-///   summed over rows
+/// - `attention_fold fold()`, optional: how heads and rows become one number; by default, rows add up the
+///   mean over heads
 /// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
 /// every step, and a score without channels and table wants none. A track above its budget is refused as long
 /// as it observed nothing and the score wants attention.
