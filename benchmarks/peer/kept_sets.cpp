@@ -6,9 +6,12 @@
 //   kvmeld_kept_sets JOB.json OUT.json
 //
 // JOB: {"model": folder, "context": bytes, "needles": count, "contexts": count, "seeds": [...],
-//       "runs": [{"method": name, "entries": [...], "kept": write the positions}]}
+//       "replay": bytes to put before a second reading (methods that want one),
+//       "runs": [{"method": name, "entries": [of each track, or [of each track of a layer, ...], ...],
+//                 "kept": write the positions}]}
 #include <demo/material.hpp>
 #include <demo/methods.hpp>
+#include <demo/prompts.hpp>
 #include <demo/questions.hpp>
 
 #include <tiny_llama/engine.hpp>
@@ -55,15 +58,45 @@ preset::snapkv::type snapkv_like_kvpress() {
   return policy;
 }
 
+/// Expected Attention as kvpress has it: no recents, and `epsilon` for AdaKV.
+preset::expected_attention::type expected_like_kvpress(tiny_llama::model const& model, float epsilon) {
+  tiny_llama::options o;
+  o.rope_base = model.shape().rope_base;
+  auto policy = demo::expecting(o);
+  policy.select.recents = quantity::entries(0);
+  policy.select.sinks = quantity::entries(4);
+  policy.score.epsilon = epsilon;
+  return policy;
+}
+
 /// Calls run(policy, reading) for a method's name: one of those here, which follow kvpress where the presets
 /// do not by themselves, or one of the demo's.
-template <class Run> void with_method(std::string const& name, Run run) {
+template <class Run> void with_method(tiny_llama::model const& model, std::string const& name, Run run) {
   tiny_llama::reading by_layer;  // all heads of a layer keep the same entries
   by_layer.plans = kvmeld::plan_scope::layer;
   tiny_llama::reading shared;  // the heads of a layer share their budgets
   shared.budgets = kvmeld::budget_scope::layer;
   quantity const none = quantity::entries(0);
   if (name == "kvpress_snapkv") return run(composed_of(snapkv_like_kvpress()), {});
+  if (name == "kvpress_pyramidkv") return run(composed_of(snapkv_like_kvpress()), {});
+  if (name == "kvpress_expected") return run(composed_of(expected_like_kvpress(model, 0.0f)), {});
+  if (name == "kvpress_adakv_expected") return run(composed_of(expected_like_kvpress(model, 0.01f)), shared);
+  if (name == "kvpress_kvzip") {
+    tiny_llama::reading all;
+    all.budgets = kvmeld::budget_scope::all_layers;
+    all.floor = 0.0;
+    return run(composed_of(preset::kvzip::for_budget(none, quantity::entries(4))), all);
+  }
+  auto const& m = model.shape();
+  std::vector<float const*> layers;
+  for (int layer = 0; layer < m.layers; ++layer) layers.push_back(model.output_projection(layer).data());
+  kvmeld::output_projection<float> w;
+  w.layers = layers.data();
+  w.rows = static_cast<std::uint32_t>(m.hidden);
+  w.row_stride = std::int64_t{m.heads} * m.head_dim;
+  w.head_stride = m.head_dim;
+  if (name == "kvpress_criticalkv") return run(preset::criticalkv::over(snapkv_like_kvpress(), w), {});
+  if (name == "criticalkv") return run(preset::criticalkv::over(preset::snapkv::with_window(), w), {});
   if (name == "kvpress_adakv_snapkv") return run(composed_of(snapkv_like_kvpress()), shared);
   if (name == "kvpress_chunkkv") return run(preset::chunkkv::over(snapkv_like_kvpress()), by_layer);
   if (name == "kvpress_tova") return run(composed_of(preset::tova::defaults()), by_layer);
@@ -88,22 +121,24 @@ struct context {
   std::vector<float> logits;
 };
 
-context read_context(tiny_llama::model& model, demo::material source, std::uint32_t capacity) {
+/// `before` is put before a second reading; empty: there is none.
+context read_context(tiny_llama::model& model, demo::material source, std::uint32_t capacity,
+                     std::vector<int> const& before) {
   context out;
   out.source = std::move(source);
-  auto const heads = static_cast<std::size_t>(model.shape().heads);
-  std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
   tiny_llama::engine<composed, float> engine(model, composed_of(preset::streaming_llm::with_sinks()),
                                              capacity);
-  // Layers come in their order.
-  engine.read(out.source.context, out.logits,
-              [&](std::uint32_t, std::uint32_t n, float const* q, float const* lse) {
-                out.read.queries.emplace_back(q, q + n * row);
-                out.read.lse.emplace_back(lse, lse + n * heads);
-              });
+  engine.read(out.source.context, out.logits, demo::recorder(model, out.read.queries, out.read.lse));
   out.read.keys = engine.keys();
   out.read.values = engine.values();
   out.read.tokens = engine.cache().tokens(0);
+  if (!before.empty()) {
+    // kvpress shows the queries of its words, too.
+    std::vector<int> again = before;
+    again.insert(again.end(), out.source.context.begin(), out.source.context.end());
+    std::vector<float> logits;
+    engine.read(again, logits, demo::recorder(model, out.read.replay_queries, out.read.replay_lse));
+  }
   return out;
 }
 
@@ -127,7 +162,8 @@ template <class Engine> json kept_by(Engine const& engine) {
 json run_method(tiny_llama::model& model, context const& c, std::uint32_t capacity, json const& asked) {
   json out = json::array();
   auto const name = asked.at("method").get<std::string>();
-  with_method(name, [&](auto const& policy, tiny_llama::reading const& how) {
+  auto const kv_heads = static_cast<std::size_t>(model.shape().kv_heads);
+  with_method(model, name, [&](auto const& policy, tiny_llama::reading const& how) {
     using engine_type = tiny_llama::engine<std::decay_t<decltype(policy)>, float>;
     double const begin = processor_seconds();
     engine_type const observed(model, policy, capacity, c.read, how);
@@ -136,7 +172,14 @@ json run_method(tiny_llama::model& model, context const& c, std::uint32_t capaci
       engine_type engine(observed);
       double const start = processor_seconds();
       // Half an entry more, so that the share's floor is the number.
-      if (name != "full") engine.compress((entries.get<double>() + 0.5) / c.read.tokens);
+      auto const share = [&](json const& n) { return (n.get<double>() + 0.5) / c.read.tokens; };
+      if (entries.is_array()) {
+        std::vector<double> shares;
+        for (json const& n : entries) shares.insert(shares.end(), kv_heads, share(n));
+        engine.compress(shares);
+      } else if (name != "full") {
+        engine.compress(share(entries));
+      }
       double const compressing = processor_seconds() - start;
       json row{{"method", name}, {"entries", entries}, {"compress_ms", 1e3 * compressing}};
       row["observe_ms"] = engine.cache().needs_observation() ? 1e3 * observing : 0.0;
@@ -180,13 +223,15 @@ json run(json const& job) {
   request.context = job.at("context");
   request.needles = job.at("needles");
   request.continuation = continuation_tokens;
-  auto const capacity = static_cast<std::uint32_t>(request.context + continuation_tokens + 64);
+  std::vector<int> const before = job.value("replay", std::vector<int>{});
+  std::size_t const again = before.empty() ? 0 : before.size() + static_cast<std::size_t>(request.context);
+  auto const capacity = static_cast<std::uint32_t>(request.context + continuation_tokens + 64 + again);
   json contexts = json::array();
   for (json const& seed : job.at("seeds")) {
     for (int index = 0; index < job.at("contexts"); ++index) {
       request.seed = seed;
       request.index = static_cast<std::uint64_t>(index);
-      context const c = read_context(model, demo::text_material(text, request), capacity);
+      context const c = read_context(model, demo::text_material(text, request), capacity, before);
       json out{{"seed", seed},
                {"index", index},
                {"context", c.source.context},

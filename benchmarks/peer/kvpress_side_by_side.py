@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import typing
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all files are local
@@ -35,17 +36,24 @@ except ImportError:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIE = 1e-4  # scores that are closer, relative to the larger one, are equal but for rounding
 CHUNK = 20  # of ChunkKV
+REPLAY = list(b"\n\nRepeat the previous context exactly.\n")  # what KVzip puts before a second reading
 
 
-def kept_of(share, n):
+def kept_of(share, n, layers=1):
     """The entries that kvpress keeps of n; its ratio is what goes."""
     return kvpress.utils.compute_n_kept(n, 1 - share)
 
 
-def kept_in_chunks(share, n):
+def kept_in_chunks(share, n, layers=1):
     """ChunkKV of kvpress counts chunks. The last one, which may be shorter, lies in SnapKV's window and stays."""
     chunks = kvpress.utils.compute_n_kept(-(-n // CHUNK), 1 - share)
     return (chunks - 1) * CHUNK + (n % CHUNK or CHUNK)
+
+
+def kept_by_pyramid(share, n, layers):
+    """A number for each layer."""
+    press, config = kvpress.PyramidKVPress(1 - share), types.SimpleNamespace(num_hidden_layers=layers)
+    return [press.get_layer_budget(types.SimpleNamespace(config=config, layer_idx=i), n) for i in range(layers)]
 
 
 @dataclasses.dataclass
@@ -55,7 +63,8 @@ class Method:
     ours: str | None = None  # kvmeld's method, as kvmeld_kept_sets knows it
     note: str = ""  # what was set in kvmeld's preset, so that both mean the same
     entries: typing.Callable = kept_of  # what kvmeld keeps for a share
-    competes: str = "track"  # whose entries compete for the budget: those of a track, or of a layer
+    competes: str = "track"  # whose entries compete for the budget: those of a track, of a layer, or all
+    exactly: bool = False  # kvpress's ratio is such that both keep the same number
     rank: typing.Callable = lambda scores: scores  # what is ranked, of the scores of a layer [heads][entries]
 
 
@@ -83,22 +92,30 @@ SHARED = [
     Method("Knorm", kvpress.KnormPress, "knorm", "nothing"),
     Method("KeyDiff", kvpress.KeyDiffPress, "kvpress_keydiff", "no sinks, no recents"),
     Method("LagKV", kvpress.LagKVPress, "lagkv", "nothing; both keep 4 sinks and rank in chunks of 128"),
+    Method("ExpectedAttention", kvpress.ExpectedAttentionPress, "kvpress_expected", "no recents"),
+    Method("AdaKV ExpectedAttention", lambda r: kvpress.AdaKVPress(kvpress.ExpectedAttentionPress(r, epsilon=1e-2)),
+           "kvpress_adakv_expected", "no recents; epsilon 0.01; budgets over(budget_scope::layer, 0.2)",
+           competes="layer"),
+    Method("PyramidKV", kvpress.PyramidKVPress, "kvpress_pyramidkv", "as SnapKV; kvpress's budgets of layers",
+           entries=kept_by_pyramid),
+    Method("CriticalKV SnapKV", lambda r: kvpress.CriticalKVPress(snap(r)), "kvpress_criticalkv",
+           "over SnapKV as above; the model's W_O"),
+    Method("KVzip", kvpress.KVzipPress, "kvpress_kvzip",
+           "no recents; budgets over(budget_scope::all_layers, 0); the words of kvpress before the second reading",
+           competes="all", exactly=True),
 ]
 PRESSES = [
-    Method("ExpectedAttention", kvpress.ExpectedAttentionPress),
-    Method("AdaKV ExpectedAttention", lambda r: kvpress.AdaKVPress(kvpress.ExpectedAttentionPress(r, epsilon=1e-2))),
-    Method("PyramidKV", kvpress.PyramidKVPress),
-    Method("CriticalKV SnapKV", lambda r: kvpress.CriticalKVPress(snap(r))),
     Method("CriticalAdaKV SnapKV", lambda r: kvpress.CriticalAdaKVPress(snap(r))),
     Method("Compactor", kvpress.CompactorPress),
-    Method("KVzip", kvpress.KVzipPress),
+    Method("KVzip+", lambda r: kvpress.KVzipPress(r, kvzip_plus_normalization=True)),
 ]
 OURS = [
     Method("recommended", ours="recommended"),
     Method("leverage", ours="leverage"),
-    Method("leverage, merging", ours="leverage_merging"),
-    Method("KeyDiff, sinks, recents", ours="keydiff"),
-    Method("KeyDiff, merging", ours="keydiff_merging"),
+    Method("leverage merging", ours="leverage_merging"),
+    Method("CriticalKV SnapKV 32", ours="criticalkv"),
+    Method("KeyDiff with sinks and recents", ours="keydiff"),
+    Method("KeyDiff merging", ours="keydiff_merging"),
 ]
 
 
@@ -109,10 +126,10 @@ def run_kvmeld(o, shares):
     runs = [{"method": "full", "entries": [o.context]}]
     for m in SHARED + OURS:
         if m.ours and wanted(m, o):
-            entries = [m.entries(share, o.context) for share in shares]
+            entries = [m.entries(share, o.context, o.layers) for share in shares]
             runs.append({"method": m.ours, "entries": entries, "kept": m.press is not None})
     job = {"model": o.model, "context": o.context, "needles": o.needles, "contexts": o.contexts, "seeds": o.seeds,
-           "runs": runs}
+           "replay": REPLAY, "runs": runs}
     with tempfile.TemporaryDirectory() as folder:
         asked, written = os.path.join(folder, "job.json"), os.path.join(folder, "out.json")
         with open(asked, "w", encoding="utf-8") as file:
@@ -171,8 +188,16 @@ def innermost(press):
 
 def tap(press, log):
     """Has a press write its scores and the time of its hooks to `log`. Masking presses change scores in place."""
-    scorer, hook = innermost(press), press.forward_hook
-    if hasattr(scorer, "score"):
+    scorer = press if isinstance(press, kvpress.CriticalKVPress) else innermost(press)
+    hook = press.forward_hook
+    if isinstance(scorer, kvpress.KVzipPress):
+        finish = scorer.compress_post
+
+        def logged_finish(model):
+            finish(model)
+            log["scores"] += [layer[0].clone() for layer in scorer.score_val]
+        scorer.compress_post = logged_finish
+    elif hasattr(scorer, "score"):
         score = scorer.score
 
         def logged_score(*arguments, **named):
@@ -284,26 +309,34 @@ def hold_models(model, context, full, logits):
     return found
 
 
+def spread_of(scores):
+    if not len(scores):
+        return 0.0
+    return ((scores.max() - scores.min()) / scores.abs().max().clamp(min=1e-30)).item()
+
+
 def compare(method, ours, c):
     """Tracks that keep the same entries, entries that differ, and how far apart their scores are."""
     out = collections.Counter()
+    groups = collections.defaultdict(list)  # of tracks that compete: the scores of entries on one side alone
     for layer, (mine, theirs) in enumerate(zip(ours, c.kept)):
         ranked = method.rank(c.scores[layer])
-        apart = [sorted(set(a) ^ set(b)) for a, b in zip(mine, theirs)]
-        groups = [range(len(apart))] if method.competes == "layer" else [[head] for head in range(len(apart))]
-        for group in groups:
-            scores = torch.cat([ranked[head, apart[head]] for head in group])
-            spread = 0.0
-            if len(scores):
-                spread = ((scores.max() - scores.min()) / scores.abs().max().clamp(min=1e-30)).item()
-            for head in group:
-                out["tracks"] += 1
-                out["equal"] += not apart[head]
-                out["kept"] += len(theirs[head])
-                out["differ"] += len(apart[head])
-                out["tied"] += len(apart[head]) if spread <= TIE else 0
-                out["lengths"] += len(mine[head]) != len(theirs[head])
-            out["spread"] = max(out["spread"], spread)
+        for head, (a, b) in enumerate(zip(mine, theirs)):
+            apart = sorted(set(a) ^ set(b))
+            group = {"track": (layer, head), "layer": layer, "all": 0}[method.competes]
+            if len(a) == len(b):  # ties within the head, at the share that it keeps in any case
+                group = (layer, head) if spread_of(ranked[head, apart]) <= TIE else group
+            groups[group].append(ranked[head, apart])
+            out["tracks"] += 1
+            out["equal"] += not apart
+            out["kept"] += len(b)
+            out["lengths"] += len(a) != len(b)
+    for group in groups.values():
+        scores = torch.cat(group)
+        spread = spread_of(scores)
+        out["differ"] += len(scores)
+        out["tied"] += len(scores) if spread <= TIE else 0
+        out["spread"] = max(out["spread"], spread)
     return out
 
 
@@ -351,7 +384,10 @@ def measure(o, shares):
                 kept[method.name, share] = row.get("kept")
             for method in SHARED + PRESSES:
                 for share in shares if wanted(method, o) else ():
-                    c = compress(model, tokens, full, method.press(1 - share))
+                    ratio = 1 - share
+                    if method.exactly:  # it rounds the number of all that go
+                        ratio = 1 - (method.entries(share, o.context) - 1e-6) / o.context
+                    c = compress(model, tokens, full, method.press(ratio))
                     if method.ours:
                         held = sets.setdefault((method.name, share), collections.Counter())
                         spread = held["spread"]
@@ -418,13 +454,14 @@ def main():
     parser.add_argument("--model", default=str(ROOT / "examples/data/tiny-kjv"))
     parser.add_argument("--seeds", default="1", help="comma-separated")
     parser.add_argument("--contexts", type=int, default=4, help="of each seed")
-    parser.add_argument("--context", type=int, default=1024, help="bytes")
+    parser.add_argument("--context", type=int, default=1000, help="bytes; twice as many and 43 must be positions of the model")
     parser.add_argument("--needles", type=int, default=4)
     parser.add_argument("--budgets", default="0.5,0.35,0.2,0.11,0.06", help="shares kept, comma-separated")
     parser.add_argument("--methods", default="", help="names in the table, comma-separated; all if none")
     parser.add_argument("--json", help="also write the figures to this file")
     o = parser.parse_args()
     o.seeds = [int(seed) for seed in o.seeds.split(",")]
+    o.layers = json.loads((pathlib.Path(o.model) / "config.json").read_text())["num_hidden_layers"]
     o.methods = [name for name in o.methods.split(",") if name]
     known = [m.name for m in SHARED + PRESSES + OURS]
     for name in o.methods:

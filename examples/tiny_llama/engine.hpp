@@ -30,7 +30,8 @@ using prompt_state = prompt_state_of<kvmeld::float16>;
 struct reading {
   bool ignore_degree = false;  ///< it has no bias to add: merged entries count as one token
   kvmeld::budget_scope budgets = kvmeld::budget_scope::head;  ///< whose entries a budget counts together
-  kvmeld::plan_scope plans = kvmeld::plan_scope::head;        ///< which tracks share one plan
+  double floor = 0.2;  ///< share of its own budget that every head keeps if budgets are shared
+  kvmeld::plan_scope plans = kvmeld::plan_scope::head;  ///< which tracks share one plan
 };
 
 /// The cache of one sequence.
@@ -48,7 +49,8 @@ public:
         extent_(extent_of(m.shape(), capacity)),
         keys_(elements()),
         values_(elements()),
-        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_, how)) {
+        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_, how)),
+        floor_(how.floor) {
     cache_.open(0);
   }
 
@@ -68,7 +70,13 @@ public:
     auto const& queries = replays ? prompt.replay_queries : prompt.queries;
     auto const& lse = replays ? prompt.replay_lse : prompt.lse;
     for (std::uint32_t layer = 0; layer < queries.size(); ++layer) {
-      observe(layer, prompt.tokens, queries[layer].data(), lse[layer].data(), params);
+      // A second reading may have more queries than the prompt has entries, and is then shown in parts.
+      std::size_t const heads = extent_.query_heads(), rows = lse[layer].size() / heads;
+      for (std::size_t first = 0; first < rows; first += prompt.tokens) {
+        auto const n = static_cast<std::uint32_t>(std::min<std::size_t>(prompt.tokens, rows - first));
+        observe(layer, n, queries[layer].data() + first * heads * extent_.key_dim,
+                lse[layer].data() + first * heads, params);
+      }
     }
     if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) probe(policy, prompt);
   }
@@ -80,6 +88,7 @@ public:
         keys_(other.keys_),
         values_(other.values_),
         cache_(other.cache_.clone(tensors())),
+        floor_(other.floor_),
         probes_(other.probes_) {}
   engine& operator=(engine const&) = delete;
 
@@ -106,7 +115,7 @@ public:
   /// Merges or evicts down to a share of the tokens read. Policies whose thresholds or guards decide how much
   /// merges may stay above it.
   void compress(double share) {
-    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over), fallback());
+    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over, floor_), fallback());
   }
 
   /// The same with a share per head, [layers][kv_heads].
@@ -235,6 +244,7 @@ private:
   kvmeld::shape extent_;
   std::vector<Element> keys_, values_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
+  double floor_;
   std::vector<float> lse_;
   struct probe_memory {
     std::vector<float> queries, lse, room;

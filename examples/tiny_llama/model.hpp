@@ -7,6 +7,7 @@
 #include "layers.hpp"
 #include "matmul.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ public:
 
   config const& shape() const { return shape_; }
   std::string const& name() const { return name_; }
+  /// W_O of a layer: [hidden][heads][head_dim].
+  std::vector<float> const& output_projection(int layer) const {
+    return weights_.layers[static_cast<std::size_t>(layer)].output;
+  }
   std::uint64_t parameters() const;
 
   /// Runs `n` tokens at positions first_position .. first_position + n - 1.

@@ -132,10 +132,12 @@ inline std::vector<double> lag_spread(std::vector<row> const& rows, std::vector<
 
 inline constexpr double first_of_all = 1e300;
 
-// CriticalKV, Algorithm 1, for one track. `base` is the score, `w[h][r][c]` the output projection of the
-// query heads of the track; without one, the norm of the value counts.
+// CriticalKV, Algorithm 1, for one track. `base` is the score, `rows` how many rows of attention it adds up,
+// `w[h][r][c]` the output projection of the query heads of the track; without one, the norm of the value
+// counts. Entries before `begin` and from `end` on are kept in any case; `first` counts them.
 inline std::vector<double> critical(track_state const& t, std::vector<double> const& base, std::size_t first,
-                                    double epsilon, std::vector<std::vector<row>> const& w) {
+                                    std::size_t begin, std::size_t end, double rows, double epsilon,
+                                    std::vector<std::vector<row>> const& w) {
   std::size_t const n = t.values.size();
   std::vector<double> out(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -150,9 +152,12 @@ inline std::vector<double> critical(track_state const& t, std::vector<double> co
         reach += std::abs(product) / static_cast<double>(w.size());
       }
     }
-    std::size_t better = 0;  // entries that the score alone puts before this one
-    for (std::size_t j = 0; j < n; ++j) better += base[j] > base[i] || (base[j] == base[i] && j < i) ? 1 : 0;
-    out[i] = better < first ? first_of_all : (base[i] + epsilon) * reach;
+    bool const apart = i < begin || i >= end;
+    std::size_t better = begin + (n - end);  // entries that are kept before this one
+    for (std::size_t j = begin; j < end; ++j) {
+      better += base[j] > base[i] || (base[j] == base[i] && j < i) ? 1 : 0;
+    }
+    out[i] = apart || better < first ? first_of_all : (base[i] / rows + epsilon) * reach;
   }
   return out;
 }

@@ -439,6 +439,9 @@ TEST_CASE("CriticalKV: half by attention, the rest by attention times what value
                                                    projects ? projection
                                                             : kvmeld::output_projection<kvmeld::float16>{});
     policy.score.first = d.below(5) * 0.25;
+    std::uint32_t const sinks = d.below(4), recents = d.below(12), observed = d.below(3) * 7;
+    policy.score.sinks = kvmeld::quantity::entries(sinks);
+    policy.score.recents = kvmeld::quantity::entries(recents);
     auto cache = support::make_cache(memory, policy);
     CHECK(cache.needs_observation().when == kvmeld::observation::every_step);
     std::uint32_t const n = d.between(1, s.capacity), limit = d.between(1, n);
@@ -467,8 +470,11 @@ TEST_CASE("CriticalKV: half by attention, the rest by attention times what value
         }
       }
       auto const first = static_cast<std::size_t>(policy.score.first * limit + 1e-9);
-      auto const wanted = reference::critical(support::read_track(ref, t), base, first,
-                                              static_cast<double>(policy.score.epsilon), heads_w);
+      ref.ledger.word(t, kvmeld::track_word::observed_rows) = observed;
+      std::size_t const begin = std::min(n, sinks), end = n - std::min(n - std::min(n, sinks), recents);
+      auto const wanted =
+          reference::critical(support::read_track(ref, t), base, first, begin, end, std::max(1u, observed),
+                              static_cast<double>(policy.score.epsilon), heads_w);
       for (auto const* kernels : {static_cast<kvmeld::host_kernels const*>(nullptr), tuned()}) {
         auto const got = scores_of(policy.score, ref, t, kernels, limit);
         for (std::uint32_t i = 0; i < n; ++i) {
@@ -488,7 +494,7 @@ TEST_CASE("CriticalKV: what it keeps, and what it refuses") {
   kvmeld::shape const s{1, 1, 1, 1, 1, 1, 8};
   support::engine_memory<float> memory(s);
   auto policy = kvmeld::preset::criticalkv::over(kvmeld::preset::h2o::defaults());
-  policy.select.recents = kvmeld::quantity::entries(0);
+  policy.select.recents = policy.score.recents = kvmeld::quantity::entries(0);
   auto cache = support::make_cache(memory, policy);
   cache.open(0, 6);
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
@@ -512,6 +518,11 @@ TEST_CASE("CriticalKV: what it keeps, and what it refuses") {
   CHECK(policy.score.problem().empty());
   CHECK(kvmeld::full_name_of(policy.score) == "global*value");
   auto refined = kvmeld::preset::criticalkv::over(kvmeld::preset::snapkv::with_window());
+  CHECK(refined.score.recents.value() == refined.select.recents.value());
+  CHECK(refined.score.sinks.value() == refined.select.sinks.value());
+  refined.score.recents = kvmeld::quantity::of_budget(2.0);
+  CHECK(refined.score.problem() == "policy: score::critical.recents is 2; it must be 0 to 1, a share");
+  refined.score.recents = kvmeld::quantity::entries(0);
   refined.score.window = 0;
   CHECK(refined.score.problem() == "policy: score::local.window is 0; it must be at least 1");
 }

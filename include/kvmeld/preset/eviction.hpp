@@ -92,7 +92,10 @@ template <class Score, class T = float>
 policy<score::critical<Score, T>, select::top, identify::evict_rest, merge::drop> over(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
     output_projection<T> const& projection = {}) {
-  return {{evicting.score, projection}, evicting.select, {}, {}};
+  score::critical<Score, T> refined(evicting.score, projection);
+  refined.sinks = evicting.select.sinks;
+  refined.recents = evicting.select.recents;
+  return {refined, evicting.select, {}, {}};
 }
 }  // namespace criticalkv
 

@@ -32,7 +32,7 @@ struct above_mean {
   }
 
   /// Number of queries of a call that count.
-  std::uint32_t observed_rows() const { return window; }
+  KVMELD_HD std::uint32_t observed_rows() const { return window; }
   KVMELD_HD static float contribution(std::uint32_t, float p, std::uint32_t visible) {
     return p * static_cast<float>(visible) > 1.0f ? 1.0f : 0.0f;
   }

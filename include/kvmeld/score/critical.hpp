@@ -4,12 +4,14 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
@@ -41,9 +43,11 @@ template <class T> struct output_projection {
 namespace score {
 
 /// CriticalKV (Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
-/// Perspective", 2025, Algorithm 1). A share `first` of the entries that may stay is chosen by the score `Of`
-/// alone; these entries rank above all others, as equals. The others score (s + epsilon) times the L1 norm of
-/// W_O v, averaged over the query heads of the KV head. Without a projection it is the L1 norm of v.
+/// Perspective", 2025, Algorithm 1). The first `sinks` and last `recents` entries, which the selector keeps
+/// in any case, rank above all others, as equals. So do the entries with the highest scores of `Of`, until
+/// there are `first` of the budget. The others score (s / rows + epsilon) times the L1 norm of W_O v,
+/// averaged over the query heads of the KV head, where `rows` is the number of rows that Of observed and
+/// counts. Without a projection it is the L1 norm of v.
 ///
 /// `Of` gives weights. What it observes is what this score observes. Cost per entry: 2 * queries_per_kv_head
 /// * rows * value_dim operations with a projection, value_dim without. Reads the values once.
@@ -51,9 +55,11 @@ template <class Of, class T = float> struct critical : Of {
   static_assert(Of::gives == score_kind::weights,
                 "kvmeld: score::critical refines scores that give weights, such as attention");
 
-  double first = 0.5;                    ///< share of the budget that Of alone decides, 0 to 1
-  float epsilon = 1e-4f;                 ///< added to every score; at least 0
-  output_projection<T> projection = {};  ///< of the model; optional
+  quantity sinks = quantity::entries(0);    ///< as in the selector
+  quantity recents = quantity::entries(0);  ///< as in the selector
+  double first = 0.5;                       ///< share of the budget that Of alone decides, 0 to 1
+  float epsilon = 1e-4f;                    ///< added to the mean attention of a row; at least 0
+  output_projection<T> projection = {};     ///< of the model; optional
 
   static constexpr score_kind gives = score_kind::order;
   static constexpr bool reads_rows = true;
@@ -71,19 +77,29 @@ template <class Of, class T = float> struct critical : Of {
     return detail::scratch_of_score(of(), s, lanes) + select_k_scratch();
   }
   template <class Team, class Rows>
-  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& kv_rows, float* out) const {
     std::uint32_t const n = view.length();
-    detail::evaluate_score(static_cast<Of const&>(*this), team, view, rows, out);
+    float const rows = rows_of(view);
+    detail::evaluate_score(static_cast<Of const&>(*this), team, view, kv_rows, out);
     float* const reach = view.room();
-    rows.values.for_each(team, [&](slot_t s, row_ref const& v) { reach[s] = reach_of(view, v); });
+    kv_rows.values.for_each(team, [&](slot_t s, row_ref const& v) { reach[s] = reach_of(view, v); });
     auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
-    std::uint32_t const chosen = floor_share(first, view.limit());
+    std::uint32_t const limit = view.limit();
+    std::uint32_t const begin = min_of(n, sinks.resolve(n, limit, 0));
+    std::uint32_t const end = n - min_of(n - begin, recents.resolve(n, limit, begin));
+    std::uint32_t const apart = begin + (n - end);
+    std::uint32_t const by_score = floor_share(first, limit),
+                        chosen = by_score > apart ? by_score - apart : 0;
+    auto const eligible = [&](std::uint32_t i) { return i >= begin && i < end && usable(i); };
     select_k(
-        team, n, chosen, [&](std::uint32_t i) { return usable(i) ? eligible_key(out[i]) : 0u; },
+        team, n, chosen, [&](std::uint32_t i) { return eligible(i) ? eligible_key(out[i]) : 0u; },
         [&](std::uint32_t i) { reach[i] = -1.0f; });
     team.for_each(n, [&](std::uint32_t i) {
+      if (i < begin || i >= end) reach[i] = -1.0f;
+    });
+    team.for_each(n, [&](std::uint32_t i) {
       if (!usable(i)) return;
-      out[i] = reach[i] < 0.0f ? -element_traits<float>::lowest : (out[i] + epsilon) * reach[i];
+      out[i] = reach[i] < 0.0f ? -element_traits<float>::lowest : (out[i] / rows + epsilon) * reach[i];
     });
     team.sync();
   }
@@ -93,6 +109,9 @@ template <class Of, class T = float> struct critical : Of {
   std::string problem() const {
     if (!is_within(first, 0.0, 1.0))
       return refusal("policy", "score::critical.first", first, "0 to 1, a share");
+    std::string const share = first_problem(
+        {share_problem("score::critical.sinks", sinks), share_problem("score::critical.recents", recents)});
+    if (!share.empty()) return share;
     if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
       return refusal("policy", "score::critical.epsilon", epsilon, "at least 0 and finite");
     }
@@ -103,6 +122,12 @@ template <class Of, class T = float> struct critical : Of {
   }
 
 private:
+  /// Rows that Of counts, at least 1.
+  KVMELD_HD float rows_of(score_view const& view) const {
+    std::uint32_t n = view.observed_rows();
+    if constexpr (contract::allows<score_uses::observed_rows, Of>) n = min_of(n, Of::observed_rows());
+    return static_cast<float>(max_of(n, 1u));
+  }
   /// How far a value reaches: the mean over the query heads of the sum over rows of |W_O v|.
   KVMELD_HD float reach_of(score_view const& view, row_ref const& v) const {
     if (projection.layers == nullptr) {

@@ -37,7 +37,7 @@ struct local {
   }
 
   /// Number of queries of a call that count.
-  std::uint32_t observed_rows() const { return window; }
+  KVMELD_HD std::uint32_t observed_rows() const { return window; }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
     if (rows >= window) {  // the block alone is the window
       return channel == past ? channel_update{-1, rows} : channel_update{-1, rows - window};

@@ -52,6 +52,8 @@ public:
   KVMELD_HD std::uint32_t tokens() const { return ledger_.tokens(where_.sequence); }
   /// Which track this is.
   KVMELD_HD track where() const { return where_; }
+  /// Rows of attention that the track observed.
+  KVMELD_HD std::uint32_t observed_rows() const { return ledger_.word(where_, track_word::observed_rows); }
   /// Query heads that read the track.
   KVMELD_HD std::uint32_t queries_per_kv_head() const { return ledger_.extent.queries_per_kv_head; }
 
