@@ -32,7 +32,7 @@ namespace score {
 ///
 /// averaged over the query heads of the KV head, then pooled. A term is the exact squared change of the
 /// output if entry i alone is dropped. The most probable entry of a query has the same term in another form:
-/// p_i^2 |v_i - o'|^2, where o' is the output of the other entries, or 0 if there are none. So the change is
+/// p_i^2 |v_i - o*|^2, where o* is the output of the other entries, or 0 if there are none. So the change is
 /// exact too where p_i nears 1; the authors' code adds 1e-6 to 1 - p_i instead. As in that code, the pool is
 /// a mean over 11 neighbours with zeros beyond the ends. Entries of degree n count as n tokens that are
 /// dropped together.
@@ -40,7 +40,7 @@ namespace score {
 /// Cost per entry, query head and query: 3 d + 2 v multiply-adds; d and v are the channels of keys and
 /// values. Reads keys three times and values twice per query head. Scratch: window (v + 36) floats.
 struct drop_error : last_queries {
-  pooling pool{11, pooling_mode::zero_padded};
+  pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
 
   static constexpr char const* name = "drop_error";
   static constexpr score_kind gives = score_kind::order;

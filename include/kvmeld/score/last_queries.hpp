@@ -41,6 +41,7 @@ struct last_queries {
 
   /// The last queries are enough.
   static constexpr observation observes = observation::prefill_window;
+  /// Number of queries that count.
   std::uint32_t observed_rows() const { return window; }
 
   std::size_t table_floats(shape const& s) const {

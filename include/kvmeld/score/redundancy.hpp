@@ -45,9 +45,9 @@ namespace score {
 /// each query head. Reads the keys n / 32 + 2 times; no matrix of n x n is stored. Scratch: 32 (d + window +
 /// 34) floats, and 32 window more.
 struct redundancy : last_queries {
-  float lambda = 0.1f;  ///< share of attention in the score, 0 to 1
-  float alike = 0.5f;   ///< keys with a cosine above it are alike
-  pooling pool{7, pooling_mode::max};
+  float lambda = 0.1f;                 ///< share of attention in the score, 0 to 1
+  float alike = 0.5f;                  ///< keys with a cosine above it are alike
+  pooling pool{7, pooling_mode::max};  ///< of z
 
   static constexpr char const* name = "redundancy";
   static constexpr score_kind gives = score_kind::order;
