@@ -1,4 +1,6 @@
 // TriAttention: against plain loops in double precision, its identities, and the life of its table.
+#include <kvmeld/calibrate.hpp>
+#include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing/check_policy.hpp>
 
@@ -51,7 +53,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance, std::si
   CAPTURE(s.key_dim);
   reference::pair_rotation const turn = score_test::random_turn(d, s.key_dim);
   CAPTURE(turn.dim);
-  distance_preference score{rope_of(turn), d.pick({1u, 7u, 512u, 1u << 16}), d.chance(0.5)};
+  distance_preference score{rope_of(turn), d.pick({1u, 7u, 512u, 1u << 16}), nullptr, d.chance(0.5)};
   if (!score.keys_rotated && d.chance(0.5)) score.rope.positions = kvmeld::rope_positions::slot;
   bool const by_slot = score.rope.active() && score.rope.positions == kvmeld::rope_positions::slot;
   CAPTURE(by_slot);
@@ -253,6 +255,67 @@ TEST_CASE("one entry, no query, and keys that overflow") {
   f.memory.fill_sequence(f.d, 2, 0, 20, support::texture::noise);
   CHECK(scores_of(f.score, f.cache.ref(), kvmeld::make_track(f.extent, 0, 2, 0)) ==
         std::vector<float>(20, 0.0f));
+}
+
+TEST_CASE("means that were measured before give the scores of a table, and are joined by counts") {
+  fixture f;
+  kvmeld::calibrate::query_means once;
+  CHECK(once.add(f.cache, 1));
+  auto layers = once.layers();
+  distance_preference given = f.score;
+  given.means = layers.data();
+  auto cache = support::make_cache(f.memory, evicting(given));
+  CHECK(!cache.needs_observation());
+  CHECK(cache.ledger().table_floats == 0);
+  cache.open(1, 30);
+  support::for_tracks(f.extent, 1, [&](kvmeld::track t) {
+    CHECK(scores_of(given, cache.ref(), t) == scores_of(f.score, f.cache.ref(), t));
+  });
+  auto online = support::make_cache(f.memory, evicting(f.score));
+  online.open(1, 30);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) online.observe({layer, 1, 20}, f.talk.of(10, 20), {});
+  support::engine_memory<float> const before = f.memory;
+  CHECK(online.compress({1}, kvmeld::budget::entries(12)).ok());
+  support::engine_memory<float> const wanted = f.memory;
+  f.memory = before;
+  auto chosen = support::make_cache(f.memory, kvmeld::compose::composed_of(evicting(given)));
+  CHECK(!chosen.needs_observation());
+  chosen.open(1, 30);
+  CHECK(chosen.compress({1}, kvmeld::budget::entries(12)).ok());
+  CHECK(f.memory == wanted);
+
+  // Two sequences have the means of all queries.
+  f = fixture();
+  kvmeld::calibrate::query_means parts, whole;
+  f.cache.open(0, 30);
+  f.cache.open(2, 60);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) {
+    f.cache.observe({layer, 0, 10}, f.talk.of(20, 10), {});
+    f.cache.observe({layer, 2, 60}, f.talk.of(0, 60), {});
+  }
+  auto longer = support::make_cache(f.memory, evicting(f.score));
+  longer.open(0, 20);
+  longer.open(1, 60);
+  for (std::uint32_t layer = 0; layer < 2; ++layer) {
+    longer.observe({layer, 0, 20}, f.talk.of(0, 20), {});
+    longer.observe({layer, 1, 40}, f.talk.of(20, 40), {});
+  }
+  CHECK(whole.add(f.cache, 2));
+  CHECK(parts.add(longer, 0));
+  CHECK(parts.add(longer, 1));
+  for (std::size_t i = 0; i < whole.numbers[1].size(); ++i)
+    CHECK(parts.numbers[1][i] == doctest::Approx(whole.numbers[1][i]).epsilon(1e-4));
+
+  auto none = support::make_cache(f.memory, kvmeld::preset::keydiff::for_budget());
+  cache_test::check_text(refusal_of([&] { parts.add(none, 0); }),
+                         {"add: number of floats that the score keeps"});
+  cache_test::check_text(refusal_of([&] { parts.add(longer, 3); }),
+                         {"add: sequence is 3; it must be 0 to 2"});
+  kvmeld::shape const other{2, 1, 1, 2, 10, 6, 60};
+  support::engine_memory<float> memory(other);
+  auto smaller = support::make_cache(memory, evicting(f.score));
+  cache_test::check_text(refusal_of([&] { parts.add(smaller, 0); }),
+                         {"add: number of floats of a layer is 34"});
 }
 
 TEST_CASE("what cannot be is refused") {

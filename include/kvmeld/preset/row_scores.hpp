@@ -61,7 +61,8 @@ inline type with_rope(rope_params const& rope, quantity recents = quantity::at_m
 
 /// TriAttention (Mao et al., "TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
 /// 2026): keeps what future queries will look at, by how far back queries look on average. Show it queries
-/// with `observe`; log-sum-exps may be empty. For long answers: compress after every `period` tokens.
+/// with `observe`; log-sum-exps may be empty. Or set `score.means` to those of calibrate::query_means, as the
+/// paper does, and show it nothing. For long answers: compress after every `period` tokens.
 namespace triattention {
 /// TriAttention's parts.
 using type = policy<score::distance_preference, select::top, identify::evict_rest, merge::drop>;

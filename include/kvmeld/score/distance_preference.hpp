@@ -43,6 +43,8 @@ namespace score {
 /// count. An entry whose number is not finite scores the lowest. `shift` changes nothing in the table. It
 /// keeps the queries that `truncate` forgets.
 ///
+/// The paper measures the means once: give `means`, as calibrate::query_means makes them.
+///
 /// Table: at most 1 + 2 d floats per query head, for d key channels; counts are exact up to 2^24 queries.
 /// Cost per query observed, and per entry, of every query head: 2 d operations. Reads the keys once per query
 /// head. Scratch: 36 d floats.
@@ -51,18 +53,25 @@ struct distance_preference {
   /// phases can read. Not `map`, whose future positions need not follow one another.
   rope_params rope;
   std::uint32_t farthest =
-      1u << 16;              ///< the largest distance from the last token to a future query, at least 1
+      1u << 16;  ///< the largest distance from the last token to a future query, at least 1
+  /// [layers of the cache] or null: means that were measured before (calibrate::query_means), in place of
+  /// those of observed queries. Then nothing is observed, and no table is kept. Of each layer, floats of
+  /// [query heads][table_of_head(d)]. They, and this array, lie in memory that phases can read.
+  float const* const* means = nullptr;
   bool keys_rotated = true;  ///< false: keys lie unrotated, as where attention_params.rope is given
 
   static constexpr char const* name = "distance_preference";
   static constexpr score_kind gives = score_kind::order;
   static constexpr bool reads_rows = true;
-  /// Every query may count.
-  static constexpr observation observes = observation::every_step;
+  static constexpr observation observes = observation::every_step;  ///< at most; need() tells
+  /// Every query may count, unless means are given.
+  observation_need need() const { return {means != nullptr ? observation::none : observes, 0}; }
 
-  /// Floats of the table of a track. Per query head: a count, the mean query, and the mean length per band.
+  /// Floats of a query head, for d key channels: a count, the mean query, and the mean length per band.
+  KVMELD_HD std::size_t table_of_head(std::uint32_t d) const { return std::size_t{1} + d + bands(d); }
+  /// Floats of the table of a track; 0 if means are given.
   std::size_t table_floats(shape const& s) const {
-    return std::size_t{s.queries_per_kv_head} * floats_of_head(s.key_dim);
+    return means != nullptr ? 0 : std::size_t{s.queries_per_kv_head} * table_of_head(s.key_dim);
   }
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const d = s.key_dim;
@@ -74,7 +83,7 @@ struct distance_preference {
   template <class Team, class Queries>
   KVMELD_HD void absorb(Team const& team, float* table, std::uint32_t head, Queries const& queries) const {
     std::uint32_t const d = queries.channels(), n = queries.count(), pairs = rope.pairs(d);
-    float* const count = table + head * floats_of_head(d);
+    float* const count = table + head * table_of_head(d);
     float* const mean = count + 1;
     float* const length = mean + d;
     float* const x = team.template scratch<float>(std::size_t{d} * block);
@@ -124,8 +133,13 @@ struct distance_preference {
     double const* const turns = rope_table(team, rope, d);
     position_t const last = rope.turned_for(n, static_cast<position_t>(view.tokens())) - 1;
     team.sync();
-    for (std::uint32_t h = 0; h < view.queries_per_kv_head(); ++h) {
-      float const* const mean = view.table().data() + h * floats_of_head(d) + 1;
+    std::uint32_t const group = view.queries_per_kv_head();
+    track const where = view.where();
+    float const* const all = means == nullptr
+                                 ? view.table().data()
+                                 : means[where.layer] + std::size_t{where.kv_head} * group * table_of_head(d);
+    for (std::uint32_t h = 0; h < group; ++h) {
+      float const* const mean = all + h * table_of_head(d) + 1;
       float const* const length = mean + d;
       team.for_each(bands(d), [&](std::uint32_t f) {
         rest[f] = length[f] - length_of(mean, f, pairs);
@@ -187,7 +201,6 @@ private:
 
   /// Bands of d channels: pairs first, then the channels that do not rotate.
   KVMELD_HD std::uint32_t bands(std::uint32_t d) const { return d - rope.pairs(d); }
-  KVMELD_HD std::size_t floats_of_head(std::uint32_t d) const { return std::size_t{1} + d + bands(d); }
 
   struct band {
     std::uint32_t first, second;  ///< its channels; equal if there is one
