@@ -4,4 +4,5 @@
 #include <kvmeld/calibrate/allot.hpp>
 #include <kvmeld/calibrate/calibration.hpp>
 #include <kvmeld/calibrate/outlier_heads.hpp>
+#include <kvmeld/calibrate/query_means.hpp>
 #include <kvmeld/calibrate/thresholds.hpp>

@@ -17,6 +17,13 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   same_on_all_lanes<row_keys>("expected_attention, rotated", expecting);
   expecting.score.keys_rotated = false;
   same_on_all_lanes<row_keys>("expected_attention, keys unrotated", expecting);
+  auto by_distance = preset::triattention::with_rope(rope);
+  same_on_all_lanes<row_keys>("triattention, rotated", by_distance);
+  by_distance.score.keys_rotated = false;
+  same_on_all_lanes<row_keys>("triattention, keys unrotated", by_distance);
+  auto outputs = preset::dropkv::with_window();
+  outputs.score.rope = rope;
+  same_on_all_lanes<row_keys>("dropkv, keys unrotated", outputs);
   same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   same_on_all_lanes<row_keys>("H2O refined by values", preset::criticalkv::over(preset::h2o::defaults()));
 }

@@ -37,4 +37,7 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::ems::collapsed());
   whole_pipeline(kvmeld::preset::keepkv::for_budget());
   whole_pipeline(kvmeld::preset::expected_attention::with_rope({}));
+  whole_pipeline(kvmeld::preset::triattention::with_rope({}));
+  whole_pipeline(kvmeld::preset::rkv::for_budget());
+  whole_pipeline(kvmeld::preset::dropkv::with_window());
 }

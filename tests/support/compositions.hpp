@@ -20,6 +20,9 @@ template <class F> void each_eviction_preset(F f) {
   f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
   f("expected_attention",
     kvmeld::preset::expected_attention::with_rope({}, quantity::entries(3), quantity::entries(1)));
+  f("triattention", kvmeld::preset::triattention::with_rope({}, quantity::entries(3), quantity::entries(1)));
+  f("rkv", kvmeld::preset::rkv::for_budget(quantity::entries(3), quantity::entries(1)));
+  f("dropkv", kvmeld::preset::dropkv::with_window(5, quantity::entries(3), quantity::entries(1)));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }

@@ -1,4 +1,4 @@
-// Methods whose scores are computed from keys and values. They need no attention; one needs queries.
+// Methods whose scores are computed from keys and values. They need no attention; some need queries.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -7,10 +7,13 @@
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/distance_preference.hpp>
+#include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/leverage.hpp>
+#include <kvmeld/score/redundancy.hpp>
 #include <kvmeld/select/top.hpp>
 
 #include <cstdint>
@@ -55,6 +58,54 @@ inline type with_rope(rope_params const& rope, quantity recents = quantity::at_m
   return {{rope}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace expected_attention
+
+/// TriAttention (Mao et al., "TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
+/// 2026): keeps what future queries will look at, by how far back queries look on average. Show it queries
+/// with `observe`; log-sum-exps may be empty. Or set `score.means` to those of calibrate::query_means, as the
+/// paper does, and show it nothing. For long answers: compress after every `period` tokens.
+namespace triattention {
+/// TriAttention's parts.
+using type = policy<score::distance_preference, select::top, identify::evict_rest, merge::drop>;
+/// Tokens from one compression to the next in the paper.
+constexpr std::uint32_t period = 128;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score. `rope` says how the engine
+/// rotates queries and the keys that it stores. The paper pins neither: give quantity::entries(0) for both.
+inline type with_rope(rope_params const& rope, quantity recents = quantity::at_most(32, 0.25),
+                      quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{rope}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace triattention
+
+/// R-KV (Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models", 2025): keeps what
+/// the last 8 queries look at and what no later key resembles. Show it the last queries with `observe`;
+/// log-sum-exps may be empty. For long answers: compress after every `period` tokens.
+namespace rkv {
+/// R-KV's parts.
+using type = policy<score::redundancy, select::top, identify::evict_rest, merge::drop>;
+/// Tokens from one compression to the next in the paper.
+constexpr std::uint32_t period = 128;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score. The paper keeps no sinks, and 8
+/// recents: give quantity::entries(8) and quantity::entries(0).
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace rkv
+
+/// DropKV (Zhang et al., "DropKV: Decoupling Residual-Output Perturbation for Near-Optimal KV-Cache
+/// Eviction", 2026): keeps the entries without which the outputs of the last queries would change most. Show
+/// it the last queries with `observe`; log-sum-exps may be empty.
+namespace dropkv {
+/// DropKV's parts.
+using type = policy<score::drop_error, select::top, identify::evict_rest, merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by the outputs of the last `window`
+/// queries. The authors keep no sinks, and `window` recents: give quantity::entries(window) and
+/// quantity::entries(0).
+inline type with_window(std::uint32_t window = 8, quantity recents = quantity::at_most(32, 0.25),
+                        quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{{window}}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace dropkv
 
 /// Knorm (Devoto et al., 2024): keeps the keys with the smallest norms.
 namespace knorm {

@@ -9,8 +9,8 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/standard.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -54,8 +54,8 @@ template <class First, class Second> struct blended : Second {
     detail::evaluate_score(static_cast<Second const&>(*this), team, view, rows, out);
     detail::evaluate_score(first, team, view, rows, view.room());
     float* const partial = team.template scratch<float>(team_partials);
-    line const a = standardising(team, view, view.room(), partial);
-    line const b = standardising(team, view, out, partial);
+    standard const a = standard_of(team, view, view.room(), partial);
+    standard const b = standard_of(team, view, out, partial);
     team.for_each(view.length(),
                   [&](std::uint32_t i) { out[i] = weight * a.at(view.room()[i]) + b.at(out[i]); });
     team.sync();
@@ -71,33 +71,6 @@ template <class First, class Second> struct blended : Second {
       return refusal("policy", "score::blended.weight", weight, "at least 0 and finite");
     }
     return first_problem({problem_of(first), problem_of(second())});
-  }
-
-private:
-  struct line {
-    float mean, scale;
-    KVMELD_HD float at(float x) const { return scale * (x - mean); }
-  };
-
-  /// What moves and scales the numbers of all entries to mean 0 and standard deviation 1; scale 0 if they
-  /// hardly vary.
-  template <class Team>
-  KVMELD_HD static line standardising(Team const& team, score_view const& view, float const* x,
-                                      float* partial) {
-    std::uint32_t const n = view.length();
-    auto const counts = [&](std::uint32_t i) { return view.usable(i) && is_finite(x[i]); };
-    std::uint32_t mine = 0;
-    team.for_each(n, [&](std::uint32_t i) { mine += counts(i) ? 1u : 0u; });
-    float const count = static_cast<float>(team.reduce(mine, op_sum{}));
-    if (count == 0.0f) return {0.0f, 0.0f};
-    float const mean = team_sum(
-                           team, n, [&](std::uint32_t i) { return counts(i) ? x[i] : 0.0f; }, partial) /
-                       count;
-    float const square = team_sum(
-        team, n, [&](std::uint32_t i) { return counts(i) ? (x[i] - mean) * (x[i] - mean) : 0.0f; }, partial);
-    float const deviation = std::sqrt(square / count);
-    bool const varies = deviation > 1e-5f * std::abs(mean) && is_finite(deviation);
-    return {mean, varies ? 1.0f / deviation : 0.0f};
   }
 };
 

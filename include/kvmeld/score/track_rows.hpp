@@ -102,6 +102,21 @@ public:
     }
   }
 
+  /// Calls use(slot, count, rows, ld) for the same blocks, for primitives of exec/: element c of slot `slot`
+  /// + i is rows[i * ld + c]. Rows are as they are stored if the team's primitives read them in place, or
+  /// floats. Keys and values take turns in one scratch: a tile of keys is gone once a tile of values is asked
+  /// for. Collective; barrier after each block.
+  template <class Team, class Use>
+  KVMELD_HD void for_each_tile(Team const& team, slot_t first, slot_t last, Use use) const {
+    for (slot_t s = first; s < last; s += row_scratch::block) {
+      std::uint32_t const count = min_of(row_scratch::block, last - s);
+      detail::with_tile(team, layout_, view_.where(), s, count, scratch_.tile,
+                        row_scratch::stride(channels()),
+                        [&](auto const& tile) { use(s, count, tile.rows, tile.ld); });
+      team.sync();
+    }
+  }
+
   /// Calls visit(slot, row_ref) for the rows of slots `first` to `last` - 1, divided among the lanes.
   /// Collective; barrier at the end.
   template <class Team, class Visit>
@@ -120,7 +135,7 @@ public:
   /// Calls visit(slot, norm) with the Euclidean norms of all rows of the track, finite for every finite row.
   /// Divided among the lanes. Collective; barrier at the end.
   template <class Team, class Visit> KVMELD_HD void norms(Team const& team, Visit visit) const {
-    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const&) {
+    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
       team.for_each(count, [&](std::uint32_t i) {
         if (view_.usable(s + i)) visit(s + i, norm(i));
       });
@@ -130,7 +145,7 @@ public:
   /// x[channels()]. Divided among the lanes. Collective; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD void products(Team const& team, float const* x, Visit visit) const {
-    measure(team, x, [&](slot_t s, std::uint32_t count, auto const& norm, auto const&) {
+    measure(team, x, [&](slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
       team.for_each(count, [&](std::uint32_t i) {
         if (view_.usable(s + i)) visit(s + i, norm(i), scratch_.product[i]);
       });
@@ -143,24 +158,26 @@ public:
     std::uint32_t const d = channels();
     float const one = 1.0f;
     team.for_each(d, [&](std::uint32_t c) { total[c] = 0.0f; });
-    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const& tile) {
-      std::uint32_t skipped = 0;
-      team.for_each(count, [&](std::uint32_t i) {
-        bool const counts = view_.usable(s + i);
-        scratch_.weight[i] = counts ? weight(s + i, norm(i)) : 0.0f;
-        skipped += counts ? 0u : 1u;
-      });
-      team.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
-      bool const all = team.reduce(skipped, op_sum{}) == 0;
-      team.sync();
-      std::uint32_t const step = all ? count : 1;  // what is skipped may be NaN, and must not be multiplied
-      for (std::uint32_t i = 0; i < count; i += step) {
-        if (!all && !view_.usable(s + i)) continue;
-        add_weighted_rows(team, scratch_.weight + i, 1, step, &one, tile.rows + i * tile.ld, tile.ld, step, d,
-                          scratch_.sum, d);
-      }
-      team.for_each(d, [&](std::uint32_t c) { total[c] += scratch_.sum[c]; });
-    });
+    measure(team, nullptr,
+            [&](slot_t s, std::uint32_t count, auto const& norm, auto const* tile, std::size_t ld) {
+              std::uint32_t skipped = 0;
+              team.for_each(count, [&](std::uint32_t i) {
+                bool const counts = view_.usable(s + i);
+                scratch_.weight[i] = counts ? weight(s + i, norm(i)) : 0.0f;
+                skipped += counts ? 0u : 1u;
+              });
+              team.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
+              bool const all = team.reduce(skipped, op_sum{}) == 0;
+              team.sync();
+              std::uint32_t const step =
+                  all ? count : 1;  // what is skipped may be NaN, and must not be multiplied
+              for (std::uint32_t i = 0; i < count; i += step) {
+                if (!all && !view_.usable(s + i)) continue;
+                add_weighted_rows(team, scratch_.weight + i, 1, step, &one, tile + i * ld, ld, step, d,
+                                  scratch_.sum, d);
+              }
+              team.for_each(d, [&](std::uint32_t c) { total[c] += scratch_.sum[c]; });
+            });
   }
 
   /// low[c] and high[c] = the least and the greatest element of channel c in the rows of slots `first` to
@@ -185,25 +202,19 @@ public:
   }
 
 private:
-  /// Calls use(slot, count, norm, tile) for blocks of rows: norm(i) is the norm of a row, and
-  /// scratch.product[i] its scalar product with x, unless x is null. The tile has the rows as they are
-  /// stored, if the team's primitives read them in place, or as floats. Barrier after each block.
+  /// Calls use(slot, count, norm, rows, ld) for the blocks of for_each_tile: norm(i) is the norm of a row,
+  /// and scratch.product[i] its scalar product with x, unless x is null. Barrier after each block.
   template <class Team, class Use> KVMELD_HD void measure(Team const& team, float const* x, Use use) const {
     std::uint32_t const d = channels();
-    for (slot_t s = 0; s < view_.length(); s += row_scratch::block) {
-      std::uint32_t const count = min_of(row_scratch::block, view_.length() - s);
-      detail::with_tile(
-          team, layout_, view_.where(), s, count, scratch_.tile, row_scratch::stride(d),
-          [&](auto const& tile) {
-            row_measures(team, tile.rows, tile.ld, count, d, x, scratch_.square, scratch_.product);
-            auto const norm = [&](std::uint32_t i) {
-              return finite_norm(scratch_.square[i], d,
-                                 [&](std::uint32_t c) { return to_float(tile.rows[i * tile.ld + c]); });
-            };
-            use(s, count, norm, tile);
-          });
-      team.sync();
-    }
+    for_each_tile(team, 0, view_.length(),
+                  [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
+                    row_measures(team, rows, ld, count, d, x, scratch_.square, scratch_.product);
+                    auto const norm = [&](std::uint32_t i) {
+                      return finite_norm(scratch_.square[i], d,
+                                         [&](std::uint32_t c) { return to_float(rows[i * ld + c]); });
+                    };
+                    use(s, count, norm, rows, ld);
+                  });
   }
   template <class T> KVMELD_HD static float to_float(T x) { return element_traits<T>::to_float(x); }
 

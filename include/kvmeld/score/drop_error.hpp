@@ -1,0 +1,184 @@
+// How much an output changes if an entry is dropped: DropKV.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/weighted_rows.hpp>
+#include <kvmeld/score/last_queries.hpp>
+#include <kvmeld/score/pooling.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// DropKV (Zhang et al., "DropKV: Decoupling Residual-Output Perturbation for Near-Optimal KV-Cache
+/// Eviction", 2026). With p_i the probability of entry i for a query, o the query's output and v_i the value,
+/// the entry scores
+///
+///     sum over the last `window` queries of (p_i / (1 - p_i))^2 |v_i - o|^2,
+///
+/// averaged over the query heads of the KV head, then pooled. A term is the exact squared change of the
+/// output if entry i alone is dropped. The most probable entry of a query has the same term in another form:
+/// p_i^2 |v_i - o*|^2, where o* is the output of the other entries, or 0 if there are none. So the change is
+/// exact too where p_i nears 1; the authors' code adds 1e-6 to 1 - p_i instead. As in that code, the pool is
+/// a mean over 11 neighbours with zeros beyond the ends. Entries of degree n count as n tokens that are
+/// dropped together.
+///
+/// Cost per entry, query head and query: 3 d + 2 v multiply-adds; d and v are the channels of keys and
+/// values. Reads keys three times and values twice per query head. Scratch: window (v + 36) floats.
+struct drop_error : last_queries {
+  pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
+
+  static constexpr char const* name = "drop_error";
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = true;
+
+  std::size_t scratch_bytes(shape const& s, int) const {
+    return scratch_size(std::size_t{window} * block * sizeof(float)) +
+           scratch_size(std::size_t{window} * s.value_dim * sizeof(float)) +
+           4 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    std::uint32_t const n = view.length(), d = rows.keys.channels(), group = view.queries_per_kv_head();
+    std::uint32_t const dv = rows.values.channels();
+    constexpr float none = element_traits<float>::lowest;
+    float* const logits = team.template scratch<float>(std::size_t{window} * block);
+    float* const output = team.template scratch<float>(std::size_t{window} * dv);  // of all entries but `top`
+    slot_t* const top = team.template scratch<slot_t>(window);                     // the most probable entry
+    float* const highest = team.template scratch<float>(window);
+    float* const others = team.template scratch<float>(window);  // their weight; that of `top` is 1
+    float* const ones = team.template scratch<float>(window);
+    key_tile const scratch = key_scratch(team, d);
+    float* const change = view.room();
+    team.for_each(n, [&](std::uint32_t i) { change[i] = 0.0f; });
+    team.for_each(window, [&](std::uint32_t q) { ones[q] = 1.0f; });
+    for (std::uint32_t h = 0; h < group; ++h) {
+      auto const queries = queries_of(view, h, d);
+      std::uint32_t const count = queries.count();
+      // Calls use(slot, columns) with logits[q][j] of blocks of entries.
+      auto const for_each_block_of_logits = [&](auto const& use) {
+        for_each_key_tile(team, view, rows.keys, scratch,
+                          [&](slot_t s, std::uint32_t columns, auto const* keys, std::size_t ld) {
+                            queries.products(team, keys, ld, columns, logits, block);
+                            team.for_each(count * block, [&](std::uint32_t m) {
+                              std::uint32_t const q = m / block, j = m % block;
+                              if (j >= columns) return;
+                              float& x = logits[m];
+                              x = logit(view, s + j, queries.position(q), x);
+                            });
+                            team.sync();
+                            use(s, columns);
+                          });
+      };
+      team.for_each(count, [&](std::uint32_t q) {
+        top[q] = n;
+        highest[q] = none;
+        others[q] = 0.0f;
+      });
+      team.for_each(count * dv, [&](std::uint32_t i) { output[i] = 0.0f; });
+      team.sync();
+      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
+        team.for_each(count, [&](std::uint32_t q) {
+          for (std::uint32_t j = 0; j < columns; ++j) {
+            float const x = logits[q * block + j];
+            if (!(x > highest[q])) continue;
+            highest[q] = x;
+            top[q] = s + j;
+          }
+        });
+      });
+      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
+        team.for_each(count * block, [&](std::uint32_t m) {
+          std::uint32_t const q = m / block, j = m % block;
+          if (j >= columns) return;
+          float& x = logits[m];
+          x = x > none && s + j != top[q] ? std::exp(x - highest[q]) : 0.0f;
+        });
+        team.sync();
+        team.for_each(count, [&](std::uint32_t q) {
+          others[q] += ordered_sum(columns, [&](std::uint32_t j) { return logits[q * block + j]; });
+        });
+        add_values(team, view, rows.values, s, columns, logits, count, ones, output);
+      });
+      team.for_each(count * dv, [&](std::uint32_t i) {
+        float const weight = others[i / dv];
+        output[i] = weight > 0.0f ? output[i] / weight : 0.0f;
+      });
+      for (std::uint32_t q = 0; q < count; ++q) {
+        if (top[q] == n) continue;
+        float* const o = output + std::size_t{q} * dv;
+        rows.values.for_each_block(team, top[q], top[q] + 1, [&](slot_t s, std::uint32_t, auto const& row) {
+          row_ref const value = row(0);
+          float const p = 1.0f / (1.0f + others[q]);
+          if (team.lane() == 0) change[s] += p * p * squared_distance_of(value, o);
+          team.sync();
+          team.for_each(dv, [&](std::uint32_t c) { o[c] = p * value[c] + (1.0f - p) * o[c]; });
+        });
+      }
+      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
+        rows.values.for_each_block(team, s, s + columns, [&](slot_t, std::uint32_t, auto const& row) {
+          team.for_each(columns, [&](std::uint32_t j) {
+            float total = 0.0f;
+            for (std::uint32_t q = 0; q < count; ++q) {
+              float const x = logits[q * block + j];
+              if (!(x > none) || s + j == top[q]) continue;
+              float const p = std::exp(x - highest[q]) / (1.0f + others[q]), share = p / (1.0f - p);
+              total += share * share * squared_distance_of(row(j), output + std::size_t{q} * dv);
+            }
+            change[s + j] += total;
+          });
+        });
+      });
+    }
+    team.for_each(n, [&](std::uint32_t i) {
+      out[i] = pool.at(i, n, [&](std::uint32_t j) { return change[j]; }) / static_cast<float>(group);
+    });
+    team.sync();
+  }
+
+  std::string problem() const { return first_problem({last_queries::problem(), pool.problem()}); }
+
+private:
+  static constexpr std::uint32_t block = row_scratch::block;
+
+  KVMELD_HD static float squared_distance_of(row_ref const& v, float const* o) {
+    return ordered_sum(v.size(), [&](std::uint32_t c) { return (v[c] - o[c]) * (v[c] - o[c]); });
+  }
+
+  /// output[q][dv] += the sum over j of weights[q][j] times value j. Collective; barrier at the end.
+  template <class Team, class Values>
+  KVMELD_HD static void add_values(Team const& team, score_view const& view, Values const& values, slot_t s,
+                                   std::uint32_t columns, float const* weights, std::uint32_t count,
+                                   float const* ones, float* output) {
+    std::uint32_t const dv = values.channels();
+    std::uint32_t skipped = 0;
+    team.for_each(columns, [&](std::uint32_t j) { skipped += view.usable(s + j) ? 0u : 1u; });
+    bool const all = team.reduce(skipped, op_sum{}) == 0;
+    values.for_each_tile(team, s, s + columns, [&](slot_t, std::uint32_t, auto const* rows, std::size_t ld) {
+      std::uint32_t const step = all ? columns : 1;  // what is skipped may be NaN, and must not be multiplied
+      for (std::uint32_t j = 0; j < columns; j += step) {
+        if (!all && !view.usable(s + j)) continue;
+        add_weighted_rows(team, weights + j, count, block, ones, rows + j * ld, ld, step, dv, output, dv);
+      }
+    });
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

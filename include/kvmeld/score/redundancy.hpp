@@ -1,0 +1,234 @@
+// What the last queries look at, less what other keys resemble: R-KV.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
+#include <kvmeld/exec/softmax.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/last_queries.hpp>
+#include <kvmeld/score/pooling.hpp>
+#include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_view.hpp>
+#include <kvmeld/score/track_rows.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace score {
+
+/// R-KV (Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models", 2025): entry i
+/// scores lambda z_i - (1 - lambda) r_i.
+///
+/// z_i is the attention of the last `window` queries: the largest logit over the query heads of the KV head,
+/// softmax over the entries before the window, the mean over the queries, and a maximum over `pool.kernel`
+/// neighbours. r is the softmax over all entries of how much a key resembles the others: r_j is made from the
+/// mean over i of cos(k_i, k_j). Of every i, the last entry j with a cosine above `alike` does not count, so
+/// that of several equal keys the newest is not redundant. Entries of the window's own tokens score as high
+/// as the best other entry; the paper keeps them.
+///
+/// The defaults, and the order of steps, are those of the authors' code. There, a key that resembles no other
+/// strikes out its cosine with entry 0; here it strikes out none. The paper has no degrees: here logits
+/// contain the log degree, and every entry counts once in r. Keys are compared as they lie, with their
+/// rotation. A key of zeros has cosine 0.
+///
+/// Cost per track of n entries: n^2 d multiply-adds for the cosines, in tiles of 32 x 32, and n d window for
+/// each query head. Reads the keys n / 32 + 2 times; no matrix of n x n is stored. Scratch: 32 (d + window +
+/// 34) floats, and 32 window more.
+struct redundancy : last_queries {
+  float lambda = 0.1f;                 ///< share of attention in the score, 0 to 1
+  float alike = 0.5f;                  ///< keys with a cosine above it are alike
+  pooling pool{7, pooling_mode::max};  ///< of z
+
+  static constexpr char const* name = "redundancy";
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr bool reads_rows = true;
+
+  std::size_t scratch_bytes(shape const& s, int) const {
+    std::size_t const rows = scratch_size(std::size_t{block} * s.key_dim * sizeof(float));
+    std::size_t const tile = scratch_size(std::size_t{block} * block * sizeof(float));
+    std::size_t const logits = scratch_size(std::size_t{window} * block * sizeof(float));
+    std::size_t const lists = 3 * scratch_size(block * sizeof(float));
+    return rows + tile + lists + 2 * logits + 2 * scratch_size(window * sizeof(float)) + team_sum_scratch() +
+           key_tile_bytes(s);
+  }
+
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
+    std::uint32_t const n = view.length();
+    float* const partial = team.template scratch<float>(team_partials);
+    add_likeness(team, view, rows.keys, out);
+    soften_likeness(team, view, out, partial);
+    slot_t const end = add_attention(team, view, rows.keys, out);
+    // Entries of the window's own tokens.
+    std::uint32_t best = 0;
+    auto const own = [&](std::uint32_t i) { return std::int64_t{view.position(i)} >= std::int64_t{end}; };
+    team.for_each(n, [&](std::uint32_t i) {
+      if (view.usable(i) && !own(i)) best = max_of(best, order_key(out[i]));
+    });
+    best = team.reduce(best, op_max{});
+    team.for_each(n, [&](std::uint32_t i) {
+      if (own(i)) out[i] = order_value(best);
+    });
+    team.sync();
+  }
+
+  std::string problem() const {
+    if (!is_within(lambda, 0.0, 1.0)) {
+      return refusal("policy", "score::redundancy.lambda", lambda, "0 to 1, a share");
+    }
+    if (!is_finite(alike)) return refusal("policy", "score::redundancy.alike", alike, "finite");
+    return first_problem({last_queries::problem(), pool.problem()});
+  }
+
+private:
+  static constexpr std::uint32_t block = row_scratch::block;
+
+  /// out[j] = the sum over i != j of cos(k_i, k_j), without the cosines that are struck out. Uses the view's
+  /// room. Collective; barrier at the end.
+  template <class Team, class Keys>
+  KVMELD_HD void add_likeness(Team const& team, score_view const& view, Keys const& keys, float* out) const {
+    std::uint32_t const n = view.length(), d = keys.channels();
+    float* const mine = team.template scratch<float>(std::size_t{block} * d);
+    float* const product = team.template scratch<float>(std::size_t{block} * block);
+    float* const sum = team.template scratch<float>(block);
+    float* const last_cosine = team.template scratch<float>(block);
+    std::uint32_t* const last = team.template scratch<std::uint32_t>(block);
+    float* const inverse = view.room();
+    keys.for_each_tile(team, 0, n, [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
+      row_measures(team, rows, ld, count, d, nullptr, sum, nullptr);
+      team.for_each(count, [&](std::uint32_t i) {
+        bool const counts = view.usable(s + i) && is_finite(sum[i]);
+        inverse[s + i] = counts ? inverse_norm(sum[i]) : 0.0f;
+        out[s + i] = 0.0f;
+      });
+    });
+    for (slot_t first = 0; first < n; first += block) {
+      std::uint32_t const here = min_of(block, n - first);
+      keys.for_each_block(team, first, first + here, [&](slot_t, std::uint32_t count, auto const& row) {
+        for (std::uint32_t i = 0; i < count; ++i) {
+          row_ref const key = row(i);
+          team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = key[c]; });
+        }
+        team.for_each(count, [&](std::uint32_t i) {
+          sum[i] = 0.0f;
+          last[i] = n;
+        });
+      });
+      keys.for_each_tile(team, 0, n, [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
+        row_products(team, mine, here, d, rows, count, ld, d, product, block);
+        auto const counts = [&](std::uint32_t i, std::uint32_t j) {
+          return first + i != s + j && inverse[first + i] > 0.0f && inverse[s + j] > 0.0f;
+        };
+        team.for_each(here * block, [&](std::uint32_t m) {
+          std::uint32_t const i = m / block, j = m % block;
+          if (j >= count) return;
+          product[m] = counts(i, j) ? cosine(product[m], inverse[first + i], inverse[s + j]) : 0.0f;
+        });
+        team.sync();
+        team.for_each(here, [&](std::uint32_t i) {
+          float const* const cosines = product + i * block;
+          sum[i] += ordered_sum(count, [&](std::uint32_t j) { return cosines[j]; });
+          for (std::uint32_t j = count; j-- > 0;) {
+            if (!(cosines[j] > alike) || !counts(i, j)) continue;
+            last[i] = s + j;
+            last_cosine[i] = cosines[j];
+            break;
+          }
+        });
+      });
+      if (team.lane() == 0) {  // in the order of i
+        for (std::uint32_t i = 0; i < here; ++i) {
+          out[first + i] += sum[i];
+          if (last[i] < n) out[last[i]] -= last_cosine[i];
+        }
+      }
+      team.sync();
+    }
+  }
+
+  /// out[j] = -(1 - lambda) softmax of out[j] / n. Collective; barrier at the end.
+  template <class Team>
+  KVMELD_HD void soften_likeness(Team const& team, score_view const& view, float* out, float* partial) const {
+    std::uint32_t const n = view.length();
+    // Means are cosines, so that no exponential overflows.
+    auto const weight = [&](std::uint32_t j) {
+      return view.usable(j) ? std::exp(out[j] / static_cast<float>(n)) : 0.0f;
+    };
+    float const total = team_sum(team, n, weight, partial);
+    team.for_each(
+        n, [&](std::uint32_t j) { out[j] = total > 0.0f ? (lambda - 1.0f) * (weight(j) / total) : 0.0f; });
+    team.sync();
+  }
+
+  /// Adds lambda z. Returns the position from which on entries belong to the window. Collective; barrier at
+  /// the end.
+  template <class Team, class Keys>
+  KVMELD_HD position_t add_attention(Team const& team, score_view const& view, Keys const& keys,
+                                     float* out) const {
+    std::uint32_t const n = view.length(), d = keys.channels(), group = view.queries_per_kv_head();
+    float* const logits = team.template scratch<float>(std::size_t{window} * block);
+    float* const of_head = team.template scratch<float>(std::size_t{window} * block);
+    float* const highest = team.template scratch<float>(window);
+    float* const sum = team.template scratch<float>(window);
+    key_tile const scratch = key_scratch(team, d);
+    auto const first = queries_of(view, 0, d);
+    std::uint32_t const count = first.count();
+    if (count == 0) return static_cast<position_t>(view.tokens());
+    position_t const end = first.position(0);
+    // logits[q][j] of a block: the largest over the heads.
+    auto const find_logits = [&](slot_t s, std::uint32_t columns, auto const* rows, std::size_t ld) {
+      for (std::uint32_t h = 0; h < group; ++h) {
+        queries_of(view, h, d).products(team, rows, ld, columns, of_head, block);
+        team.for_each(count * block, [&](std::uint32_t m) {
+          std::uint32_t const j = m % block;
+          if (j >= columns) return;
+          bool const before = view.position(s + j) < end;
+          float const x = before ? logit(view, s + j, end, of_head[m]) : element_traits<float>::lowest;
+          logits[m] = h == 0 ? x : max_of(logits[m], x);
+        });
+        team.sync();
+      }
+    };
+    team.for_each(count, [&](std::uint32_t q) { sum[q] = 0.0f; });
+    team.sync();
+    for_each_key_tile(team, view, keys, scratch,
+                      [&](slot_t s, std::uint32_t columns, auto const* rows, std::size_t ld) {
+                        find_logits(s, columns, rows, ld);
+                        team.for_each(count, [&](std::uint32_t q) {
+                          soften(team, logits + q * block, nullptr, columns, highest + q, sum + q, s != 0);
+                        });
+                      });
+    float* const attention = view.room();
+    for_each_key_tile(team, view, keys, scratch,
+                      [&](slot_t s, std::uint32_t columns, auto const* rows, std::size_t ld) {
+                        find_logits(s, columns, rows, ld);
+                        team.for_each(columns, [&](std::uint32_t j) {
+                          float total = 0.0f;
+                          for (std::uint32_t q = 0; q < count; ++q) {
+                            float const x = logits[q * block + j];
+                            if (x > element_traits<float>::lowest) total += std::exp(x - highest[q]) / sum[q];
+                          }
+                          attention[s + j] = total / static_cast<float>(count);
+                        });
+                      });
+    team.for_each(n, [&](std::uint32_t i) {
+      out[i] += lambda * pool.at(i, n, [&](std::uint32_t j) { return attention[j]; });
+    });
+    team.sync();
+    return end;
+  }
+};
+
+}  // namespace score
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
