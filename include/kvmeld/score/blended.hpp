@@ -72,6 +72,9 @@ template <class First, class Second> struct blended : Second {
     }
     return first_problem({problem_of(first), problem_of(second())});
   }
+  std::string problem_for(shape const& extent) const {
+    return first_problem({detail::table_problem(first, extent), detail::table_problem(second(), extent)});
+  }
 
 private:
   struct line {
