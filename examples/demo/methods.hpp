@@ -51,12 +51,12 @@ inline kvmeld::compose::any_selector selector_named(std::string const& name,
   return found;
 }
 
-/// Expected Attention for a model's queries, rotated as Hugging Face's Llama rotates them.
-inline preset::expected_attention::type expecting(tiny_llama::options const& o) {
+/// How a model rotates queries and keys: as Hugging Face's Llama does.
+inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
   rope.base = o.rope_base;
-  return preset::expected_attention::with_rope(rope);
+  return rope;
 }
 
 /// The policy of the options; refuses names that do not exist, and parts that make no policy together.
@@ -64,7 +64,7 @@ inline composed composition(tiny_llama::options const& o) {
   using namespace kvmeld::compose;
   composed out;
   out.score = part_named<any_score>("--score", o.score);
-  if (o.score == "expected_attention") out.score = expecting(o).score;
+  if (o.score == "expected_attention") out.score = preset::expected_attention::with_rope(rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
   out.select = selector_named(o.select, out.identify.traits());
   out.merge = part_named<any_merge>("--merge", o.merge);
@@ -87,7 +87,8 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "leverage") return composed_of(preset::leverage::for_budget());
   if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
   if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
-  if (method == "expected") return composed_of(expecting(o));
+  if (method == "expected") return composed_of(preset::expected_attention::with_rope(rope_of(o)));
+  if (method == "compactor") return composed_of(preset::compactor::with_rope(rope_of(o)));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

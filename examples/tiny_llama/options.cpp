@@ -68,6 +68,7 @@ std::vector<std::string> const& known_methods() {
                                               "keydiff",
                                               "leverage",
                                               "expected",
+                                              "compactor",
                                               "kvzip",
                                               "d2o",
                                               "cam",
@@ -104,8 +105,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
-      "kvzip, d2o, cam, "
-      "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat (its degrees ignored), recommended, "
+      "compactor, kvzip, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat (its degrees "
+      "ignored), recommended, "
       "keydiff_merging, leverage_merging, chelsea_probed, composed (comma-separated), or all: all but "
       "chelsea_probed and composed [full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended]",
       [&](auto const& v) {
@@ -121,7 +122,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
-       "lag_relative, leverage, leverage+local, expected_attention, max_attention, none [global]");
+       "lag_relative, leverage, leverage+local, expected_attention, max_attention, chunk_attention, "
+       "leverage+chunk_attention, none [global]");
   part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "

@@ -33,7 +33,8 @@ bool meaningful(std::string const& score, std::string const& select, std::string
   }
   bool const orders = score == "key_difference" || score == "key_norm" || score == "lag_relative" ||
                       score == "leverage" || score == "leverage+local" || score == "expected_attention" ||
-                      score == "given" || score == "max_attention";
+                      score == "given" || score == "max_attention" || score == "chunk_attention" ||
+                      score == "leverage+chunk_attention";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;

@@ -18,6 +18,9 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   expecting.score.keys_rotated = false;
   same_on_all_lanes<row_keys>("expected_attention, keys unrotated", expecting);
   same_on_all_lanes<row_keys>("leverage before rotation", preset::leverage::with_rope(rope));
+  auto compactor = preset::compactor::with_rope(rope);
+  compactor.score.chunk = 9;
+  same_on_all_lanes<row_keys>("compactor before rotation", compactor);
   same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   same_on_all_lanes<row_keys>("H2O refined by values", preset::criticalkv::over(preset::h2o::defaults()));
 }

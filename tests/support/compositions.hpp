@@ -18,6 +18,9 @@ template <class F> void each_eviction_preset(F f) {
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));
   f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
+  auto compactor = kvmeld::preset::compactor::with_rope({});
+  compactor.score.chunk = 16;  // several chunks in short tracks
+  f("compactor", compactor);
   f("expected_attention",
     kvmeld::preset::expected_attention::with_rope({}, quantity::entries(3), quantity::entries(1)));
   f("knorm", kvmeld::preset::knorm::for_budget());

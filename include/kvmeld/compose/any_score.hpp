@@ -8,6 +8,7 @@
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/chunk_attention.hpp>
 #include <kvmeld/score/expected_attention.hpp>
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/global.hpp>
@@ -32,10 +33,12 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
-                              score::none, score::key_difference, score::key_norm, score::lag_relative,
-                              score::leverage, score::blended<score::leverage, score::local>,
-                              score::expected_attention, score::given, score::max_attention>;
+  using choice =
+      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
+                   score::key_difference, score::key_norm, score::lag_relative, score::leverage,
+                   score::blended<score::leverage, score::local>, score::expected_attention, score::given,
+                   score::max_attention, score::chunk_attention,
+                   score::blended<score::leverage, score::chunk_attention>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
