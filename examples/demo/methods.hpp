@@ -88,7 +88,9 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
   if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
   if (method == "expected") return composed_of(preset::expected_attention::with_rope(rope_of(o)));
-  if (method == "compactor") return composed_of(preset::compactor::with_rope(rope_of(o)));
+  if (method == "compactor") {  // as many recent entries as the other methods: questions end a prompt
+    return composed_of(preset::compactor::with_rope(rope_of(o), quantity::at_most(32, 0.25)));
+  }
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

@@ -124,7 +124,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
        "lag_relative, leverage, leverage+local, expected_attention, max_attention, chunk_attention, "
        "leverage+chunk_attention, none [global]");
-  part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
+  part("--select", &options::select, "its selector: top, above, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "
        "consecutive_threshold, "

@@ -38,4 +38,5 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::keepkv::for_budget());
   whole_pipeline(kvmeld::preset::expected_attention::with_rope({}));
   whole_pipeline(kvmeld::preset::compactor::with_rope({}));
+  whole_pipeline(kvmeld::preset::kvzap::with_threshold(0.5f));
 }

@@ -597,7 +597,8 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
-  bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+  // The last slots of a track may be empty from now on, or the selector thins any track.
+  bool changes = sizes_.padded || traits_of_selector(policy_.select).thins_any_track;
   bool loses = !exact(fallback);
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)

@@ -25,8 +25,9 @@ namespace compactor {
 using type = policy<score::blended<score::leverage, score::chunk_attention>, select::top,
                     identify::evict_rest, merge::drop>;
 /// Leverage counts by the share of the entries that has to go, as in the authors' kvpress. The first 8 and
-/// the last 4 entries stay, the best by score fill the rest of the budget. `rope` says how the engine rotated
-/// the keys that it stored; without one, keys count as they are stored.
+/// the last 4 entries stay, the best by score fill the rest of the budget. Where a prompt ends with its
+/// question, ask for more recents, such as quantity::at_most(32, 0.25): the score does not know the question.
+/// `rope` says how the engine rotated the keys that it stored; without one, keys count as they are stored.
 inline type with_rope(rope_params const& rope, quantity recents = quantity::at_most(4, 0.25),
                       quantity sinks = quantity::at_most(8, 0.25)) {
   type out{{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
