@@ -140,6 +140,9 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   if (allowed.is_per_track() && allowed.table() == nullptr) {
     return refusal(call, "per-track budget table", "null", "an array with one number per track");
   }
+  if (allowed.is_per_layer() && allowed.table() == nullptr) {
+    return refusal(call, "per-layer budget table", "null", "an array with one number per layer");
+  }
   for (std::uint32_t sequence : sequences) {
     if (std::string text = nothing_pending(call, l, sequence); !text.empty()) return text;
     bool shrinks = false;  // whether the track's budget scope is above its budget
