@@ -21,8 +21,9 @@ namespace score {
 /// Non-causal attention inside chunks (Chari and Van Durme, "Compactor: Calibrated Query-Agnostic KV Cache
 /// Compression with Approximate Leverage Scores", 2025): N_i = |v_i| times the sum over the queries of the
 /// chunk of entry i of their softmax over the entries of that chunk, averaged over the query heads of the KV
-/// head, and pooled along the slots. Chunks are `chunk` slots from slot `sinks` on. As in the authors'
-/// kvpress, the first `sinks` slots belong to no chunk; they score 0, so let the selector pin them.
+/// head, and pooled along the slots. Chunks are `chunk` slots from slot `sinks` on, empty slots of padded
+/// caches included. As in the authors' kvpress, the first `sinks` slots belong to no chunk; they score 0, so
+/// let the selector pin them.
 ///
 /// Wants to be shown the queries of whole prompts; log-sum-exps may be empty. A query sees what its chunk
 /// holds when it is observed: if a call ends within a chunk, its queries there miss the entries of later
