@@ -51,7 +51,7 @@ inline kvmeld::compose::any_selector selector_named(std::string const& name,
   return found;
 }
 
-/// How a model's queries and keys are rotated: as Hugging Face's Llama rotates them.
+/// How a model rotates queries and keys: as Hugging Face's Llama does.
 inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
@@ -96,6 +96,9 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "rkv_merging") return composed_of(preset::merging(preset::rkv::for_budget()));
   if (method == "dropkv") return composed_of(preset::dropkv::with_window());
   if (method == "dropkv_merging") return composed_of(preset::merging(preset::dropkv::with_window()));
+  if (method == "compactor") {  // as many recent entries as the other methods: questions end a prompt
+    return composed_of(preset::compactor::with_rope(rope_of(o), quantity::at_most(32, 0.25)));
+  }
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

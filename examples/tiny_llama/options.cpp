@@ -71,6 +71,7 @@ std::vector<std::string> const& known_methods() {
                                               "triattention",
                                               "rkv",
                                               "dropkv",
+                                              "compactor",
                                               "kvzip",
                                               "d2o",
                                               "cam",
@@ -110,9 +111,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
-      "triattention, rkv, dropkv, kvzip, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-      "chelsea_flat (its degrees ignored), recommended, "
-      "keydiff_merging, leverage_merging, triattention_merging, rkv_merging, dropkv_merging, "
+      "triattention, rkv, dropkv, compactor, kvzip, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
+      "chelsea_flat (its degrees ignored), recommended, keydiff_merging, leverage_merging, "
+      "triattention_merging, rkv_merging, dropkv_merging, "
       "chelsea_probed, composed (comma-separated), or all: all but "
       "chelsea_probed and composed [full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended]",
       [&](auto const& v) {
@@ -128,9 +129,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
-       "lag_relative, leverage, leverage+local, expected_attention, distance_preference, "
-       "redundancy, drop_error, max_attention, none [global]");
-  part("--select", &options::select, "its selector: top, sinks_and_recents, tiers [top]");
+       "lag_relative, leverage, leverage+local, expected_attention, distance_preference, redundancy, "
+       "drop_error, max_attention, chunk_attention, leverage+chunk_attention, none [global]");
+  part("--select", &options::select, "its selector: top, above, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "
        "consecutive_threshold, "

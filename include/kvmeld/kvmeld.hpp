@@ -29,6 +29,7 @@
 #include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
+#include <kvmeld/preset/compactor.hpp>
 #include <kvmeld/preset/d2o.hpp>
 #include <kvmeld/preset/ems.hpp>
 #include <kvmeld/preset/eviction.hpp>

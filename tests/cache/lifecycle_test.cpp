@@ -132,6 +132,31 @@ TEST_CASE("per-track budgets make ragged lengths") {
   CHECK(cache.entries(0) == 12 + 15 + 19 + 22);
 }
 
+TEST_CASE("budgets per layer are the budgets per track of its heads, shared or not") {
+  for (auto const among : {kvmeld::budget_scope::head, kvmeld::budget_scope::layer}) {
+    support::engine_memory<float> memory(extent), other(extent);
+    support::dice d(1), e(1);
+    memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
+    other.fill_sequence(e, 0, 0, 40, support::texture::walk);
+    kvmeld::cache_options sizes;
+    sizes.budgets_over = kvmeld::budget_scope::layer;
+    auto const policy = kvmeld::preset::keydiff::for_budget();
+    auto a = support::make_cache(memory, policy, sizes), b = support::make_cache(other, policy, sizes);
+    a.open(0, 40);
+    b.open(0, 40);
+    std::vector<std::uint32_t> tracks(extent.tracks(), 1000), layers;
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) layers.push_back(30 - 11 * layer);
+    support::for_tracks(extent, 0, [&](kvmeld::track t) { tracks[t.index] = layers[t.layer]; });
+    a.compress({0}, budget::per_track(tracks.data()).over(among));
+    b.compress({0}, budget::per_layer(layers.data()).over(among));
+    CHECK(memory == other);
+    support::for_tracks(extent, 0, [&](kvmeld::track t) {
+      CHECK(b.ref().length(t) == a.ref().length(t));
+      if (among == kvmeld::budget_scope::head) CHECK(b.ref().length(t) == layers[t.layer]);
+    });
+  }
+}
+
 TEST_CASE("a closed slot can be opened again and starts afresh") {
   support::engine_memory<float> memory(extent);
   support::dice d(2);

@@ -34,6 +34,7 @@ TEST_CASE("length_after refuses what compress refuses") {
     check_text(refusal_of([&] { cache.compress({0}, b); }), {"compress: ", text});
   };
   refuses(budget::per_track(nullptr), "per-track budget table is null");
+  refuses(budget::per_layer(nullptr), "per-layer budget table is null");
   refuses(budget::ratio(-1.0), "budget ratio is -1; it must be above 0 and at most 1");
   refuses(budget::ratio(static_cast<double>(infinity())),
           "budget ratio is inf; it must be above 0 and at most 1");

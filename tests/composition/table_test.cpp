@@ -27,14 +27,15 @@ bool meaningful(std::string const& score, std::string const& select, std::string
   bool const nearest = starts(identify, "nearest"), bipartite = starts(identify, "chunked"),
              scan = starts(identify, "consecutive"), span = identify == "local_span";
   if (score == "none") {
-    bool const ranks = select == "top" || select == "tiers" || scan || span;
+    bool const ranks = select == "top" || select == "above" || select == "tiers" || scan || span;
     bool const weighs = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed";
     if (ranks || weighs) return false;
   }
   bool const orders = score == "key_difference" || score == "key_norm" || score == "lag_relative" ||
                       score == "leverage" || score == "leverage+local" || score == "expected_attention" ||
                       score == "given" || score == "max_attention" || score == "distance_preference" ||
-                      score == "redundancy" || score == "drop_error";
+                      score == "redundancy" || score == "drop_error" || score == "chunk_attention" ||
+                      score == "leverage+chunk_attention";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;
@@ -50,6 +51,7 @@ kvmeld::compose::any_selector small(std::string const& name, bool fills) {
   using kvmeld::quantity;
   quantity const rest = fills ? quantity::rest_of_budget() : quantity::of_budget(0.25);
   if (name == "top") return kvmeld::select::top{quantity::entries(1), quantity::of_budget(0.3), rest};
+  if (name == "above") return kvmeld::select::above{0.05f, quantity::entries(1), quantity::of_budget(0.3)};
   if (name == "tiers")
     return kvmeld::select::tiers{quantity::entries(1), quantity::entries(6), quantity::entries(1), 3.0};
   return kvmeld::select::sinks_and_recents{quantity::entries(2), fills ? rest : quantity::of_budget(0.3)};

@@ -40,6 +40,12 @@ TEST_CASE("budgets resolve per track") {
   CHECK(budget::per_track(table).is_per_track());
   CHECK(budget::per_track(table).table() == table);
   CHECK_FALSE(budget::entries(3).is_ratio());
+  std::uint32_t const layers[2] = {5, 6};  // t is in layer 1
+  CHECK(budget::per_layer(layers).resolve(t, 1000) == 6);
+  CHECK(budget::per_layer(layers).is_per_layer());
+  CHECK(budget::per_layer(layers).table() == layers);
+  CHECK_FALSE(budget::per_layer(layers).is_per_track());
+  CHECK_FALSE(budget::per_track(table).is_per_layer());
 }
 
 TEST_CASE("quantities resolve against length, budget and what is taken") {

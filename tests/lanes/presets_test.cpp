@@ -24,6 +24,14 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   auto outputs = preset::dropkv::with_window();
   outputs.score.rope = rope;
   same_on_all_lanes<row_keys>("dropkv, keys unrotated", outputs);
+  same_on_all_lanes<row_keys>("leverage before rotation", preset::leverage::with_rope(rope));
+  auto compactor = preset::compactor::with_rope(rope);
+  compactor.score.chunk = 9;
+  same_on_all_lanes<row_keys>("compactor before rotation", compactor);
+  kvmeld::select::above const above{0.4f, kvmeld::quantity::entries(1), kvmeld::quantity::entries(3)};
+  same_on_all_lanes<row_keys>(
+      "what scores enough",
+      kvmeld::policy{kvmeld::score::global{}, above, kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}});
   same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   same_on_all_lanes<row_keys>("H2O refined by values", preset::criticalkv::over(preset::h2o::defaults()));
 }

@@ -60,7 +60,7 @@ public:
             packed[n++] = p[first + s];
         }
       }
-      bool const absorbs = near.ledger().table_floats != 0;  // queries know nothing of empty slots
+      bool const absorbs = near.needs_observation().queries;  // queries know nothing of empty slots
       support::observe_numbers(far, {layer, slots, rows}, (absorbs ? packed : p).data(), 1, extent.capacity);
       support::observe_numbers(near, {layer, slots, rows}, packed.data(), 1, extent.capacity);
     }

@@ -262,7 +262,7 @@ TEST_CASE("observed entries get the scores they would get without empty slots") 
           ++n;
         }
       }
-      bool const absorbs = x.plain.ledger().table_floats != 0;  // queries know nothing of empty slots
+      bool const absorbs = x.plain.needs_observation().queries;  // queries know nothing of empty slots
       support::observe_numbers(x.cache, {layer, 0, 1}, (absorbs ? packed : p).data(), 1, extent.capacity);
       support::observe_numbers(x.plain, {layer, 0, 1}, packed.data(), 1, extent.capacity);
     }

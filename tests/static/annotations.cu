@@ -40,4 +40,6 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::triattention::with_rope({}));
   whole_pipeline(kvmeld::preset::rkv::for_budget());
   whole_pipeline(kvmeld::preset::dropkv::with_window());
+  whole_pipeline(kvmeld::preset::compactor::with_rope({}));
+  whole_pipeline(kvmeld::preset::kvzap::with_threshold(0.5f));
 }

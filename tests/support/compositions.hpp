@@ -15,9 +15,13 @@ template <class F> void each_eviction_preset(F f) {
   f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
   f("tova", kvmeld::preset::tova::defaults());
   f("kvzip", kvmeld::preset::kvzip::for_budget(quantity::entries(3), quantity::entries(1)));
+  f("kvzap", kvmeld::preset::kvzap::with_threshold(0.5f, quantity::entries(3), quantity::entries(1)));
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));
   f("leverage", kvmeld::preset::leverage::for_budget(quantity::entries(3), quantity::entries(1)));
+  auto compactor = kvmeld::preset::compactor::with_rope({});
+  compactor.score.chunk = 16;  // several chunks in short tracks
+  f("compactor", compactor);
   f("expected_attention",
     kvmeld::preset::expected_attention::with_rope({}, quantity::entries(3), quantity::entries(1)));
   f("triattention", kvmeld::preset::triattention::with_rope({}, quantity::entries(3), quantity::entries(1)));

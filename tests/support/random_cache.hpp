@@ -162,13 +162,13 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
   l.word(where, kvmeld::track_word::observed_rows) = 1;
 }
 
-// Shows numbers[sequence][query head][query][width] as rows of attention; to a score that absorbs queries,
+// Shows numbers[sequence][query head][query][width] as rows of attention; to a score that needs queries,
 // the first of each row as a query.
 template <class Cache>
 void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
                      std::uint32_t queries, std::uint32_t width) {
   auto const given = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
-  if (cache.ledger().table_floats != 0) {
+  if (cache.needs_observation().queries) {
     cache.observe(batch, given, {});
   } else {
     cache.observe_rows(batch, given);

@@ -44,7 +44,8 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 /// Outputs and log-sum-exps are the same bits as attend's. Scores on the host, and in the generic forms
 /// everywhere, are the same bits as those of attend followed by observe; in the tuned forms of devices they
 /// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory.
-/// If it absorbs queries (score::expected_attention), this is attend, then observe.
+/// If the score needs queries (score::expected_attention, score::chunk_attention), this is attend, then
+/// observe.
 /// Refuses what attend and observe refuse, memory too small, and policies that share entries (EMS): their
 /// members have logits of their own. A refused call leaves the cache as it was.
 template <class Cache, class Q, class Out>
@@ -57,7 +58,8 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
                          "attention::attend, then observe)"));
   } else {
     shape const& s = cache.sizes().extent;
-    bool const observes(cache.needs_observation());
+    observation_need const need = cache.needs_observation();
+    bool const observes(need);
     constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
     if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);
@@ -74,10 +76,9 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     if (!problem.empty()) return raise(problem);
     if (status const st = cache.check_observation(batch, params, probes); !st.ok()) return st;
     kept_logits kept{};
-    bool const absorbs = cache.ref().ledger.table_floats != 0;
     if (observes) {
       std::uint32_t const rows = probes.count(batch.max_queries());
-      if (!absorbs) kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), probes};
+      if (!need.queries) kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), probes};
       if (!lse.given()) {
         float* const own = memory.data() + std::size_t{batch.size()} * s.query_heads() * rows * s.capacity;
         lse = rows_by_head(own, batch.max_queries(), s.query_heads(), 1);
@@ -86,7 +87,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     status attended =
         detail::run_attend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
     if (!attended.ok() || !observes) return attended;
-    if (absorbs) return cache.observe(batch, query, lse, params, probes);
+    if (need.queries) return cache.observe(batch, query, lse, params, probes);
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,
                                         kept.rows.row_stride};
     return cache.observe_logits(batch, logits, lse, params, probes);

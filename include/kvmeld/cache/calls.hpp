@@ -338,9 +338,16 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
                                          log_sums<float const> lse, attention_params const& params,
                                          query_sample probes) {
   bool const absorbs = ledger_.table_floats != 0;
-  bool const sums = !absorbs || ledger_.channels.count != 0;  // attention: without log-sum-exps there is none
-  char const* const null = query.data == nullptr ? "query.data" : lse.given() || !sums ? nullptr : "lse.data";
-  auto const problem = [&] { return observation_problem(batch, params, probes, null); };
+  bool const sums = !absorbs || ledger_.channels.count != 0;
+  bool const chunks = detail::fold_of(policy_.score).chunk != 0;
+  bool const without = !sums || chunks;  // what is observed takes no log-sum-exps
+  char const* const null = query.data == nullptr    ? "query.data"
+                           : lse.given() || without ? nullptr
+                                                    : "lse.data";
+  auto const problem = [&] {
+    std::string text = chunks && shares ? chunks_problem() : std::string();
+    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+  };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
     if (!needs_observation()) return {};
@@ -355,7 +362,12 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
         using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
                                               detail::observe_queries_phase<score_type, keys_used, Q>>;
         phase_type const phase{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse};
-        if (sums) executor_.run(phase, sizes_.extent, source.items(), source);
+        if (sums && !chunks) executor_.run(phase, sizes_.extent, source.items(), source);
+        if constexpr (contract::allows<score_uses::fold, score_type> && !shares) {
+          detail::observe_chunks_phase<score_type, keys_used, Q> const inside{
+              {policy_.score, ledger_, source, probes}, tensors_.keys, params, query};
+          if (chunks) executor_.run(inside, sizes_.extent, source.items(), source);
+        }
       }
     });
   }
@@ -433,10 +445,21 @@ std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& bat
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
 }
 
-/// Why a score that absorbs queries cannot be fed attention; empty if it needs no queries.
+/// Why attention inside chunks cannot be observed where policies share entries.
+template <class E, class P, class K, class V> std::string merged_cache<E, P, K, V>::chunks_problem() const {
+  return refusal("observe", "policy", "one that shares entries, with a score of attention inside chunks",
+                 "one that does not share entries, because members have logits of their own");
+}
+
+/// Why a score that needs queries cannot be fed attention; empty if it needs no queries.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::queries_problem(char const* call) const {
-  if (ledger_.table_floats == 0) return {};
+  if (!needs_observation().queries) return {};
+  if (ledger_.table_floats == 0) {
+    return refusal(call, "policy", "one whose score is of attention inside chunks",
+                   "one of the engine's own attention, because its softmax is over all entries and not over "
+                   "chunks (call observe)");
+  }
   return refusal(call, "policy", "one whose score absorbs queries",
                  "one that needs attention alone, because attention does not tell queries (call observe)");
 }
@@ -574,7 +597,8 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
-  bool changes = sizes_.padded;  // the last slots of a track may be empty from now on
+  // The last slots of a track may be empty from now on, or the selector thins any track.
+  bool changes = sizes_.padded || traits_of_selector(policy_.select).thins_any_track;
   bool loses = !exact(fallback);
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)

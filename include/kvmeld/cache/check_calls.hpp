@@ -140,6 +140,9 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   if (allowed.is_per_track() && allowed.table() == nullptr) {
     return refusal(call, "per-track budget table", "null", "an array with one number per track");
   }
+  if (allowed.is_per_layer() && allowed.table() == nullptr) {
+    return refusal(call, "per-layer budget table", "null", "an array with one number per layer");
+  }
   for (std::uint32_t sequence : sequences) {
     if (std::string text = nothing_pending(call, l, sequence); !text.empty()) return text;
     bool shrinks = false;  // whether the track's budget scope is above its budget
@@ -152,7 +155,7 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
       }
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
-      if (length <= limit && !shrinks) return {};
+      if (length <= limit && !shrinks && !traits_of_selector(policy.select).thins_any_track) return {};
       if (need_of(policy) && l.word(t, track_word::observed_rows) == 0) {
         return refusal(call, message("number of observed rows of ", track_name(t)), 0,
                        "at least 1, because the policy ranks entries by attention (call observe for every "

@@ -80,7 +80,8 @@ public:
 
   /// Number of rounds that a compression has to enqueue for a budget scope.
   std::uint32_t rounds(split_sum const& sum) const {
-    return kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed);
+    std::uint32_t const least = traits_of_selector(policy_.select).thins_any_track ? 1 : 0;
+    return max_of(least, kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed));
   }
   /// Number of those rounds that are likely to have something to do. If the host cannot count the pinned
   /// entries, it takes all entries for pinned: only the entries above the budget are sure to take part.
@@ -88,7 +89,8 @@ public:
     bool const counts = traits_of_selector(policy_.select).pins_exactly;
     std::uint32_t const outside =
         counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[sequence]).total() : sum.held;
-    return kvmeld::likely_rounds(policy_.identify, sum.held, sum.allowed, outside);
+    std::uint32_t const least = traits_of_selector(policy_.select).thins_any_track ? 1 : 0;
+    return max_of(least, kvmeld::likely_rounds(policy_.identify, sum.held, sum.allowed, outside));
   }
 
 private:

@@ -45,6 +45,7 @@
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/observe.hpp>
+#include <kvmeld/score/observe_chunks.hpp>
 #include <kvmeld/score/observe_logits.hpp>
 #include <kvmeld/score/observe_shared.hpp>
 #include <kvmeld/sequences/adopt.hpp>
@@ -249,20 +250,22 @@ public:
   /// in_base_two(rows); degrees and sink included). Rows of queries outside the sample are not read. A score
   /// that absorbs queries (score::expected_attention) reads the queries, their positions and `params.scale`
   /// alone; if it keeps no attention besides, `lse` may be empty and the keys are not read.
+  /// A score of attention inside chunks (score::chunk_attention) reads queries and keys; `lse` may be empty,
+  /// and neither causality, window nor sink logits of `params` count.
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
                  attention_params const& params = {}, query_sample probes = {});
   /// Does what observe does, from attention probabilities that the engine has: rows [.., query_heads] with a
   /// number for at least every slot in use. If the policy shares entries, the members' numbers follow
   /// those of the slots. The rows may hold any other scores (docs/observing.md): the numbers are added as
-  /// they are, and neither negative numbers nor NaN are refused. Refuses scores that absorb queries.
+  /// they are, and neither negative numbers nor NaN are refused. Refuses scores that need queries.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
                       query_sample probes = {});
   /// Does what observe does, from logits that attention has stored; attention::attend_and_observe calls it.
   /// The logits are scaled, capped and contain the log degree. There is one row per query of the sample, not
   /// of the batch, [.., query_heads, probes], with a number for at least every slot in use. There is one
-  /// log-sum-exp per query of the batch. Refuses policies that share entries, and scores that absorb queries.
+  /// log-sum-exp per query of the batch. Refuses policies that share entries, and scores that need queries.
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
                         attention_params const& params = {}, query_sample probes = {});
   /// Sets the scores of all entries of one layer of `sequences`, for policies with score::given: rows
@@ -419,6 +422,7 @@ private:
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
                                   query_sample probes, char const* null) const;
+  std::string chunks_problem() const;
   std::string queries_problem(char const* call) const;
   template <class Launches>
   status run_observation(char const* call, query_batch const& batch, batch_source const& source,

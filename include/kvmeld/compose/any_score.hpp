@@ -8,6 +8,7 @@
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/chunk_attention.hpp>
 #include <kvmeld/score/distance_preference.hpp>
 #include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
@@ -39,7 +40,8 @@ public:
       alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
                    score::key_difference, score::key_norm, score::lag_relative, score::leverage,
                    score::blended<score::leverage, score::local>, score::expected_attention, score::given,
-                   score::max_attention, score::distance_preference, score::redundancy, score::drop_error>;
+                   score::max_attention, score::distance_preference, score::redundancy, score::drop_error,
+                   score::chunk_attention, score::blended<score::leverage, score::chunk_attention>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells

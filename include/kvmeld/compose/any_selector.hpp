@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/select/above.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
@@ -22,7 +23,7 @@ namespace compose {
 /// Holds one of the ready-made selectors, and is itself a selector. Converts from any of them.
 class any_selector {
 public:
-  using choice = alternatives<select::top, select::sinks_and_recents, select::tiers>;
+  using choice = alternatives<select::top, select::sinks_and_recents, select::tiers, select::above>;
   static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
 
   any_selector() = default;

@@ -31,12 +31,14 @@ public:
   static budget ratio(double r) { return budget(kind::ratio, 0, r, nullptr); }
   /// `n[track.index]` entries; the array is read when the plan is made.
   static budget per_track(std::uint32_t const* n) { return budget(kind::per_track, 0, 0.0, n); }
+  /// `n[layer]` entries for each head of a layer; the array is read when the plan is made.
+  static budget per_layer(std::uint32_t const* n) { return budget(kind::per_layer, 0, 0.0, n); }
 
   /// Number of entries that track `t` may keep after `seen` tokens.
   KVMELD_HD std::uint32_t resolve(track t, std::uint32_t seen) const {
     if (kind_ == kind::entries) return entries_;
     if (kind_ == kind::ratio) return max_of(std::uint32_t{1}, floor_share(ratio_, seen));
-    return per_track_[t.index];
+    return table_[kind_ == kind::per_layer ? t.layer : t.index];
   }
 
   /// The same budgets, shared by a budget scope: the tracks of a layer, or of all layers, of one sequence.
@@ -58,27 +60,30 @@ public:
   /// The same budget, with its table where phases of `executor` can read it.
   template <class Executor> budget staged(Executor& executor, shape const& extent) const {
     budget b = *this;
-    if (is_per_track()) b.per_track_ = executor.stage({per_track_, extent.tracks()}).data();
+    if (is_per_track()) b.table_ = executor.stage({table_, extent.tracks()}).data();
+    if (is_per_layer()) b.table_ = executor.stage({table_, extent.layers}).data();
     return b;
   }
   /// Whether made by ratio().
   bool is_ratio() const { return kind_ == kind::ratio; }
   /// Whether made by per_track().
   bool is_per_track() const { return kind_ == kind::per_track; }
+  /// Whether made by per_layer().
+  bool is_per_layer() const { return kind_ == kind::per_layer; }
   /// The ratio; 0 for other kinds of budget.
   double ratio_value() const { return ratio_; }
-  /// [tracks] the numbers of per_track(); null for other kinds of budget.
-  std::uint32_t const* table() const { return per_track_; }
+  /// [tracks] the numbers of per_track(), or [layers] those of per_layer(); null for other kinds of budget.
+  std::uint32_t const* table() const { return table_; }
 
 private:
-  enum class kind : std::uint8_t { entries, ratio, per_track };
+  enum class kind : std::uint8_t { entries, ratio, per_track, per_layer };
   budget(kind k, std::uint32_t n, double r, std::uint32_t const* table)
-      : kind_(k), entries_(n), ratio_(r), per_track_(table) {}
+      : kind_(k), entries_(n), ratio_(r), table_(table) {}
 
   kind kind_;
   std::uint32_t entries_;
   double ratio_;
-  std::uint32_t const* per_track_;
+  std::uint32_t const* table_;
   budget_scope among_ = budget_scope::head;
   double floor_ = 0.0;
 };

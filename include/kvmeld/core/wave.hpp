@@ -17,23 +17,24 @@ inline namespace KVMELD_ABI {
 
 /// What the phases of a compression tell each other about one track of a wave.
 struct track_state {
-  std::uint32_t length;       ///< entries before the call
-  std::uint32_t limit;        ///< entries that may stay
-  std::uint32_t alive;        ///< entries that the rounds so far have left
-  std::uint32_t live_count;   ///< entries of the live-slot list
-  std::uint32_t places;       ///< the same, with the entries that hold NaN or infinity
-  std::uint32_t centers;      ///< entries of the list of centres; 0 if the identifier needs none
-  std::uint32_t rounds;       ///< rounds done in this call
-  std::uint32_t merged;       ///< entries that the last round's identifier removed
-  std::uint32_t spreads;      ///< spread sources that link_phase listed
-  std::uint32_t sinks;        ///< entries at the beginning that the selector pinned
-  std::uint32_t recents;      ///< entries at the end that the selector pinned as the local window
-  std::uint32_t shielded;     ///< length of the beginning that is frozen or not writable
-  std::uint32_t over_budget;  ///< 1 while the track is above its budget and makes progress
-  std::uint32_t unchanged;    ///< 1: the sets that link_phase listed last change nothing, nor does the step
-  float low, high;            ///< bracket of a threshold that an identifier narrows over several launches
-  std::uint32_t low_node;     ///< 1 + index of what the last launch found at `low`; 0: it found nothing
-  std::uint32_t high_node;    ///< the same for `high`
+  std::uint32_t length;      ///< entries before the call
+  std::uint32_t limit;       ///< entries that may stay
+  std::uint32_t alive;       ///< entries that the rounds so far have left
+  std::uint32_t live_count;  ///< entries of the live-slot list
+  std::uint32_t places;      ///< the same, with the entries that hold NaN or infinity
+  std::uint32_t centers;     ///< entries of the list of centres; 0 if the identifier needs none
+  std::uint32_t rounds;      ///< rounds done in this call
+  std::uint32_t merged;      ///< entries that the last round's identifier removed
+  std::uint32_t spreads;     ///< spread sources that link_phase listed
+  std::uint32_t sinks;       ///< entries at the beginning that the selector pinned
+  std::uint32_t recents;     ///< entries at the end that the selector pinned as the local window
+  std::uint32_t shielded;    ///< length of the beginning that is frozen or not writable
+  /// 1 while the track is above its budget and makes progress, or is thinned whatever its budget
+  std::uint32_t over_budget;
+  std::uint32_t unchanged;  ///< 1: the sets that link_phase listed last change nothing, nor does the step
+  float low, high;          ///< bracket of a threshold that an identifier narrows over several launches
+  std::uint32_t low_node;   ///< 1 + index of what the last launch found at `low`; 0: it found nothing
+  std::uint32_t high_node;  ///< the same for `high`
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }

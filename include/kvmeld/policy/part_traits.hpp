@@ -27,7 +27,7 @@ struct score_traits {
 };
 /// What a selector needs and gives: see is_selector.
 struct select_traits {
-  bool needs_score, makes_centers, pins_exactly;  ///< see the contract of selectors
+  bool needs_score, makes_centers, pins_exactly, thins_any_track;  ///< see the contract of selectors
 };
 /// What an identifier needs and gives: see is_identifier and makes_spans.
 struct identify_traits {
@@ -58,7 +58,8 @@ template <class Score> constexpr score_traits static_score_traits() {
 
 /// See static_score_traits.
 template <class Select> constexpr select_traits static_select_traits() {
-  return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value};
+  return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value,
+          thins_any_track<Select>::value};
 }
 
 /// See static_score_traits.
@@ -194,10 +195,12 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
 
 }  // namespace detail
 
-/// Whether tracks can share their budgets under this policy. They can if only the score decides what stays.
+/// Whether tracks can share their budgets under this policy. They can if only the score decides what stays,
+/// and fills the budget.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
-  return traits_of_selector(p.select).needs_score && traits_of_identifier(p.identify).drops_unmerged;
+  select_traits const s = traits_of_selector(p.select);
+  return s.needs_score && !s.thins_any_track && traits_of_identifier(p.identify).drops_unmerged;
 }
 
 /// What a guard needs of the other parts: only sets change entries, and the degree of a set is the sum of its

@@ -10,9 +10,11 @@
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/by_chunk.hpp>
 #include <kvmeld/score/critical.hpp>
+#include <kvmeld/score/given.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
+#include <kvmeld/select/above.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
 #include <kvmeld/select/top.hpp>
 
@@ -141,6 +143,21 @@ inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace kvzip
+
+/// KVzap ("KVzap: Fast, Adaptive, and Faithful KV Cache Pruning", arXiv 2601.07891, 2026): a small model,
+/// trained to predict KVzip's scores, scores every entry; what is below a threshold goes, once it is no
+/// longer recent. The engine brings the scores with `set_scores`. The trained evictors of DMS (Lancucki et
+/// al., "Inference-Time Hyper-Scaling with KV Cache Compression", 2025) decide likewise.
+namespace kvzap {
+/// KVzap's parts.
+using type = policy<score::given, select::above, identify::evict_rest, merge::drop>;
+/// Keeps what scores at least `threshold`, and the last entries. The budget of a call is an upper bound;
+/// budget::ratio(1.0) bounds nothing.
+inline type with_threshold(float threshold, quantity recents = quantity::at_most(128, 0.25),
+                           quantity sinks = quantity::entries(0)) {
+  return {{}, {threshold, sinks, recents}, {}, {}};
+}
+}  // namespace kvzap
 
 /// Scissorhands (Liu et al., "Exploiting the Persistence of Importance Hypothesis", 2023): as H2O, but the
 /// score counts how often, among the last `window` queries, an entry received more than the mean attention.

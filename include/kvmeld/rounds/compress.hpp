@@ -130,7 +130,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
                looked_at rows) {
   wave_ref const& wave = launch.wave;
   bool const shared = wave.scope > 1;
-  launch(begin_phase{{wave}, allowed});
+  launch(begin_phase{{wave}, allowed, traits_of_selector(p.select).thins_any_track});
   if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
@@ -324,7 +324,8 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
 
 /// Shrinks the tracks of `work` to their budgets, in place. Keys merge in every round, values once through
 /// the composed plan; with a guard, values merge in every round too. Compaction runs once. Everything is
-/// enqueued on `executor`. K/V-sized scratch is never used. Tracks within their budget are not touched.
+/// enqueued on `executor`. K/V-sized scratch is never used. Tracks within their budget are not touched,
+/// unless the selector says so (thins_any_track).
 ///
 /// For policies of one round, compress equals plan + apply. For several rounds it equals repeated plan +
 /// apply in keys, degrees, positions and lengths if the selector pins fixed numbers of first and last entries

@@ -20,9 +20,11 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part.
+/// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part,
+/// unless the selector thins any track.
 struct begin_phase : track_phase {
   budget allowed;
+  bool any_track;  ///< of the selector: thins_any_track
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -36,7 +38,7 @@ struct begin_phase : track_phase {
       track_state s{};
       s.length = s.alive = n;
       s.limit = allowed.resolve(t.where, l.seen[t.where.sequence]);
-      s.over_budget = n > s.limit ? 1 : 0;
+      s.over_budget = n > s.limit || (any_track && n != 0) ? 1 : 0;
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
       l.warnings[t.where.index] = warning::none;

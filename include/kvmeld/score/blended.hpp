@@ -30,6 +30,9 @@ template <class First, class Second> struct blended : Second {
 
   First first;          ///< needs no attention
   float weight = 1.0f;  ///< of `first`; at least 0
+  /// Whether `weight` also counts times the share of the entries that has to go, 1 - limit / length: the more
+  /// goes, the more the first score decides (kvpress takes Compactor's weight so).
+  bool by_removal = false;
 
   static constexpr score_kind gives = score_kind::order;
   static constexpr bool reads_rows = detail::reads_rows<First> || detail::reads_rows<Second>;
@@ -37,8 +40,8 @@ template <class First, class Second> struct blended : Second {
 
   blended() = default;
   /// `times` parts of the first score, one part of the second.
-  blended(First const& by, Second const& and_by, float times = 1.0f)
-      : Second(and_by), first(by), weight(times) {}
+  blended(First const& by, Second const& and_by, float times = 1.0f, bool times_removed = false)
+      : Second(and_by), first(by), weight(times), by_removal(times_removed) {}
 
   std::string name() const { return full_name_of(first) + "+" + full_name_of(second()); }
   /// The score that counts once.
@@ -56,8 +59,10 @@ template <class First, class Second> struct blended : Second {
     float* const partial = team.template scratch<float>(team_partials);
     standard const a = standard_of(team, view, view.room(), partial);
     standard const b = standard_of(team, view, out, partial);
+    float const stays = static_cast<float>(min_of(view.limit(), view.length()));
+    float const times = by_removal ? weight * (1.0f - stays / static_cast<float>(view.length())) : weight;
     team.for_each(view.length(),
-                  [&](std::uint32_t i) { out[i] = weight * a.at(view.room()[i]) + b.at(out[i]); });
+                  [&](std::uint32_t i) { out[i] = times * a.at(view.room()[i]) + b.at(out[i]); });
     team.sync();
   }
   template <class Team> KVMELD_HD void evaluate(Team const& team, score_view const& view, float* out) const {
@@ -71,6 +76,9 @@ template <class First, class Second> struct blended : Second {
       return refusal("policy", "score::blended.weight", weight, "at least 0 and finite");
     }
     return first_problem({problem_of(first), problem_of(second())});
+  }
+  std::string problem_for(shape const& extent) const {
+    return first_problem({detail::table_problem(first, extent), detail::table_problem(second(), extent)});
   }
 };
 

@@ -8,6 +8,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
+#include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
@@ -28,11 +29,16 @@ namespace score {
 /// `ridge` times the mean of G's diagonal. A key scores high if it points where few other keys point. The
 /// score is at least 0, and it does not change if all keys are scaled, moved or turned alike.
 ///
-/// Keys are read as they are stored, with their rotation. If the squares of a track's keys sum up to 0 or
-/// overflow, all its entries score 0. Needs no attention. Reads the keys three times. Cost: d^2 multiply-adds
-/// per entry and d^3 / 3 per track, for d key channels; scratch: d^2 + 64 d floats.
+/// Keys are read as they are stored. With `rope`, each is first turned back by the position stored with its
+/// entry, as Compactor takes leverage of keys before their rotation; scores then do not see positions. If the
+/// squares of a track's keys sum up to 0 or overflow, all its entries score 0. Needs no attention. Reads the
+/// keys three times. Cost: d^2 multiply-adds per entry and d^3 / 3 per track, for d key channels; with `rope`
+/// 3 d sines per entry more. Scratch: d^2 + 64 d floats.
 struct leverage {
   float ridge = 0.1f;  ///< above 0; larger: only directions of large extent count
+  /// How the engine rotated the keys that it stored; by default they count as they lie. `frequencies` and
+  /// `map` lie in memory that phases can read.
+  rope_params rope = {};
 
   static constexpr char const* name = "leverage";
   static constexpr score_kind gives = score_kind::order;
@@ -42,7 +48,7 @@ struct leverage {
     std::size_t const d = s.key_dim;
     return scratch_size(d * sizeof(float)) + scratch_size(d * d * sizeof(float)) +
            2 * scratch_size(d * row_scratch::block * sizeof(float)) + team_sum_scratch() +
-           scratch_size(row_scratch::block * sizeof(float));
+           scratch_size(row_scratch::block * sizeof(float)) + rope_scratch(rope, s.key_dim);
   }
 
   template <class Team, class Rows>
@@ -54,15 +60,17 @@ struct leverage {
     float* const centred = team.template scratch<float>(std::size_t{d} * row_scratch::block);  // [block][d]
     float* const turned = team.template scratch<float>(std::size_t{d} * row_scratch::block);   // [d][block]
     float* const ones = team.template scratch<float>(row_scratch::block);
-    find_mean(team, view, keys, mean);
+    double const* const turns = rope_table(team, rope, d);
+    find_mean(team, view, keys, turns, centred, mean);
     team.for_each(row_scratch::block, [&](std::uint32_t i) { ones[i] = 1.0f; });
     team.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
     // The upper triangle of G: 16 of its rows at a time, from their first diagonal element on.
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      turn_back(team, view, s, count, row, turns, d, centred);
       for (std::uint32_t i = 0; i < count; ++i) {
         bool const counts = view.usable(s + i);
         float const w = std::sqrt(view.degree(s + i));
-        row_ref const key = row(i);
+        row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
         team.for_each(d, [&](std::uint32_t c) {
           float const x = counts ? w * (key[c] - mean[c]) : 0.0f;
           centred[i * d + c] = x;
@@ -89,9 +97,10 @@ struct leverage {
     invert_factor(team, gram, d);
     float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      turn_back(team, view, s, count, row, turns, d, centred);
       for (std::uint32_t i = 0; i < count; ++i) {
         bool const counts = view.usable(s + i);
-        row_ref const key = row(i);
+        row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
         team.for_each(d, [&](std::uint32_t c) {
           centred[i * d + c] = counts ? key[c] - mean[c] : 0.0f;
           solved[i * d + c] = 0.0f;
@@ -114,18 +123,61 @@ struct leverage {
     if (!(ridge > 0.0f) || !is_finite(ridge)) {
       return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");
     }
+    if (rope.active() && rope.positions == rope_positions::slot) {
+      return refusal("policy", "score::leverage.rope.positions", "rope_positions::slot",
+                     "rope_positions::stored, because keys that lie rotated do not turn when slots change");
+    }
     return {};
+  }
+  std::string problem_for(shape const& s) const {
+    return detail::rope_problem("policy", rope, s.key_dim, false);
   }
 
 private:
   static constexpr std::uint32_t rows_at_once = 16;  // at most row_scratch::block
 
-  /// The mean key over tokens.
+  /// to[i][d] = the key of slot s + i before its rotation. Does nothing without `rope`. Collective; barrier
+  /// at the end.
+  template <class Team, class Row>
+  KVMELD_HD void turn_back(Team const& team, score_view const& view, slot_t s, std::uint32_t rows,
+                           Row const& row, double const* turns, std::uint32_t d, float* to) const {
+    std::uint32_t const pairs = rope.pairs(d);
+    if (pairs == 0) return;
+    for (std::uint32_t i = 0; i < rows; ++i) {
+      row_ref const key = row(i);
+      team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
+    }
+    team.sync();
+    team.for_each(rows * pairs, [&](std::uint32_t m) {
+      std::uint32_t const i = m / pairs, p = m % pairs;
+      position_t const at = rope.turned_for(s + i, view.position(s + i));
+      rotate_pair(rope, to + std::size_t{i} * d, p, pairs, turns[p], -at);
+    });
+    team.sync();
+  }
+
+  /// The mean key over tokens. `block` has room for a block of keys. Collective; barrier at the end.
   template <class Team, class Keys>
-  KVMELD_HD static void find_mean(Team const& team, score_view const& view, Keys const& keys, float* mean) {
+  KVMELD_HD void find_mean(Team const& team, score_view const& view, Keys const& keys, double const* turns,
+                           float* block, float* mean) const {
     std::uint32_t const d = keys.channels();
-    keys.weighted_sum(
-        team, [&](slot_t s, float) { return view.degree(s); }, mean);
+    if (rope.active()) {
+      team.for_each(d, [&](std::uint32_t c) { mean[c] = 0.0f; });
+      team.sync();
+      keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+        turn_back(team, view, s, count, row, turns, d, block);
+        team.for_each(d, [&](std::uint32_t c) {
+          float sum = 0.0f;
+          for (std::uint32_t i = 0; i < count; ++i) {
+            if (view.usable(s + i)) sum += view.degree(s + i) * block[std::size_t{i} * d + c];
+          }
+          mean[c] += sum;
+        });
+      });
+    } else {
+      keys.weighted_sum(
+          team, [&](slot_t s, float) { return view.degree(s); }, mean);
+    }
     float const tokens = team_sum(
         team, view.length(), [&](std::uint32_t i) { return view.usable(i) ? view.degree(i) : 0.0f; },
         team.template scratch<float>(team_partials));

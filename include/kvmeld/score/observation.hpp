@@ -27,6 +27,9 @@ enum class observation : std::uint8_t {
 struct observation_need {
   observation when = observation::none;  ///< when to show it
   std::uint32_t rows = 0;                ///< how many of the last queries count; 0: all
+  /// Whether it needs the queries themselves, so that only `observe` can show it what it needs: not rows or
+  /// logits of the engine's attention.
+  bool queries = false;
 
   /// Whether it asks for anything.
   explicit operator bool() const { return when != observation::none; }
@@ -61,14 +64,19 @@ constexpr observation observation_of = detail::observation_of_score<typename Pol
 
 namespace detail {
 
+/// Whether a score needs queries, and not only attention.
+template <class Score> bool needs_queries(Score const& score) {
+  return has_table<Score> || fold_of(score).chunk != 0;
+}
+
 /// When this score wants to be shown attention, and how much of it.
 template <class Score> observation_need need_of_score(Score const& score) {
   if constexpr (contract::allows<score_uses::need, Score>) {
     return score.need();
   } else if constexpr (contract::allows<score_uses::observed_rows, Score>) {
-    return {observation_of_score<Score>(), score.observed_rows()};
+    return {observation_of_score<Score>(), score.observed_rows(), needs_queries(score)};
   } else {
-    return {observation_of_score<Score>(), 0};
+    return {observation_of_score<Score>(), 0, needs_queries(score)};
   }
 }
 

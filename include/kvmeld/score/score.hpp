@@ -59,6 +59,10 @@ enum class row_fold : std::uint8_t {
 struct attention_fold {
   head_fold heads = head_fold::mean;  ///< first over the query heads of a row
   row_fold rows = row_fold::sum;      ///< then over the rows, those of earlier observations included
+  /// 0: the attention of the engine. Otherwise a softmax of its own: tracks are cut into chunks of so many
+  /// slots, and an observed query looks at the entries of the chunk that holds its token, at all of them
+  std::uint32_t chunk = 0;
+  std::uint32_t apart = 0;  ///< first slots of a track, which belong to no chunk
 
   /// `so_far` with one head's `p`. Start at 0, and take `folded` of the result.
   KVMELD_HD float add_head(float so_far, float p) const {
@@ -98,7 +102,8 @@ struct attention_fold {
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
 /// - `attention_fold fold()`, optional: how heads and rows become one number; by default, rows add up the
-///   mean over heads
+///   mean over heads. It may also ask for attention inside chunks, which only `observe` can show: with
+///   queries, but without log-sum-exps
 /// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
 /// every step, and a score without channels and table wants none. A track above its budget is refused as long
 /// as it observed nothing and the score wants attention.

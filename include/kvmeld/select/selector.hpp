@@ -112,6 +112,12 @@ template <class Select, class = void> struct makes_centers : std::false_type {};
 template <class Select>
 struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
 
+/// This declaration is optional, and false where a selector says nothing. `thins_any_track`: the budget is an
+/// upper bound, and compressions also take up tracks that are within it.
+template <class Select, class = void> struct thins_any_track : std::false_type {};
+template <class Select>
+struct thins_any_track<Select, std::enable_if_t<Select::thins_any_track>> : std::true_type {};
+
 /// Pins the first p.sinks and the last p.recents entries. Cooperative; no barrier.
 template <class Team> KVMELD_HD void mark_ends(Team const& team, select_view const& view, pins const& p) {
   std::uint32_t const last = view.length() - p.recents;
