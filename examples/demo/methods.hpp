@@ -87,6 +87,8 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "leverage") return composed_of(preset::leverage::for_budget());
   if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
   if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
+  if (method == "attention_matching") return composed_of(preset::attention_matching::for_budget());
+  if (method == "leverage_fitted") return composed_of(preset::fitting(preset::leverage::for_budget()));
   if (method == "expected") return composed_of(expecting(o));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());

@@ -37,4 +37,7 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::ems::collapsed());
   whole_pipeline(kvmeld::preset::keepkv::for_budget());
   whole_pipeline(kvmeld::preset::expected_attention::with_rope({}));
+  auto matching = kvmeld::preset::attention_matching::for_budget();
+  matching.merge.degrees = true;
+  whole_pipeline(matching);
 }

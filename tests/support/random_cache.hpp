@@ -163,12 +163,16 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
 }
 
 // Shows numbers[sequence][query head][query][width] as rows of attention; to a score that absorbs queries,
-// the first of each row as a query.
+// the first of each row as a query, with log-sum-exps if it also takes attention.
 template <class Cache>
 void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
                      std::uint32_t queries, std::uint32_t width) {
-  auto const given = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
-  if (cache.ledger().table_floats != 0) {
+  std::uint32_t const heads = cache.ledger().extent.query_heads();
+  auto const given = kvmeld::rows_by_head(numbers, queries, heads, width);
+  if (cache.ledger().table_floats != 0 && cache.ledger().channels.count != 0) {
+    std::vector<float> const lse(std::size_t{batch.size()} * heads * queries, 5.0f);
+    cache.observe(batch, given, kvmeld::rows_by_head(lse.data(), queries, heads, 1));
+  } else if (cache.ledger().table_floats != 0) {
     cache.observe(batch, given, {});
   } else {
     cache.observe_rows(batch, given);

@@ -36,6 +36,7 @@ enum : std::uint32_t {
                      ///< attention counts
   given_score = 7,
   max_attention = 8,
+  squared_attention = 9,
   user = 1000,
 };
 }  // namespace channel_tag
