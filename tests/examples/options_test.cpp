@@ -102,7 +102,9 @@ TEST_CASE("options: values") {
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
         "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
-        "knorm, lagkv, keydiff, leverage, expected, kvzip, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, "
+        "knorm, lagkv, keydiff, leverage, expected, kvzip, attention_matching, leverage_fitted, d2o, cam, "
+        "keepkv, kvmerger, ems, "
+        "ems_collapsed, "
         "chelsea, "
         "chelsea_flat, recommended, keydiff_merging, leverage_merging, chelsea_probed, composed, several of "
         "them separated by "

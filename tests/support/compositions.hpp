@@ -23,9 +23,7 @@ template <class F> void each_eviction_preset(F f) {
   auto matching = kvmeld::preset::attention_matching::for_budget(quantity::entries(3), quantity::entries(1));
   matching.score.kept.count = 5;
   f("attention_matching", matching);
-  auto fitted = kvmeld::preset::fitting(kvmeld::preset::snapkv::with_window(6), {4});
-  fitted.merge.degrees = true;
-  f("snapkv, fitted", fitted);
+  f("snapkv, fitted", kvmeld::preset::fitting(kvmeld::preset::snapkv::with_window(6), {4}));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }

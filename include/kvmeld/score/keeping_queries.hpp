@@ -15,18 +15,25 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
+
+/// Which queries are kept beside a score: those of its second reading, or of every step.
+template <class Score>
+constexpr observation queries_kept_of = observation_of_score<Score>() == observation::replay
+                                            ? observation::replay
+                                            : observation::every_step;
+
+}  // namespace detail
+
 namespace score {
 
 /// Scores as `Score` does, and keeps reference queries beside it. `Score` may observe attention, or nothing;
 /// it must not keep a table itself. Show it queries with `observe`; if `Score` needs no attention, their
 /// log-sum-exps may be empty. Every query may be kept, so all of a prompt's should be shown. If `Score` wants
-/// a second reading of the prompt, the queries of that reading are kept.
+/// a second reading of the prompt, the queries of that reading are kept; `When` may say otherwise.
 ///
 /// Table: count (d + 1) floats per query head, for d key channels. Cost: a copy of the queries that are kept.
-template <class Score, observation When = detail::observation_of_score<Score>() == observation::replay
-                                              ? observation::replay
-                                              : observation::every_step>
-struct keeping_queries : Score {
+template <class Score, observation When = detail::queries_kept_of<Score>> struct keeping_queries : Score {
   static_assert(!detail::has_table<Score>,
                 "kvmeld: the score whose queries are to be kept keeps a table itself");
 
@@ -58,9 +65,6 @@ struct keeping_queries : Score {
     return first_problem({kept.problem("score::keeping_queries.kept"), problem_of(of())});
   }
 };
-/// Deduces the type of the score.
-template <class Score> keeping_queries(Score, reference_queries) -> keeping_queries<Score>;
-template <class Score> keeping_queries(Score) -> keeping_queries<Score>;
 
 }  // namespace score
 }  // namespace KVMELD_ABI
