@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/refusal.hpp"
+#include "layout/tensors.hpp"
 #include "reference/fitted.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
@@ -185,6 +186,68 @@ template <class T> void check_fit(dice& d, kvmeld::plan_scope scope, double tole
   CHECK(c.worst_degree <= 1e-3);
 }
 
+// The rows of a track as a layout loads them.
+template <class Layout> reference::matrix loaded(Layout const& layout, kvmeld::track t, std::uint32_t n) {
+  kvmeld::serial_team const team(nullptr, 0);
+  std::uint32_t const d = layout.channels();
+  std::vector<float> rows(std::size_t{n} * d);
+  for (std::uint32_t i = 0; i < n; ++i)
+    layout.load_tile(team, t, i, 1, 0, d, rows.data() + std::size_t{i} * d, d);
+  reference::matrix out;
+  for (std::uint32_t i = 0; i < n; ++i) out.emplace_back(rows.begin() + i * d, rows.begin() + (i + 1) * d);
+  return out;
+}
+template <class Ref> reference::track_state loaded_track(Ref const& ref, kvmeld::track t) {
+  std::uint32_t const n = ref.length(t);
+  auto out = reference::fresh_track(loaded(ref.keys, t, n), loaded(ref.values, t, n));
+  for (std::uint32_t i = 0; i < n; ++i) {
+    out.degree[i] = static_cast<double>(ref.degree(t, i));
+    out.position[i] = ref.position(t, i);
+  }
+  return out;
+}
+
+// A compression in tensors of any layout, against the reference.
+template <class Keys, class Values> void fits_in(char const* name, double tolerance) {
+  CAPTURE(std::string(name));
+  kvmeld::shape const s{1, 2, 2, 2, 16, 16, 64};
+  Keys keys(s, s.key_dim);
+  Values values(s, s.value_dim);
+  auto const policy = policy_with(fitting(true, true, 0.05f, 4), {8});
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, kvmeld::kv{keys.view(), values.view()},
+                             kvmeld::cache_options{s}};
+  dice d(4110);
+  cache.open(0, 60);
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    auto const k = support::random_rows(d, 60, 16, support::texture::walk);
+    auto const v = support::random_rows(d, 60, 16, support::texture::noise);
+    for (std::uint32_t i = 0; i < 60; ++i) {
+      support::put_row(cache.ref().keys, t, i, k[i]);
+      support::put_row(cache.ref().values, t, i, v[i]);
+    }
+  });
+  speech spoken(s);
+  spoken.say(d, 60, 1);
+  observe(cache, spoken, 60, d);
+  std::vector<reference::track_state> before;
+  support::for_tracks(s, 0, [&](kvmeld::track t) { before.push_back(loaded_track(cache.ref(), t)); });
+  cache.compress({0}, kvmeld::budget::entries(25));
+  reference::fit_settings o;
+  o.degrees = true;
+  o.ridge = static_cast<double>(policy.merge.ridge);
+  o.iterations = 4;
+  comparison c;
+  std::size_t item = 0;
+  support::for_tracks(s, 0, [&](kvmeld::track t) {
+    auto const after = loaded_track(cache.ref(), t);
+    REQUIRE(after.size() == 25);
+    c.add(after, reference::fitted(spoken.scaled(t, sampled({8}, 60)), before[item++], stayed(after),
+                                   std::vector<char>(60, 1), o));
+  });
+  CHECK(c.worst_value <= tolerance * c.most_value);
+  CHECK(c.worst_degree <= 1e-3);
+}
+
 struct small {
   kvmeld::shape extent{1, 2, 2, 2, 8, 6, 40};
   support::engine_memory<float> memory{extent};
@@ -199,6 +262,15 @@ TEST_CASE("fitted values and degrees are those of the normal equations") {
   for (int i = 0; i < 60; ++i) check_fit<float>(d, kvmeld::plan_scope::head, 2e-3);
   for (int i = 0; i < 20; ++i) check_fit<kvmeld::bfloat16>(d, kvmeld::plan_scope::head, 8e-3);
   for (int i = 0; i < 20; ++i) check_fit<kvmeld::float16>(d, kvmeld::plan_scope::layer, 3e-3);
+}
+
+TEST_CASE("rows of every layout are fitted") {
+  using namespace layout_test;
+  fits_in<transposed_tensor<kvmeld::float16>, transposed_tensor<float>>("along tokens", 1e-3);
+  fits_in<paged_tensor<float, 7>, paged_tensor<kvmeld::float16, 16>>("pages", 2e-3);
+  fits_in<vllm_keys_tensor<kvmeld::float16, 16>, vllm_values_tensor<float, 3>>("vLLM's", 1e-3);
+  fits_in<ring_tensor<float>, interleaved_tensor<kvmeld::bfloat16>>("a ring, interleaved", 8e-3);
+  fits_in<strided_tensor<float>, int8_tensor>("int8 with scales", 1e-2);
 }
 
 TEST_CASE("fewer queries than entries and a small ridge: their outputs are those before") {
