@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -170,7 +171,8 @@ void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const
   std::uint32_t const heads = cache.ledger().extent.query_heads();
   auto const given = kvmeld::rows_by_head(numbers, queries, heads, width);
   if (cache.ledger().table_floats != 0 && cache.ledger().channels.count != 0) {
-    std::vector<float> const lse(std::size_t{batch.size()} * heads * queries, 5.0f);
+    static std::vector<float> const lse(1u << 18, 5.0f);  // outlives what is enqueued
+    if (std::size_t{batch.size()} * heads * queries > lse.size()) throw std::length_error("observe_numbers");
     cache.observe(batch, given, kvmeld::rows_by_head(lse.data(), queries, heads, 1));
   } else if (cache.ledger().table_floats != 0) {
     cache.observe(batch, given, {});
