@@ -99,6 +99,8 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "compactor") {  // as many recent entries as the other methods: questions end a prompt
     return composed_of(preset::compactor::with_rope(rope_of(o), quantity::at_most(32, 0.25)));
   }
+  if (method == "attention_matching") return composed_of(preset::attention_matching::for_budget());
+  if (method == "leverage_fitted") return composed_of(preset::fitting(preset::leverage::for_budget()));
   if (method == "d2o") return composed_of(preset::d2o::defaults());
   if (method == "cam") return composed_of(preset::cam::over_h2o());
   if (method == "keepkv") return composed_of(preset::keepkv::for_budget());

@@ -73,6 +73,8 @@ std::vector<std::string> const& known_methods() {
                                               "dropkv",
                                               "compactor",
                                               "kvzip",
+                                              "attention_matching",
+                                              "leverage_fitted",
                                               "d2o",
                                               "cam",
                                               "keepkv",
@@ -111,7 +113,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.text = some_path("--text", v); });
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
-      "triattention, rkv, dropkv, compactor, kvzip, d2o, cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
+      "triattention, rkv, dropkv, compactor, kvzip, attention_matching, leverage_fitted, d2o, cam, keepkv, "
+      "kvmerger, ems, ems_collapsed, chelsea, "
       "chelsea_flat (its degrees ignored), recommended, keydiff_merging, leverage_merging, "
       "triattention_merging, rkv_merging, dropkv_merging, "
       "chelsea_probed, composed (comma-separated), or all: all but "
@@ -130,7 +133,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
        "lag_relative, leverage, leverage+local, expected_attention, distance_preference, redundancy, "
-       "drop_error, max_attention, chunk_attention, leverage+chunk_attention, none [global]");
+       "drop_error, max_attention, root_mean_square, chunk_attention, leverage+chunk_attention, none; "
+       "+queries behind root_mean_square, local, leverage or leverage+local for --merge fitted [global]");
   part("--select", &options::select, "its selector: top, above, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "
@@ -138,7 +142,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
        "chunked_bipartite, nearest_center, ... [chunked_bipartite]");
   part("--merge", &options::merge,
        "its merge function: drop, average, degree_weighted, score_weighted, gaussian, similarity_weighted, "
-       "mass_preserving, collapsed, additive [degree_weighted]");
+       "mass_preserving, collapsed, additive, fitted [degree_weighted]");
   add("--budget", "SHARES",
       "shares of the cache to keep, comma-separated [0.2,0.06, or what keeps 40 tokens]", [&](auto const& v) {
         o.budgets = shares_above_zero("--budget", v);

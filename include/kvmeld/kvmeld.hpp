@@ -27,6 +27,7 @@
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/layout/validate_pages.hpp>
 #include <kvmeld/merge/weighted.hpp>
+#include <kvmeld/preset/attention_matching.hpp>
 #include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/compactor.hpp>

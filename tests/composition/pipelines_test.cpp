@@ -1,5 +1,5 @@
-// Twenty policies compiled whole, chosen so that parts meet in many pairs: they keep their promises, and the
-// same policy composed at run time does the same to the bit.
+// Some twenty policies compiled whole, chosen so that parts meet in many pairs: they keep their promises, and
+// the same policy composed at run time does the same to the bit.
 #include <doctest/doctest.h>
 
 #include <kvmeld/compose/composed.hpp>
@@ -61,6 +61,10 @@ TEST_CASE("pipelines that evict, and spans") {
   same_when_composed("3", policy{recent, tiered, identify::evict_rest{}, merge::drop{}});
   same_when_composed("4", policy{hits, full, identify::local_span{}, merge::additive{}});
   same_when_composed("5", policy{both, whole, identify::local_span{}, merge::additive{}});
+  auto matching = preset::attention_matching::for_budget(quantity::entries(4), quantity::entries(1));
+  matching.merge.degrees = true;
+  matching.merge.iterations = 3;
+  same_when_composed("attention_matching", matching);
   same_when_composed("6", policy{recent, full, identify::local_span{}, merge::drop{}});
 }
 

@@ -35,12 +35,16 @@ bool meaningful(std::string const& score, std::string const& select, std::string
                       score == "leverage" || score == "leverage+local" || score == "expected_attention" ||
                       score == "given" || score == "max_attention" || score == "distance_preference" ||
                       score == "redundancy" || score == "drop_error" || score == "chunk_attention" ||
-                      score == "leverage+chunk_attention";
+                      score == "leverage+chunk_attention" || score == "root_mean_square" ||
+                      score == "root_mean_square+queries" || score == "leverage+queries" ||
+                      score == "leverage+local+queries";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;
   if (nearest != (select == "tiers") && (nearest || bipartite || scan || span)) return false;
   if (merge == "drop") return true;
+  bool const evicts = identify == "none" || identify == "evict_rest";
+  if (merge == "fitted") return evicts && score.find("+queries") != std::string::npos;
   if (merge == "additive") return span;
   if (merge == "similarity_weighted") return nearest || bipartite;
   return nearest || bipartite || scan;

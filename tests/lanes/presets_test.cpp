@@ -32,6 +32,10 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   same_on_all_lanes<row_keys>(
       "what scores enough",
       kvmeld::policy{kvmeld::score::global{}, above, kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}});
+  auto matching = preset::attention_matching::for_budget(kvmeld::quantity::entries(3));
+  matching.score.kept = {9, kvmeld::reference_sample::last};
+  matching.merge.degrees = true;
+  same_on_all_lanes<row_keys>("attention_matching, with degrees", matching);
   same_on_all_lanes<row_keys>("leverage by chunk", preset::chunkkv::over(preset::leverage::for_budget(), 6));
   same_on_all_lanes<row_keys>("H2O refined by values", preset::criticalkv::over(preset::h2o::defaults()));
 }

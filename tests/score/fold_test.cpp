@@ -290,3 +290,37 @@ TEST_CASE("kvzip: which entries stay after a second reading, over all layers and
     CHECK(got.size() == wanted.size());
   }
 }
+
+TEST_CASE("the root of the mean square over all queries of all heads, in one call or in several") {
+  dice d(37);
+  for (int i = 0; i < 20; ++i) {
+    fixture f(d);
+    auto policy = kvmeld::preset::attention_matching::for_budget();
+    auto cache = support::make_cache(f.memory, policy);
+    cache.open(0, f.entries);
+    std::vector<float> p(std::size_t{f.extent.query_heads()} * f.count * f.extent.capacity);
+    std::vector<std::vector<double>> squares;
+    for (std::uint32_t h = 0; h < f.extent.kv_heads; ++h) {
+      auto of_track = expected(f, cache.ref(), h, {head_fold::root_mean_square, row_fold::sum}, {}, p);
+      for (std::uint32_t j = 0; j < f.entries; ++j) {
+        of_track[j] = 0;
+        for (std::uint32_t g = 0; g < f.extent.queries_per_kv_head * f.count; ++g) {
+          std::size_t const row = std::size_t{h} * f.extent.queries_per_kv_head * f.count + g;
+          of_track[j] += std::pow(static_cast<double>(p[row * f.extent.capacity + j]), 2);
+        }
+      }
+      squares.push_back(of_track);
+    }
+    std::uint32_t const layer = 0, slot = 0, times = d.between(1, 2);
+    for (std::uint32_t again = 0; again < times; ++again)
+      cache.observe({layer, slot, f.count}, f.query_rows(), f.lse_rows());
+    support::for_tracks(f.extent, 0, [&](kvmeld::track t) {
+      kvmeld::ledger_ref const& l = cache.ledger();
+      kvmeld::score_view const view(l, t, f.entries, f.entries);
+      for (std::uint32_t j = 0; j < f.entries; ++j) {
+        double const mean = squares[t.kv_head][j] / f.extent.queries_per_kv_head;
+        CHECK(policy.score.importance(view, j) == doctest::Approx(std::sqrt(times * mean)).epsilon(1e-3));
+      }
+    });
+  }
+}

@@ -42,4 +42,7 @@ void every_annotation() {
   whole_pipeline(kvmeld::preset::dropkv::with_window());
   whole_pipeline(kvmeld::preset::compactor::with_rope({}));
   whole_pipeline(kvmeld::preset::kvzap::with_threshold(0.5f));
+  auto matching = kvmeld::preset::attention_matching::for_budget();
+  matching.merge.degrees = true;
+  whole_pipeline(matching);
 }

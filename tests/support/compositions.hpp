@@ -27,6 +27,10 @@ template <class F> void each_eviction_preset(F f) {
   f("triattention", kvmeld::preset::triattention::with_rope({}, quantity::entries(3), quantity::entries(1)));
   f("rkv", kvmeld::preset::rkv::for_budget(quantity::entries(3), quantity::entries(1)));
   f("dropkv", kvmeld::preset::dropkv::with_window(5, quantity::entries(3), quantity::entries(1)));
+  auto matching = kvmeld::preset::attention_matching::for_budget(quantity::entries(3), quantity::entries(1));
+  matching.score.kept.count = 5;
+  f("attention_matching", matching);
+  f("snapkv, fitted", kvmeld::preset::fitting(kvmeld::preset::snapkv::with_window(6), {4}));
   f("knorm", kvmeld::preset::knorm::for_budget());
   f("lagkv", kvmeld::preset::lagkv::with_lag(5, 2));
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -162,13 +163,19 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
   l.word(where, kvmeld::track_word::observed_rows) = 1;
 }
 
-// Shows numbers[sequence][query head][query][width] as rows of attention; to a score that needs queries,
-// the first of each row as a query.
+// Shows numbers[sequence][query head][query][width] as rows of attention; to a score that needs queries, the
+// first of each row as a query, with log-sum-exps if it also keeps numbers per entry.
 template <class Cache>
 void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
                      std::uint32_t queries, std::uint32_t width) {
-  auto const given = kvmeld::rows_by_head(numbers, queries, cache.ledger().extent.query_heads(), width);
-  if (cache.needs_observation().queries) {
+  std::uint32_t const heads = cache.ledger().extent.query_heads();
+  auto const given = kvmeld::rows_by_head(numbers, queries, heads, width);
+  bool const asks = cache.needs_observation().queries;
+  if (asks && cache.ledger().channels.count != 0) {
+    static std::vector<float> const lse(1u << 18, 5.0f);  // outlives what is enqueued
+    if (std::size_t{batch.size()} * heads * queries > lse.size()) throw std::length_error("observe_numbers");
+    cache.observe(batch, given, kvmeld::rows_by_head(lse.data(), queries, heads, 1));
+  } else if (asks) {
     cache.observe(batch, given, {});
   } else {
     cache.observe_rows(batch, given);

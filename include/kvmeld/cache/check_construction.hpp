@@ -13,6 +13,7 @@
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/layout/overlap.hpp>
+#include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
@@ -36,6 +37,11 @@ template <class Merge> std::string bias_problem(Merge const& merge, cache_option
         "options", "bias", "bias_support::none",
         "per_head, or shared with options.scope layer or all_layers, because merged entries stand for "
         "several tokens (or set options.ignore_degree)");
+  }
+  if (sizes.bias == bias_support::shared && fit_of(merge).degrees) {
+    return refusal(
+        "options", "bias", "bias_support::shared",
+        "per_head, because every head fits degrees of its own (or set merge::fitted.degrees = false)");
   }
   if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
     return refusal(
@@ -65,6 +71,10 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
 /// Why this merge function cannot merge values that are channels of the keys; empty if it can.
 template <class Values, class Merge> std::string latent_problem(Merge const& merge) {
   merge_traits const m = traits_of_merge(merge);
+  if (reads_keys<Values>::value && fit_of(merge).values) {
+    return refusal("policy", "merge::fitted.values", "true",
+                   "false, because values are channels of the keys (latent), and keys stay");
+  }
   if (!reads_keys<Values>::value || (!m.spreads && !m.shares)) return {};
   return refusal("policy", "merge function", "one that merges values otherwise than keys",
                  "one that gives both the same weights, because values are channels of the keys (latent)");

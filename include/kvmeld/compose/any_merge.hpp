@@ -6,6 +6,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/merge/additive.hpp>
 #include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/merge/mass_preserving.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -29,7 +30,7 @@ class any_merge {
 public:
   using choice = alternatives<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
                               merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
-                              merge::collapsed, merge::additive>;
+                              merge::collapsed, merge::additive, merge::fitted>;
   static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
   static constexpr bool cooperative = true;
   static constexpr bool spreads = true;
@@ -87,6 +88,10 @@ public:
         m.weigh_spans(team, wave, t, sources);
       }
     });
+  }
+  /// What the merge function that is held fits.
+  fit_options fit() const {
+    return of_.visit([](auto const& m) { return fit_of(m); });
   }
   std::string problem() const {
     return of_.visit([](auto const& m) { return problem_of(m); });

@@ -15,6 +15,7 @@
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>
+#include <kvmeld/score/keeping_queries.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/leverage.hpp>
@@ -22,6 +23,7 @@
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/redundancy.hpp>
+#include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstddef>
@@ -41,7 +43,10 @@ public:
                    score::key_difference, score::key_norm, score::lag_relative, score::leverage,
                    score::blended<score::leverage, score::local>, score::expected_attention, score::given,
                    score::max_attention, score::distance_preference, score::redundancy, score::drop_error,
-                   score::chunk_attention, score::blended<score::leverage, score::chunk_attention>>;
+                   score::chunk_attention, score::blended<score::leverage, score::chunk_attention>,
+                   score::root_mean_square, score::keeping_queries<score::root_mean_square>,
+                   score::keeping_queries<score::local>, score::keeping_queries<score::leverage>,
+                   score::keeping_queries<score::blended<score::leverage, score::local>>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
@@ -64,6 +69,10 @@ public:
   }
   channel_list channels() const {
     return of_.visit([](auto const& s) { return channels_of(s); });
+  }
+  /// The reference queries that the score that is held keeps; count 0: none.
+  reference_queries references() const {
+    return of_.visit([](auto const& s) { return detail::references_of(s); });
   }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });

@@ -37,6 +37,7 @@ enum : std::uint32_t {
   given_score = 7,
   max_attention = 8,
   chunk_attention = 9,
+  squared_attention = 10,
   user = 1000,
 };
 }  // namespace channel_tag

@@ -144,6 +144,12 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
         composes::scores_of_members(s, m),
         "kvmeld: this merge function shares entries, but the score does not score members: it must have "
         "evaluate_members(team, view, out), or importance(view, i)");
+    static_assert(composes::queries_to_fit_to(s, m),
+                  "kvmeld: this merge function fits to reference queries, but the policy's score keeps none: "
+                  "use score::keeping_queries");
+    static_assert(composes::evictions_to_fit(i, m),
+                  "kvmeld: this merge function fits what an eviction leaves, but the policy's identifier "
+                  "makes sets or spans: use identify::evict_rest");
     if constexpr (is_guarded<Identify>::value) {
       static_assert(
           composes::sets_to_guard<Score, Identify, Merge>(),

@@ -8,7 +8,9 @@
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -24,6 +26,7 @@ inline namespace KVMELD_ABI {
 struct score_traits {
   score_kind gives;                 ///< see the contract of scores
   bool scores_members, reads_rows;  ///< see the contract of scores
+  bool keeps_queries;               ///< keeps reference queries
 };
 /// What a selector needs and gives: see is_selector.
 struct select_traits {
@@ -39,6 +42,7 @@ struct identify_traits {
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
+  bool fits;                                                   ///< fits what stays: merge::fitted
 };
 
 namespace detail {
@@ -53,7 +57,7 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 /// Traits of a part by its type. For a part that is chosen at run time they promise little; its `traits()`
 /// tells more.
 template <class Score> constexpr score_traits static_score_traits() {
-  return {Score::gives, scores_members<Score>::value, reads_rows<Score>};
+  return {Score::gives, scores_members<Score>::value, reads_rows<Score>, may_keep_references<Score>};
 }
 
 /// See static_score_traits.
@@ -77,8 +81,12 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
 
 /// See static_score_traits.
 template <class Merge> constexpr merge_traits static_merge_traits() {
-  return {Merge::needs_score, std::is_same_v<Merge, merge::drop>, shares_entries<Merge>::value,
-          spreads_entries<Merge>::value, needs_similarity<Merge>::value};
+  return {Merge::needs_score,
+          std::is_base_of_v<merge::drop, Merge>,
+          shares_entries<Merge>::value,
+          spreads_entries<Merge>::value,
+          needs_similarity<Merge>::value,
+          may_fit<Merge>};
 }
 
 }  // namespace detail
@@ -143,6 +151,10 @@ constexpr bool scores_of_entries(score_traits s, select_traits l, identify_trait
 constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_traits m) {
   return s.gives == score_kind::weights || !(m.needs_score || (i.needs_score && i.makes_spans && !m.drops));
 }
+constexpr bool queries_to_fit_to(score_traits s, merge_traits m) { return !m.fits || s.keeps_queries; }
+constexpr bool evictions_to_fit(identify_traits i, merge_traits m) {
+  return !m.fits || !(i.makes_sets || i.makes_spans);
+}
 }  // namespace composes
 
 namespace detail {
@@ -184,6 +196,14 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
               l.needs_score   ? "one that tells entries apart, because the selector decides by score"
               : i.needs_score ? "one that tells entries apart, because the identifier decides by score"
                               : "one that tells entries apart, because the merge function decides by score");
+  }
+  if (!composes::queries_to_fit_to(s, m)) {
+    return no("score", "one without reference queries",
+              "keeping_queries over another score, because the merge function fits to reference queries");
+  }
+  if (!composes::evictions_to_fit(i, m)) {
+    return no("identifier", "one that makes sets or spans",
+              "evict_rest or none, because the merge function fits what an eviction leaves");
   }
   if (!composes::scores_to_compute_with(s, i, m)) {
     return no("score", "one that only orders entries",

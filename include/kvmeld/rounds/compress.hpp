@@ -3,6 +3,7 @@
 
 #include <kvmeld/apply/compact.hpp>
 #include <kvmeld/apply/compose.hpp>
+#include <kvmeld/apply/fit_rows.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
@@ -22,6 +23,7 @@
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/policy/check_policy.hpp>
@@ -32,6 +34,7 @@
 #include <kvmeld/rounds/padding.hpp>
 #include <kvmeld/rounds/share_plans.hpp>
 #include <kvmeld/rounds/split_budget.hpp>
+#include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -228,6 +231,18 @@ void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, 
   merge_keys(launch, x.keys, map);
 }
 
+/// Whether the policy fits what it keeps to attention's outputs before the call.
+template <class Policy> bool fits_rows(Policy const& p) { return fit_of(p.merge).any(); }
+
+/// Fits the values and degrees of the entries that the plan keeps. Nothing has moved yet.
+template <class Executor, class Policy, class Keys, class Values>
+void fit_rows(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
+  if constexpr (may_fit<typename Policy::merge_type> && may_keep_references<typename Policy::score_type>) {
+    if (fits_rows(p))
+      launch(fit_rows_phase<Keys, Values>{fit_of(p.merge), references_of(p.score).count, x, launch.wave});
+  }
+}
+
 /// Moves the entries that the plan keeps to the front of their tracks.
 template <class Executor, class Keys, class Values>
 void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
@@ -301,8 +316,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 /// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then
 /// compacts.
 template <class Executor, class Policy, class Keys, class Values>
-void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values> const& x,
-           ledger_ref const& ledger, work_list work, workspace_ref const& ws) {
+void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
+           work_list work, workspace_ref const& ws) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     detail::launcher<Executor> const launch{executor, wave};
@@ -315,6 +330,7 @@ void apply(Executor& executor, [[maybe_unused]] Policy const& p, kv<Keys, Values
       detail::merge_keys(launch, x.keys, wave.plan);
     }
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
+    detail::fit_rows(launch, p, x);
     detail::finish(launch, x, ws.zero_emptied, !guards);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
@@ -351,7 +367,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (detail::may_plan_directly<Policy>(wave, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
-    detail::open_wave(launch, p, x, allowed, detail::looked_at::mergeable);
+    detail::open_wave(launch, p, x, allowed,
+                      detail::fits_rows(p) ? detail::looked_at::everything : detail::looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
     if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
     wave_ref rare = wave;
@@ -372,6 +389,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (split > 1) launch(detail::close_split_phase{{wave}, true});
     launch(detail::end_phase{{wave}, true});
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
+    detail::fit_rows(launch, p, x);
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&
                         (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);

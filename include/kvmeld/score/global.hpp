@@ -1,4 +1,5 @@
-// What all queries so far gave an entry: in sum (H2O; KVMerger section 4.1), or at most (KVzip).
+// What all queries so far gave an entry: in sum (H2O; KVMerger section 4.1), at most (KVzip), or in the root
+// of the mean square (Attention Matching).
 #pragma once
 
 #include <kvmeld/core/channel.hpp>
@@ -6,6 +7,7 @@
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 namespace kvmeld {
@@ -49,6 +51,32 @@ struct max_attention {
   KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
   KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
   KVMELD_HD float importance(score_view const& view, std::uint32_t i) const { return view.channel(0, i); }
+};
+
+/// The root of the mean square, over all observed queries of all query heads of a KV head, of the attention
+/// that an entry received (Zweiger et al., "Fast KV Compaction via Attention Matching", 2026: the ranking of
+/// "highest attention keys"), times the root of the number of queries, which orders entries alike. It has one
+/// channel, of squares. When entries merge, their squares add. Wants to be shown the queries of a second
+/// reading of the prompt (the paper's "repeat-prefill"), and no others.
+struct root_mean_square {
+  static constexpr char const* name = "root_mean_square";
+  static constexpr bool light = true;
+  static constexpr score_kind gives = score_kind::order;
+  static constexpr observation observes = observation::replay;  ///< queries of the second reading
+  static constexpr channel_list channels() {
+    channel_list c;
+    c.add({channel_tag::squared_attention, channel_rule::sum, 0.0f});
+    return c;
+  }
+
+  /// The root of the mean square over heads; its squares add up over rows.
+  KVMELD_HD static constexpr attention_fold fold() { return {head_fold::root_mean_square, row_fold::sum}; }
+  KVMELD_HD static float contribution(std::uint32_t, float p, std::uint32_t) { return p * p; }
+  KVMELD_HD channel_update update(std::uint32_t, std::uint32_t, std::uint32_t) const { return {0, 0}; }
+  KVMELD_HD std::uint32_t next_window(std::uint32_t, std::uint32_t) const { return 0; }
+  KVMELD_HD float importance(score_view const& view, std::uint32_t i) const {
+    return std::sqrt(view.channel(0, i));
+  }
 };
 
 }  // namespace score

@@ -9,6 +9,7 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/testing/check_state.hpp>
 #include <kvmeld/testing/layout_options.hpp>
@@ -71,9 +72,9 @@ public:
   /// Checks after `compress`, or `plan` and `apply`, of the sequences in `slots`. The ledger's invariants
   /// hold. Other sequences and frozen, shared or unused rows have the same bits. Tracks are not longer. A
   /// track of the same length has the same bits. Entries keep their stored positions and order. Degrees sum
-  /// to no more than before, unless values are spread (degrees of their targets are masses). Emptied value
-  /// rows are zero, unless options.zero_emptied is off. Frozen entries may lose members. Padded tracks may
-  /// gain and lose empty slots. This holds for every preset; a plan by hand may choose other weights.
+  /// to no more than before, unless values are spread or degrees fitted (such degrees are masses). Emptied
+  /// value rows are zero, unless options.zero_emptied is off. Frozen entries may lose members. Padded tracks
+  /// may gain and lose empty slots. This holds for every preset; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
     if (!problem.empty()) return problem;
@@ -111,8 +112,7 @@ public:
           if (!is_zero_row(ref.values, t, s))
             problem = slot_name(t, s) + " was emptied, but its value is not zero";
         }
-        if (problem.empty())
-          problem = kept_problem(l, t, before, after, traits_of_merge(cache.policy().merge).spreads);
+        if (problem.empty()) problem = kept_problem(l, t, before, after, has_masses(cache.policy().merge));
       }
     });
     return problem;
@@ -143,6 +143,11 @@ public:
   }
 
 private:
+  /// Whether degrees are masses, whose sum may grow.
+  template <class Merge> static bool has_masses(Merge const& merge) {
+    return traits_of_merge(merge).spreads || fit_of(merge).degrees;
+  }
+
   struct image {
     std::uint32_t capacity;
     std::vector<std::uint32_t> length;
