@@ -79,8 +79,7 @@ ROLES = (
     "counsellor "
     "lawyer publican robber thief spy herdman swineherd woodcutter waterdrawer tentmaker"
 ).split()
-ORDER = "first second third fourth fifth".split()
-TASKS = ("dwelt", "had", "list", "servant", "servant2", "verse", "number")
+TASKS = ("dwelt", "had", "servant", "verse", "number")
 rng = random.Random(1234)
 
 
@@ -164,15 +163,7 @@ class World:
     """About n facts of a few tasks, of people who are not mixed up. `state` says one; `ask` asks for one that was said."""
 
     def __init__(self, words, tasks, n, source=""):
-        self.words, self.source, self.open, self.known, self.value, self.after, self.times = (
-            words,
-            source,
-            [],
-            [],
-            {},
-            {},
-            {},
-        )
+        self.words, self.source, self.open, self.known, self.value, self.times = words, source, [], [], {}, {}
         tasks = list(dict.fromkeys(tasks))
         share = max(1, n // max(1, len(tasks)))
         for t in tasks:
@@ -180,8 +171,6 @@ class World:
                 self.open += [(t, where) for where in words.some(words.places, share)]
             elif t == "had":
                 self.open += [(t, who) for who in words.people(share)]
-            elif t == "list":
-                self.open += [(t, who) for who in words.some(words.names, min(3, share), True)]
             elif t == "number":
                 self.open += [(t, who) for who in rng.sample(NUMBER_NAMES, min(share, 30))]
             elif t == "servant":
@@ -222,46 +211,34 @@ class World:
             return [(" " + lead(f"{who} had a "), 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
         if t == "servant":
             self.value[key] = who[1]
-            self.after[who[0]] = who[1]
             return [(" " + lead(f"the servant of {who[0]} was "), 0.3), (who[1], UNKNOWN, (id(self), key)), (".", 1)]
         if t == "verse":
             v = self.value[key] = piece_of(self.source)
             return [(f"\n  {rng.randrange(1, 60)} ", 0.3), (v, 0.5, (id(self), key))]
-        if t == "other":
-            before, between, values, capital, _, _ = self.form
-            v = self.value[key] = w.some(values, 1, capital)[0]
-            return [(before + who + between, 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
-        v = self.value[key] = w.some(w.things, rng.choice([3, 4, 4, 5]))
-        out = [(" " + lead(f"the gifts of {who} were "), 0.3)]
-        for i, x in enumerate(v):
-            out += [(("" if i == 0 else " and " if i == len(v) - 1 else ", ") + "a ", 1), (x, UNKNOWN)]
-        return out + [(".", 1)]
+        before, between, values, capital, _, _ = self.form
+        v = self.value[key] = w.some(values, 1, capital)[0]
+        return [(before + who + between, 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
 
-    def questions(self, key):
-        """All questions (task, question, answer) that a known key answers now."""
+    def question(self, key):
+        """The question (task, question, answer) that a known key answers now."""
         t, who = key
         v = self.value[key]
         if t == "number":
-            return [(t, f"\nThe secret number of {who} is ", v)]
+            return t, f"\nThe secret number of {who} is ", v
         if t == "dwelt":
-            return [(t, f"\nBehold, by the {who} dwelt ", v)]
+            return t, f"\nBehold, by the {who} dwelt ", v
         if t == "had":
-            return [(t, f"\nBehold, {who} had a ", v)]
+            return t, f"\nBehold, {who} had a ", v
         if t == "servant":
-            out = [(t, f"\nBehold, the servant of {who[0]} was ", v)]
-            if v in self.after:
-                out.append(("servant2", f"\nBehold, the servant of the servant of {who[0]} was ", self.after[v]))
-            return out
+            return t, f"\nBehold, the servant of {who[0]} was ", v
         if t == "verse":
             cut = first_words(v)
-            return [(t, "\nBehold, it is written, " + v[:cut], v[cut:])]
-        if t == "other":
-            return [(t, self.form[0] + who + self.form[1], v)]
-        return [(t, f"\nBehold, the {ORDER[i]} of the gifts of {who} was a ", x) for i, x in enumerate(v)]
+            return t, "\nBehold, it is written, " + v[:cut], v[cut:]
+        return t, self.form[0] + who + self.form[1], v
 
     def ask(self):
         """The parts of a question and its answer: one of those least asked so far."""
-        qs = [q + ((id(self), k),) for k in self.known for q in self.questions(k) if q[0] != "servant2"]
+        qs = [self.question(k) + ((id(self), k),) for k in self.known]
         if not qs:
             return []
         rng.shuffle(qs)
@@ -299,7 +276,7 @@ def first_words(v):
 
 # --- training samples --------------------------------------------------------------------------------------------
 
-MIX = dict(dwelt=1.0, had=1.0, servant=1.0, number=0.6, verse=1.0, other=0.7)  # not yet list and servant2
+MIX = dict(dwelt=1.0, had=1.0, servant=1.0, number=0.6, verse=1.0, other=0.7)
 
 
 def flat(parts, length):
@@ -451,17 +428,11 @@ def task_context(task, length, source, words, crowd=0):
             some = ["the " + w for w in words.some(words.roles, min(count, 10))]
             world.open = [(task, who) for who in some + words.some(words.names, count - len(some), True)]
             rng.shuffle(world.open)
-        elif task == "list":
-            world.open = [(task, w) for w in words.some(words.names, 2, True)]
         elif task == "number":
             world.open = [(task, w) for w in rng.sample(NUMBER_NAMES, wanted)]
         else:
             n = words.some(words.names, 2 * wanted, True)
-            pairs = (
-                [(0, 1), (1, 2), (3, 4), (4, 5)] if task == "servant2" else [(2 * i, 2 * i + 1) for i in range(wanted)]
-            )
-            world.open = [("servant", (n[i], n[j])) for i, j in pairs]
-            rng.shuffle(world.open)
+            world.open = [(task, (n[2 * i], n[2 * i + 1])) for i in range(wanted)]
         said = []
         while world.open:
             said.append(world.state(0.0))
@@ -482,7 +453,7 @@ def task_context(task, length, source, words, crowd=0):
         for x, at in zip(said, places):
             context += body[pos:at] + x
             pos = at
-        qs = [q for k in world.known for q in world.questions(k) if q[0] == task]
+        qs = [world.question(k) for k in world.known]
         return context + body[pos:room], rng.sample(qs, min(3, len(qs)))
 
 
