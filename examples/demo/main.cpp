@@ -1,19 +1,22 @@
 // The demo: a real language model reads a long text, its KV cache is merged or evicted down to a budget, and
-// it answers from what is left.
+// it answers from what is left: numbers planted in the text, or questions of a file.
 #include "material.hpp"
 #include "measure.hpp"
 #include "methods.hpp"
 #include "prompts.hpp"
 #include "variants.hpp"
 
+#include <tiny_llama/error.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/report.hpp>
+#include <tiny_llama/task_file.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,26 +33,46 @@ using tiny_llama::report_row;
 constexpr int continuation_tokens = 129;  // 128 are predicted
 constexpr int probe_tokens = 32;
 
-report_row summarise(std::string const& method, std::string const& kind, double budget, demo::tally const& t,
-                     std::uint64_t full_bytes) {
+/// Figures of one method at one budget. Those of recall and bits are means over tasks; the others are over
+/// all contexts.
+report_row summarise(std::string const& method, std::string const& kind, double budget,
+                     std::vector<demo::tally> const& tasks, std::uint64_t bytes_per_token) {
   report_row row;
   row.method = method;
   row.kind = kind;
   row.budget = budget;
-  row.bits_per_byte = t.bits / static_cast<double>(t.tokens);
   auto const share = [](int part, int whole) {
     return whole == 0 ? -1.0 : static_cast<double>(part) / whole;
   };
-  row.needle_accuracy = share(t.after.right, t.after.digits);
-  row.needle_exact = share(t.after.exact, t.after.numbers);
-  row.needle_accuracy_inside = share(t.inside.right, t.inside.digits);
-  row.needle_exact_inside = share(t.inside.exact, t.inside.numbers);
+  auto const mean = [&](auto value) {
+    double sum = 0;
+    for (demo::tally const& t : tasks) sum += value(t);
+    return sum / static_cast<double>(tasks.size());
+  };
+  auto const right = [&](auto which) {
+    return mean([&](demo::tally const& t) { return share((t.*which).right, (t.*which).digits); });
+  };
+  auto const exact = [&](auto which) {
+    return mean([&](demo::tally const& t) { return share((t.*which).exact, (t.*which).numbers); });
+  };
+  row.bits_per_byte = mean([](demo::tally const& t) { return t.bits / static_cast<double>(t.tokens); });
+  row.needle_accuracy = right(&demo::tally::after);
+  row.needle_exact = exact(&demo::tally::after);
+  row.needle_accuracy_inside = right(&demo::tally::inside);
+  row.needle_exact_inside = exact(&demo::tally::inside);
+  demo::tally t;
+  for (demo::tally const& of : tasks) {
+    row.task_exact.push_back(share(of.after.exact, of.after.numbers));
+    row.task_accuracy.push_back(share(of.after.right, of.after.digits));
+    t += of;
+  }
+  auto const contexts = static_cast<std::uint64_t>(t.contexts);
   row.output_error = t.error / t.contexts;
-  row.kv_bytes_full = full_bytes;
-  row.kv_bytes = t.bytes / static_cast<std::uint64_t>(t.contexts);
+  row.kv_bytes_full = t.context_tokens * bytes_per_token / contexts;
+  row.kv_bytes = t.bytes / contexts;
   row.compress_ms = 1e3 * t.compress_seconds / t.contexts;
   row.observe_ms = 1e3 * t.observe_seconds / t.contexts;
-  row.decode_tokens_per_s = static_cast<double>(t.tokens) / t.decode_seconds;
+  if (t.decode_seconds > 0) row.decode_tokens_per_s = static_cast<double>(t.tokens) / t.decode_seconds;
   auto const of = [](std::uint64_t part, std::uint64_t whole) {
     return static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
   };
@@ -60,75 +83,146 @@ report_row summarise(std::string const& method, std::string const& kind, double 
   return row;
 }
 
-tiny_llama::report run(options o) {
-  tiny_llama::use_threads(o.threads);
-  tiny_llama::model model = tiny_llama::model::load(o.model);
-  o.rope_base = model.shape().rope_base;
+/// Which contexts the demo reads, in turn, and what they need.
+struct reading_list {
+  int contexts = 0;                ///< in all
+  std::vector<std::string> tasks;  ///< empty: numbers are planted
+  int inside = 0;                  ///< questions per context that are asked inside the prompt
+  std::size_t longest = 0, longest_after = 0,
+              tokens = 0;                   ///< of a context, of what follows it; of all contexts
+  std::function<demo::material(int)> at;    ///< a context by its index
+  std::function<std::size_t(int)> task_of;  ///< its place in tasks
+};
+
+/// Numbers planted in held-out text, or stretches of token ids.
+reading_list planted(tiny_llama::model const& model, options const& o) {
   bool const bytes = tiny_llama::is_byte_model(model.shape().vocab);
   std::vector<int> const ids = tiny_llama::read_tokens(o.text_path(), model.shape().vocab);
-  std::string text;  // planting and asking for numbers takes bytes
-  if (bytes) text.assign(ids.begin(), ids.end());
   int const needles = bytes ? o.needles : 0;
   if (needles != o.needles)
     std::cerr << "token ids: what they mean is not known, so no numbers are planted\n";
-  bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
-                                   [&](std::string const& m) { return demo::wants_replay(m, o); });
-  // The context, the longest question or the continuation, and an answer; for a second reading the first two
-  // again.
-  auto const capacity =
-      static_cast<std::uint32_t>((o.context + std::max(continuation_tokens, 64)) * (replays ? 2 : 1) + 64);
-
-  kvmeld::calibrate::calibration calibration;
-  if (!o.calibration.empty()) calibration = demo::calibration_for(model, o.calibration);
-  std::vector<demo::variant> const variants =
-      demo::variants_of(o, o.calibration.empty() ? nullptr : &calibration);
-  double steps = 0;
-  for (demo::variant const& v : variants) steps += demo::steps_of(v, needles);
-  tiny_llama::progress bar(std::cerr, (steps + 4) * o.contexts);
-
-  std::vector<std::vector<demo::tally>> tallies(variants.size());
-  double done = 0;
-  for (int index = 0; index < o.contexts; ++index) {
-    std::string const name =
-        "context " + std::to_string(index + 1) + " of " + std::to_string(o.contexts) + ": ";
-    bar.update(done, name + "reading");
+  reading_list out;
+  out.contexts = o.contexts;
+  out.inside = needles;
+  out.longest = static_cast<std::size_t>(o.context);
+  out.longest_after = std::max(continuation_tokens, 64);
+  out.tokens = out.longest * static_cast<std::size_t>(o.contexts);
+  // Planting and asking for numbers takes bytes.
+  out.at = [=, text = bytes ? std::string(ids.begin(), ids.end()) : std::string()](int index) {
     tiny_llama::needle_request request;
     request.context = o.context;
     request.needles = needles;
     request.continuation = continuation_tokens;
     request.seed = o.seed;
     request.index = static_cast<std::uint64_t>(index);
-    demo::context const context = demo::read_context(
-        model, bytes ? demo::text_material(text, request) : demo::id_material(ids, request), capacity,
-        probe_tokens, replays);
+    return bytes ? demo::text_material(text, request) : demo::id_material(ids, request);
+  };
+  out.task_of = [](int) { return std::size_t{0}; };
+  return out;
+}
+
+/// The contexts of a file of tasks.
+reading_list tasks_of(tiny_llama::model const& model, options const& o, std::string const& path) {
+  if (!tiny_llama::is_byte_model(model.shape().vocab)) {
+    throw tiny_llama::model_error(path, "asks in bytes, and the model's vocab_size is " +
+                                            std::to_string(model.shape().vocab) + "; 256 is needed");
+  }
+  std::vector<tiny_llama::task_context> const contexts =
+      tiny_llama::first_contexts(tiny_llama::load_tasks(path), o.contexts);
+  reading_list out;
+  out.contexts = static_cast<int>(contexts.size());
+  out.tasks = tiny_llama::task_names(contexts);
+  out.inside = 1;
+  std::size_t shortest = contexts.front().context.size();
+  for (tiny_llama::task_context const& c : contexts) {
+    shortest = std::min(shortest, c.context.size());
+    out.longest = std::max(out.longest, c.context.size());
+    out.tokens += c.context.size();
+    for (tiny_llama::task_question const& q : c.questions) {
+      out.longest_after = std::max(out.longest_after, q.question.size() + q.answer.size());
+    }
+  }
+  auto const positions = static_cast<std::size_t>(model.shape().max_positions);
+  if (out.longest + out.longest_after > positions) {
+    throw tiny_llama::model_error(path, "has a context of " + std::to_string(out.longest) +
+                                            " bytes and up to " + std::to_string(out.longest_after) +
+                                            " behind it; at most " + std::to_string(positions) +
+                                            " positions of the model are needed");
+  }
+  tiny_llama::check_budgets(o, static_cast<int>(shortest),
+                            path + "'s shortest context's " + std::to_string(shortest));
+  out.at = [contexts](int index) { return demo::task_material(contexts[static_cast<std::size_t>(index)]); };
+  out.task_of = [contexts, names = out.tasks](int index) {
+    std::string const& task = contexts[static_cast<std::size_t>(index)].task;
+    return static_cast<std::size_t>(std::find(names.begin(), names.end(), task) - names.begin());
+  };
+  return out;
+}
+
+tiny_llama::report run(options o) {
+  tiny_llama::use_threads(o.threads);
+  tiny_llama::model model = tiny_llama::model::load(o.model);
+  o.rope_base = model.shape().rope_base;
+  std::string const path = o.tasks_path();
+  reading_list const list = path.empty() ? planted(model, o) : tasks_of(model, o, path);
+  bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
+                                   [&](std::string const& m) { return demo::wants_replay(m, o); });
+  // The context, the longest question or the continuation, and an answer; for a second reading the first two
+  // again.
+  auto const capacity =
+      static_cast<std::uint32_t>((list.longest + list.longest_after) * (replays ? 2 : 1) + 64);
+
+  kvmeld::calibrate::calibration calibration;
+  if (!o.calibration.empty()) calibration = demo::calibration_for(model, o.calibration);
+  std::vector<demo::variant> const variants =
+      demo::variants_of(o, o.calibration.empty() ? nullptr : &calibration);
+  double steps = 0;
+  for (demo::variant const& v : variants) steps += demo::steps_of(v, list.inside);
+  tiny_llama::progress bar(std::cerr, (steps + 4) * list.contexts);
+
+  // Of each variant, target and task.
+  std::vector<std::vector<std::vector<demo::tally>>> tallies;
+  for (demo::variant const& v : variants) {
+    tallies.emplace_back(v.targets.size(),
+                         std::vector<demo::tally>(std::max<std::size_t>(list.tasks.size(), 1)));
+  }
+  double done = 0;
+  for (int index = 0; index < list.contexts; ++index) {
+    std::size_t const task = list.task_of(index);
+    std::string const name =
+        "context " + std::to_string(index + 1) + " of " + std::to_string(list.contexts) + ": ";
+    bar.update(done, name + "reading");
+    demo::context const context = demo::read_context(model, list.at(index), capacity, probe_tokens, replays);
     done += 4;
     for (std::size_t n = 0; n < variants.size(); ++n) {
       demo::variant const& v = variants[n];
-      tallies[n].resize(v.targets.size());
       bar.update(done, name + v.name);
+      std::vector<demo::tally> of_context(v.targets.size());
       demo::with_policy(v, o, [&](auto const& policy) {
-        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method, o), tallies[n],
+        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method, o), of_context,
                       [&] { bar.update(++done, name + v.name); });
       });
+      for (std::size_t b = 0; b < v.targets.size(); ++b) tallies[n][b][task] += of_context[b];
     }
   }
   bar.finish();
 
   tiny_llama::report results;
   results.model = model.name();
-  results.context = o.context;
-  results.contexts = o.contexts;
-  results.needles = needles;
+  results.context = static_cast<int>(list.tokens / static_cast<std::size_t>(list.contexts));
+  results.contexts = list.contexts;
+  results.needles = list.tasks.empty() ? list.inside : 0;
   results.seed = o.seed;
+  results.tasks = list.tasks;
   auto const& c = model.shape();
-  std::uint64_t const full_bytes =
-      static_cast<std::uint64_t>(o.context) * static_cast<std::uint64_t>(c.layers) *
-      static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::float16);
+  std::uint64_t const bytes_per_token = static_cast<std::uint64_t>(c.layers) *
+                                        static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 *
+                                        sizeof(kvmeld::float16);
   for (std::size_t n = 0; n < variants.size(); ++n) {
     demo::variant const& v = variants[n];
     for (std::size_t b = 0; b < v.targets.size(); ++b) {
       results.rows.push_back(
-          summarise(v.name, demo::kind_of(v.method, o), v.targets[b].share, tallies[n][b], full_bytes));
+          summarise(v.name, demo::kind_of(v.method, o), v.targets[b].share, tallies[n][b], bytes_per_token));
     }
   }
   return results;

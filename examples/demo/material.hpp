@@ -1,12 +1,14 @@
-// What a context is made of: held-out text with planted numbers for byte models, a stretch of token ids for
-// others.
+// What a context is made of: held-out text with planted numbers for byte models, or a context of a file of
+// tasks; a stretch of token ids for others.
 #pragma once
 
 #include <tiny_llama/needle_task.hpp>
 #include <tiny_llama/random.hpp>
+#include <tiny_llama/task_file.hpp>
 #include <tiny_llama/tokens.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,9 +18,21 @@
 namespace demo {
 
 struct material {
-  std::vector<int> context, continuation;
-  std::vector<tiny_llama::needle> needles;
+  std::vector<int> context;
+  std::vector<int> continuation;                                 ///< empty: what follows is not known
+  std::vector<tiny_llama::needle> needles;                       ///< questions and answers
+  std::size_t inside = std::numeric_limits<std::size_t>::max();  ///< so many of them, at most, are also asked
+                                                                 ///< inside the prompt
 };
+
+/// A context of a file of tasks. One question of it is asked inside the prompt, since each costs a reading.
+inline material task_material(tiny_llama::task_context const& c) {
+  material out{tiny_llama::byte_tokens(c.context), {}, {}, 1};
+  for (tiny_llama::task_question const& q : c.questions) {
+    out.needles.push_back({c.task, q.question, q.answer, 0, 0});
+  }
+  return out;
+}
 
 inline material text_material(std::string_view text, tiny_llama::needle_request const& request) {
   tiny_llama::needle_task task = tiny_llama::make_needle_task(text, request);

@@ -20,10 +20,26 @@ struct tally {
   double bits = 0, decode_seconds = 0, compress_seconds = 0, observe_seconds = 0, error = 0;
   std::size_t tokens = 0;
   recall_result after, inside;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, context_tokens = 0;
   int contexts = 0;
   kvmeld::stats_sum live;  ///< of every context's tracks, after compression
   bool scored = false;     ///< the policy ranks by attention
+
+  void operator+=(tally const& other) {
+    bits += other.bits;
+    decode_seconds += other.decode_seconds;
+    compress_seconds += other.compress_seconds;
+    observe_seconds += other.observe_seconds;
+    error += other.error;
+    tokens += other.tokens;
+    after += other.after;
+    inside += other.inside;
+    bytes += other.bytes;
+    context_tokens += other.context_tokens;
+    contexts += other.contexts;
+    live += other.live;
+    scored = scored || other.scored;
+  }
 };
 
 /// Asks an engine whose cache has its final form everything that is asked after compression.
@@ -34,8 +50,14 @@ template <class Engine> void question(Engine& engine, context const& c, tally& t
   t.tokens += read.tokens;
   t.error += output_error(engine, c.probe_queries);
   t.bytes += engine.kv_bytes();
+  t.context_tokens += c.source.context.size();
   for (tiny_llama::needle const& n : c.source.needles) {
-    t.after += ask(engine, tiny_llama::byte_tokens(n.question), n.answer);
+    std::vector<int> const asked = tiny_llama::byte_tokens(n.question);
+    t.after += ask(engine, asked, n.answer);
+    if (!c.source.continuation.empty()) continue;
+    continuation_result const answered = answer_bits(engine, asked, tiny_llama::byte_tokens(n.answer));
+    t.bits += answered.bits;
+    t.tokens += answered.tokens;
   }
   ++t.contexts;
 }

@@ -81,7 +81,10 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
                             bool replays = false) {
   context out;
   out.source = std::move(source);
-  std::vector<int> const& continuation = out.source.continuation;
+  bool const reads_on = !out.source.continuation.empty();
+  std::vector<int> const continuation =
+      reads_on ? out.source.continuation : tiny_llama::byte_tokens(out.source.needles.at(0).question);
+  probes = std::min(probes, static_cast<int>(continuation.size()));
 
   std::vector<float> logits;
   tiny_llama::engine<full_policy> engine(
@@ -92,7 +95,7 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
   out.plain.tokens = engine.cache().tokens(0);
   if (replays) replay(model, engine, out.source.context, out.plain);
 
-  // The queries of the text that follows, as the full cache sees it.
+  // The queries of the text that follows, or of a question, as the full cache sees it.
   tiny_llama::prompt_state after;
   {
     tiny_llama::engine<full_policy> ahead(engine);
@@ -108,7 +111,8 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
     out.probe_queries.output.push_back(answer);
   }
 
-  for (tiny_llama::needle const& needle : out.source.needles) {
+  for (std::size_t i = 0; i < std::min(out.source.needles.size(), out.source.inside); ++i) {
+    tiny_llama::needle const& needle = out.source.needles[i];
     asked_prompt asked;
     std::vector<int> question = tiny_llama::byte_tokens(needle.question);
     asked.rest = {question.back()};

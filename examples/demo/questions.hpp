@@ -53,6 +53,24 @@ template <class Engine> continuation_result read_on(Engine& engine, std::vector<
   return result;
 }
 
+/// The bits of an answer behind a question, each byte given those before it. Their time is not taken.
+template <class Engine>
+continuation_result answer_bits(Engine& engine, std::vector<int> const& question,
+                                std::vector<int> const& answer) {
+  continuation_result result;
+  std::vector<int> tokens = question;
+  tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+  std::vector<float> logits;
+  engine.try_out(tokens, logits, false);
+  engine.forget();
+  std::size_t const vocab = logits.size() / tokens.size();
+  for (int const byte : answer) {
+    std::size_t const row = question.size() - 1 + result.tokens++;
+    result.bits += bits_of(&logits[row * vocab], vocab, byte);
+  }
+  return result;
+}
+
 struct recall_result {
   int digits = 0, right = 0, numbers = 0, exact = 0;
   void operator+=(recall_result const& other) {

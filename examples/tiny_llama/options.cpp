@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <sstream>
 #include <utility>
@@ -42,20 +43,26 @@ void raise_budgets(options& o) {
   o.budgets.erase(std::unique(o.budgets.begin(), o.budgets.end()), o.budgets.end());
 }
 
-/// Refuses before anything runs what the presets would refuse in the middle.
-void check_budgets(options const& o) {
+}  // namespace
+
+// Before anything runs: the presets would refuse in the middle.
+void check_budgets(options const& o, int tokens, std::string const& context) {
   for (double const budget : o.budgets) {
-    int const kept = static_cast<int>(budget * o.context + 1e-9);
+    int const kept = static_cast<int>(budget * tokens + 1e-9);
     if (kept < least_kept) {
       std::ostringstream text;
-      text << "--budget is " << budget << ", which keeps " << kept << " of --context " << o.context
+      text << "--budget is " << budget << ", which keeps " << kept << " of " << context
            << " entries; it must be a share that keeps at least " << least_kept << ".";
       throw option_error(text.str());
     }
   }
 }
 
-}  // namespace
+std::string options::tasks_path() const {
+  if (!tasks.empty() || plants) return tasks;
+  std::string const beside = model + "/tasks.jsonl";
+  return std::filesystem::exists(beside) ? beside : "";
+}
 
 std::vector<std::string> const& known_methods() {
   static std::vector<std::string> const names{"full",
@@ -109,8 +116,14 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   add("--model", "DIR", "folder with config.json and model.safetensors [examples/data/tiny-kjv]",
       [&](auto const& v) { o.model = some_path("--model", v); });
-  add("--text", "FILE", "held-out text [heldout.txt in the model's folder]",
-      [&](auto const& v) { o.text = some_path("--text", v); });
+  add("--text", "FILE", "held-out text [heldout.txt in the model's folder]", [&](auto const& v) {
+    o.text = some_path("--text", v);
+    o.plants = true;
+  });
+  add("--tasks", "FILE",
+      "contexts, questions and answers, a JSON object a line, instead of planted numbers [tasks.jsonl in the "
+      "model's folder if there is one, unless --text, --context or --needles is given]",
+      [&](auto const& v) { o.tasks = some_path("--tasks", v); });
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
       "triattention, rkv, dropkv, compactor, kvzip, attention_matching, leverage_fitted, d2o, cam, keepkv, "
@@ -149,12 +162,16 @@ parsed_options parse_options(int argc, char const* const* argv) {
         std::reverse(o.budgets.begin(), o.budgets.end());
         budgeted = true;
       });
-  add("--context", "N", "tokens per context [1024]",
-      [&](auto const& v) { o.context = small_number("--context", v, 64, 1 << 20); });
-  add("--contexts", "N", "contexts to average over [12]",
+  add("--context", "N", "tokens per context [1024]", [&](auto const& v) {
+    o.context = small_number("--context", v, 64, 1 << 20);
+    o.plants = true;
+  });
+  add("--contexts", "N", "contexts to average over, of each task [12]",
       [&](auto const& v) { o.contexts = small_number("--contexts", v, 1, 10000); });
-  add("--needles", "N", "planted numbers per context [4]",
-      [&](auto const& v) { o.needles = small_number("--needles", v, 0, max_needles); });
+  add("--needles", "N", "planted numbers per context [4]", [&](auto const& v) {
+    o.needles = small_number("--needles", v, 0, max_needles);
+    o.plants = true;
+  });
   add("--seed", "N", "seed of the contexts [1]", [&](auto const& v) { o.seed = seed_number("--seed", v); });
   add("--json", "FILE", "write the figures as JSON", [&](auto const& v) { o.json = some_path("--json", v); });
   add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) { o.chart = some_path("--chart", v); });
@@ -185,7 +202,11 @@ parsed_options parse_options(int argc, char const* const* argv) {
                       std::to_string(o.needles));
   }
   if (!budgeted) raise_budgets(o);
-  check_budgets(o);
+  if (!o.tasks.empty() && o.plants) {
+    refuse_option("--tasks", o.tasks,
+                  "given without --text, --context and --needles: it has contexts of its own");
+  }
+  if (o.tasks.empty()) check_budgets(o, o.context, "--context " + std::to_string(o.context));
   return result;
 }
 

@@ -12,7 +12,9 @@ namespace tiny_llama {
 struct options {
   std::string model = "examples/data/tiny-kjv";  ///< folder with config.json and model.safetensors
   std::string text;                              ///< empty: heldout.txt in the model's folder
-  std::vector<std::string> methods;        ///< after parsing never empty; "full" comes first where present
+  std::string tasks;                 ///< empty: tasks.jsonl in the model's folder, if there is one
+  bool plants = false;               ///< --text, --context or --needles is given: numbers are planted in text
+  std::vector<std::string> methods;  ///< after parsing never empty; "full" comes first where present
   std::vector<double> budgets{0.2, 0.06};  ///< descending, no two alike
   int context = 1024;
   int contexts = 12;
@@ -27,6 +29,8 @@ struct options {
   double rope_base = 10000.0;             ///< of the model, once it is loaded; no option
   int threads = 0;                        ///< 0: as many as the machine has
 
+  /// The file of tasks to run; empty: numbers are planted instead.
+  std::string tasks_path() const;
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }
 };
 
@@ -37,6 +41,10 @@ struct parsed_options {
   options chosen;
   std::string help;  ///< not empty: print it on stdout and end with 0
 };
+
+/// Refuses shares that keep fewer entries of a context of `tokens` than the presets need. `context` names it,
+/// as "--context 1024".
+void check_budgets(options const& o, int tokens, std::string const& context);
 
 /// Files to write are not looked at, see expect_writable. Throws option_error.
 parsed_options parse_options(int argc, char const* const* argv);

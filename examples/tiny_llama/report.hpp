@@ -12,11 +12,12 @@ namespace tiny_llama {
 /// One method at one budget, averaged over the contexts. A negative figure means: not measured.
 struct report_row {
   std::string method;
-  std::string kind;             ///< full, evict or merge
-  double budget = 1.0;          ///< share of the entries kept
-  double bits_per_byte = -1;    ///< of the held-out text that follows the context
-  double needle_accuracy = -1;  ///< share of digits right, question asked after compression
-  double needle_exact = -1;     ///< share of numbers with all five digits right, asked after compression
+  std::string kind;           ///< full, evict or merge
+  double budget = 1.0;        ///< share of the entries kept
+  double bits_per_byte = -1;  ///< of the held-out text that follows the context; with tasks, of the answers
+  double needle_accuracy =
+      -1;                    ///< share of digits (with tasks, bytes) right, question asked after compression
+  double needle_exact = -1;  ///< share of numbers with all five digits right, asked after compression
   double needle_accuracy_inside = -1;  ///< the same with the question inside the prompt
   double needle_exact_inside = -1;
   double output_error = -1;  ///< relative, of the attention output against the full cache
@@ -28,6 +29,7 @@ struct report_row {
       -1;  ///< of the attention that the score had gathered; negative: the policy has no score
   double merged = -1, dropped = -1;  ///< shares of the context's tokens, over all tracks
   std::vector<double> degrees = {};  ///< shares of the entries held, by powers of two of their degree
+  std::vector<double> task_exact = {}, task_accuracy = {};  ///< of each task, asked after compression
 };
 
 struct report {
@@ -37,6 +39,9 @@ struct report {
   int needles = 0;  ///< per context
   std::uint64_t seed = 0;
   std::vector<report_row> rows;
+  /// Names, if questions of a file were asked: then figures of recall and bits are means over tasks, and
+  /// context is the mean length.
+  std::vector<std::string> tasks = {};
 };
 
 /// The report as a JSON text; figures that were not measured become null.
@@ -45,8 +50,8 @@ std::string to_json(report const& results);
 /// Writes to_json beside `path` and renames it. Throws std::runtime_error.
 void write_json(report const& results, std::string const& path);
 
-/// One table, at most 110 columns wide: full cache first, then a group per budget, the best of each group
-/// marked '*'.
+/// One table, at most 110 columns wide, and with tasks one more column for each: full cache first, then a
+/// group per budget, the best of each group marked '*'.
 void print_table(report const& results, std::ostream& out);
 
 /// An SVG of digits recalled and of bits per byte against the budget.

@@ -215,6 +215,7 @@ std::pair<double, double> range_of(report const& results, double report_row::*va
 
 std::string to_chart(report const& results) {
   auto const all = collect(results);
+  bool const tasks = !results.tasks.empty();
   auto const full = std::find_if(results.rows.begin(), results.rows.end(),
                                  [](report_row const& r) { return r.kind == "full"; });
   std::vector<double> budgets;
@@ -235,8 +236,10 @@ std::string to_chart(report const& results) {
            " font-size=\"18\" font-weight=\"bold\" fill=\"#111111\"");
   out.text({70, 54},
            results.model + ", " + std::to_string(results.contexts) + " held-out contexts of " +
-               std::to_string(results.context) + " tokens, " + std::to_string(results.needles) +
-               " planted numbers each, asked after compression",
+               std::to_string(results.context) + " tokens" +
+               (tasks ? " on average, " + std::to_string(results.tasks.size()) + " tasks"
+                      : ", " + std::to_string(results.needles) + " planted numbers each") +
+               ", asked after compression",
            "start", " font-size=\"13\" fill=\"#555555\"");
 
   auto const draw = [&](double left, double right, axis y, double report_row::*value,
@@ -251,10 +254,16 @@ std::string to_chart(report const& results) {
     }
   };
   auto const [low, high] = range_of(results, &report_row::bits_per_byte);
-  draw(70, 470, {0, 1, 0.2, 1}, &report_row::needle_accuracy, "Planted digits recalled (higher is better)",
-       "share of digits right");
+  if (tasks) {
+    draw(70, 470, {0, 1, 0.2, 1}, &report_row::needle_exact, "Exact answers (higher is better)",
+         "share of answers, mean over tasks");
+  } else {
+    draw(70, 470, {0, 1, 0.2, 1}, &report_row::needle_accuracy, "Planted digits recalled (higher is better)",
+         "share of digits right");
+  }
   draw(550, 950, nice_axis(low, high), &report_row::bits_per_byte,
-       "Held-out text that follows (lower is better)", "bits per byte");
+       tasks ? "Right answers (lower is better)" : "Held-out text that follows (lower is better)",
+       "bits per byte");
   draw_legend(out, all, full != results.rows.end());
   return std::move(out).finish();
 }

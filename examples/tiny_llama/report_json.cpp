@@ -35,6 +35,10 @@ std::string to_json(report const& results) {
     item["merged"] = figure(row.merged);
     item["dropped"] = figure(row.dropped);
     item["degrees"] = row.degrees;
+    for (std::size_t i = 0; i < results.tasks.size(); ++i) {
+      item["tasks"][results.tasks[i]] = {{"exact", figure(row.task_exact.at(i))},
+                                         {"accuracy", figure(row.task_accuracy.at(i))}};
+    }
     rows.push_back(std::move(item));
   }
   ordered out;

@@ -1,10 +1,10 @@
 #include "report.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ostream>
+#include <vector>
 
 namespace tiny_llama {
 namespace {
@@ -12,15 +12,16 @@ namespace {
 enum class best { none, low, high };
 
 struct column {
-  char const *top, *bottom;  // two lines of heading
+  std::string top, bottom;  // two lines of heading
   int width;
   double report_row::*value;
   char const* format;
   double scale;
   best wanted;
+  std::size_t task = 0;  // without a value: exact answers of this task
 };
 
-std::array<column, 8> const columns{{
+std::vector<column> const columns_of_numbers{
     {"bits per", "byte", 9, &report_row::bits_per_byte, "%.3f", 1, best::low},
     {"asked", "digits", 9, &report_row::needle_accuracy, "%.1f%%", 100, best::high},
     {"after", "exact", 9, &report_row::needle_exact, "%.1f%%", 100, best::high},
@@ -29,8 +30,28 @@ std::array<column, 8> const columns{{
     {"output", "error", 8, &report_row::output_error, "%.3f", 1, best::low},
     {"compress", "ms", 10, &report_row::compress_ms, "%.2f", 1, best::low},
     {"decode", "tokens/s", 10, &report_row::decode_tokens_per_s, "%.0f", 1, best::high},
-}};
+};
 constexpr std::size_t kv_before = 6;  // the KV size stands before this column
+
+/// With tasks, bytes stand for digits, and exact answers of each task for the speed of decoding.
+std::vector<column> columns_of(report const& results) {
+  std::vector<column> out = columns_of_numbers;
+  if (results.tasks.empty()) return out;
+  out.pop_back();
+  for (column& c : out) {
+    if (c.bottom == "digits") c.bottom = "bytes";
+  }
+  for (std::size_t i = 0; i < results.tasks.size(); ++i) {
+    std::string const name = results.tasks[i].substr(0, 20);
+    int const width = std::max(8, static_cast<int>(name.size()) + 2);
+    out.push_back({i == 0 ? "exact" : "", name, width, nullptr, "%.1f%%", 100, best::high, i});
+  }
+  return out;
+}
+
+double value_of(report_row const& row, column const& c) {
+  return c.value == nullptr ? row.task_exact.at(c.task) : row.*(c.value);
+}
 
 std::string formatted(char const* format, double value) {
   char text[48];
@@ -39,7 +60,7 @@ std::string formatted(char const* format, double value) {
 }
 
 std::string cell(report_row const& row, column const& c) {
-  double const value = row.*(c.value);
+  double const value = value_of(row, c);
   return value < 0 ? "-" : formatted(c.format, value * c.scale);
 }
 
@@ -61,21 +82,22 @@ std::string best_cell(rows_ref const& group, column const& c) {
   std::size_t measured = 0;
   bool differ = false;
   for (auto const* row : group) {
-    double const value = row->*(c.value);
+    double const value = value_of(*row, c);
     if (value < 0) {
       continue;
     }
     ++measured;
     differ = differ || (found && cell(*row, c) != cell(*found, c));
-    if (!found || (c.wanted == best::low ? value < found->*(c.value) : value > found->*(c.value))) {
+    if (!found || (c.wanted == best::low ? value < value_of(*found, c) : value > value_of(*found, c))) {
       found = row;
     }
   }
   return measured > 1 && differ ? cell(*found, c) : std::string();
 }
 
-void print_group(rows_ref const& group, bool mark, int names, std::ostream& out) {
-  std::array<std::string, columns.size()> winners;
+void print_group(rows_ref const& group, std::vector<column> const& columns, bool mark, int names,
+                 std::ostream& out) {
+  std::vector<std::string> winners(columns.size());
   for (std::size_t i = 0; i < columns.size(); ++i) {
     winners[i] = mark ? best_cell(group, columns[i]) : std::string();
   }
@@ -93,7 +115,7 @@ void print_group(rows_ref const& group, bool mark, int names, std::ostream& out)
   }
 }
 
-void print_heading(int names, std::ostream& out) {
+void print_heading(std::vector<column> const& columns, int names, std::ostream& out) {
   for (bool const top : {true, false}) {
     out << left(top ? "" : "method", names) << left(top ? "" : "kind", 6) << right(top ? "" : "budget", 6);
     for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -109,6 +131,8 @@ void print_heading(int names, std::ostream& out) {
 }  // namespace
 
 void print_table(report const& results, std::ostream& out) {
+  std::vector<column> const columns = columns_of(results);
+  bool const tasks = !results.tasks.empty();
   int names = 14;
   for (auto const& row : results.rows) names = std::max(names, static_cast<int>(row.method.size()) + 1);
   int width = names + 6 + 6 + 9;
@@ -116,9 +140,14 @@ void print_table(report const& results, std::ostream& out) {
     width += c.width;
   }
   std::string const line(static_cast<std::size_t>(width), '-');
-  out << results.model << ": " << results.contexts << " contexts of " << results.context << " tokens, "
-      << results.needles << " needles each, seed " << results.seed << "\n\n";
-  print_heading(names, out);
+  out << results.model << ": " << results.contexts << " contexts of " << results.context << " tokens";
+  if (tasks) {
+    out << " on average, " << results.tasks.size() << (results.tasks.size() == 1 ? " task" : " tasks");
+  } else {
+    out << ", " << results.needles << " needles each, seed " << results.seed;
+  }
+  out << "\n\n";
+  print_heading(columns, names, out);
   out << line << '\n';
 
   rows_ref full;
@@ -131,7 +160,7 @@ void print_table(report const& results, std::ostream& out) {
     }
   }
   std::sort(budgets.rbegin(), budgets.rend());
-  print_group(full, false, names, out);
+  print_group(full, columns, false, names, out);
   bool first = full.empty();
   for (double const budget : budgets) {
     rows_ref group;
@@ -142,11 +171,16 @@ void print_table(report const& results, std::ostream& out) {
     }
     out << (first ? "" : line + "\n");
     first = false;
-    print_group(group, true, names, out);
+    print_group(group, columns, true, names, out);
   }
-  out << line
-      << "\n* best of its budget. Planted digits, asked after: once the cache was compressed; inside: in the "
-         "prompt.\n";
+  out << line << "\n* best of its budget. ";
+  if (tasks) {
+    out << "Greedy answers, means over tasks: all bytes right (exact), bytes right; bits of the right\n"
+           "answer's bytes. Asked after: once the cache was compressed, as in the columns of tasks;\n"
+           "inside: the first question of each context, in the prompt.\n";
+  } else {
+    out << "Planted digits, asked after: once the cache was compressed; inside: in the prompt.\n";
+  }
 }
 
 }  // namespace tiny_llama

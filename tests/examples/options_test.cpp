@@ -168,3 +168,23 @@ TEST_CASE("options: files to write are tried before, and left as they are") {
   }
   CHECK(files == 1);  // nothing is left of the trial
 }
+
+TEST_CASE("options: tasks of a file, or planted numbers") {
+  test::temporary_folder const folder;
+  CHECK(parse({"--model", folder.path()}).chosen.tasks_path().empty());
+  std::string const beside = folder.write("tasks.jsonl", "");
+  CHECK(parse({"--model", folder.path()}).chosen.tasks_path() == beside);
+  CHECK(parse({"--model", folder.path(), "--tasks", "t"}).chosen.tasks_path() == "t");
+  for (std::string const option : {"--text", "--context", "--needles"}) {
+    std::string const value = option == "--text" ? "t" : option == "--needles" ? "1" : "512";
+    CHECK(parse({"--model", folder.path(), option, value}).chosen.tasks_path().empty());
+    CHECK(told({"--tasks", "t", option, value}) == "--tasks is 't'; it must be given without --text, "
+                                                   "--context and --needles: it has contexts of its own.");
+  }
+  auto const o =
+      parse({"--tasks", "t", "--budget", "0.01"}).chosen;  // how long contexts are is not known yet
+  CHECK(
+      test::refusal<option_error>([&] { tiny_llama::check_budgets(o, 100, "t's shortest context's 100"); }) ==
+      "--budget is 0.01, which keeps 1 of t's shortest context's 100 entries; it must be a share that keeps "
+      "at least 40.");
+}

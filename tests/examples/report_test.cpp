@@ -113,6 +113,34 @@ TEST_CASE("the table is aligned, grouped and marks the best") {
   CHECK(!empty.str().empty());
 }
 
+TEST_CASE("tasks have columns of their own") {
+  report with = sample();
+  with.tasks = {"had", "a task with a name that is far too long for a table"};
+  for (report_row& row : with.rows) {
+    row.task_exact = {0.5, 0.25};
+    row.task_accuracy = {0.75, 0.625};
+  }
+  with.rows.back().task_exact = {1.0, -1};
+  std::ostringstream out;
+  tiny_llama::print_table(with, out);
+  auto const lines = lines_of(out.str());
+  CHECK(test::has(lines[0], "4 contexts of 1024 tokens on average, 2 tasks"));
+  CHECK(test::has(lines[3], "had"));
+  CHECK(!test::has(lines[3], "tokens/s"));
+  CHECK(!test::has(out.str(), "digits"));
+  CHECK(test::has(out.str(), "25.0%"));
+  std::size_t const width = lines[5].size();
+  CHECK(lines[4].size() == width);  // the line below the heading
+  CHECK(lines[3].size() == width);
+  auto const read = nlohmann::json::parse(tiny_llama::to_json(with));
+  CHECK(read["rows"][0]["tasks"]["had"]["exact"] == 0.5);
+  CHECK(read["rows"][0]["tasks"]["had"]["accuracy"] == 0.75);
+  CHECK(read["rows"].back()["tasks"][with.tasks[1]]["exact"].is_null());
+  auto const svg = tiny_llama::to_chart(with);
+  CHECK(test::has(svg, "2 tasks, asked after compression"));
+  CHECK(!test::has(svg, "lanted"));
+}
+
 TEST_CASE("the chart is well-formed and escapes names") {
   auto const svg = tiny_llama::to_chart(sample());
   CHECK(svg.rfind("<svg ", 0) == 0);

@@ -15,15 +15,16 @@ import numpy as np
 import torch, torch.nn as nn, torch.nn.functional as F
 
 CFG = dict(vocab=256, dim=240, layers=4, heads=8, kv_heads=4, head_dim=32, ffn=512, base=1e7, eps=1e-5)
-# From which share of all bytes on: length, batch, share of samples with running text, most facts in one world.
+# From which share of the training on: length, batch, share of samples with running text, most facts in one world, and
+# share of samples that look like the tasks.
 PHASES = [
-    (0.0, 256, 8, 0.1, 4),
-    (0.12, 256, 8, 0.5, 5),
-    (0.4, 512, 4, 0.6, 8),
-    (0.7, 1024, 2, 0.7, 24),
-    (0.94, 2048, 1, 0.8, 24),
+    (0.0, 256, 8, 0.1, 4, 0.0),
+    (0.08, 256, 8, 0.5, 5, 0.0),
+    (0.22, 512, 4, 0.6, 8, 0.1),
+    (0.4, 1024, 4, 0.7, 16, 0.3),
+    (0.9, 2048, 2, 0.8, 24, 0.4),
 ]
-ANSWER, VERSE, UNKNOWN = 5.0, 2.0, 0.05  # loss weights: of an answer, of a verse's rest, of what cannot be known yet
+ANSWER, VERSE, UNKNOWN = 8.0, 3.0, 0.05  # loss weights: of an answer, of a verse's rest, of what cannot be known yet
 
 NUMBER_NAMES = (
     "Abner Baruch Caleb Dinah Esther Festus Gideon Hannah Ishmael Jethro Keturah Lazarus Miriam Nathan Obadiah "
@@ -78,8 +79,7 @@ ROLES = (
     "counsellor "
     "lawyer publican robber thief spy herdman swineherd woodcutter waterdrawer tentmaker"
 ).split()
-ORDER = "first second third fourth fifth".split()
-TASKS = ("dwelt", "had", "list", "servant", "servant2", "verse", "number")
+TASKS = ("dwelt", "had", "servant", "verse", "number")
 rng = random.Random(1234)
 
 
@@ -104,7 +104,7 @@ class Words:
     def __init__(self, names, held):
         pick = lambda words: [w for w in dict.fromkeys(words) if held_out_word(w) == held]
         self.names, self.places, self.things, self.kinds, self.roles = map(pick, (names, PLACES, THINGS, KINDS, ROLES))
-        self.invented = 0.0 if held else 0.2  # share of words that mean nothing: they can only be copied
+        self.invented = 0.0 if held else 0.25  # share of words that mean nothing: they can only be copied
 
     def some(self, words, n, capital=False):
         out = []
@@ -163,15 +163,7 @@ class World:
     """About n facts of a few tasks, of people who are not mixed up. `state` says one; `ask` asks for one that was said."""
 
     def __init__(self, words, tasks, n, source=""):
-        self.words, self.source, self.open, self.known, self.value, self.after, self.times = (
-            words,
-            source,
-            [],
-            [],
-            {},
-            {},
-            {},
-        )
+        self.words, self.source, self.open, self.known, self.value, self.times = words, source, [], [], {}, {}
         tasks = list(dict.fromkeys(tasks))
         share = max(1, n // max(1, len(tasks)))
         for t in tasks:
@@ -179,8 +171,6 @@ class World:
                 self.open += [(t, where) for where in words.some(words.places, share)]
             elif t == "had":
                 self.open += [(t, who) for who in words.people(share)]
-            elif t == "list":
-                self.open += [(t, who) for who in words.some(words.names, min(3, share), True)]
             elif t == "number":
                 self.open += [(t, who) for who in rng.sample(NUMBER_NAMES, min(share, 30))]
             elif t == "servant":
@@ -221,46 +211,34 @@ class World:
             return [(" " + lead(f"{who} had a "), 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
         if t == "servant":
             self.value[key] = who[1]
-            self.after[who[0]] = who[1]
             return [(" " + lead(f"the servant of {who[0]} was "), 0.3), (who[1], UNKNOWN, (id(self), key)), (".", 1)]
         if t == "verse":
             v = self.value[key] = piece_of(self.source)
             return [(f"\n  {rng.randrange(1, 60)} ", 0.3), (v, 0.5, (id(self), key))]
-        if t == "other":
-            before, between, values, capital, _, _ = self.form
-            v = self.value[key] = w.some(values, 1, capital)[0]
-            return [(before + who + between, 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
-        v = self.value[key] = w.some(w.things, rng.choice([3, 4, 4, 5]))
-        out = [(" " + lead(f"the gifts of {who} were "), 0.3)]
-        for i, x in enumerate(v):
-            out += [(("" if i == 0 else " and " if i == len(v) - 1 else ", ") + "a ", 1), (x, UNKNOWN)]
-        return out + [(".", 1)]
+        before, between, values, capital, _, _ = self.form
+        v = self.value[key] = w.some(values, 1, capital)[0]
+        return [(before + who + between, 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
 
-    def questions(self, key):
-        """All questions (task, question, answer) that a known key answers now."""
+    def question(self, key):
+        """The question (task, question, answer) that a known key answers now."""
         t, who = key
         v = self.value[key]
         if t == "number":
-            return [(t, f"\nThe secret number of {who} is ", v)]
+            return t, f"\nThe secret number of {who} is ", v
         if t == "dwelt":
-            return [(t, f"\nBehold, by the {who} dwelt ", v)]
+            return t, f"\nBehold, by the {who} dwelt ", v
         if t == "had":
-            return [(t, f"\nBehold, {who} had a ", v)]
+            return t, f"\nBehold, {who} had a ", v
         if t == "servant":
-            out = [(t, f"\nBehold, the servant of {who[0]} was ", v)]
-            if v in self.after:
-                out.append(("servant2", f"\nBehold, the servant of the servant of {who[0]} was ", self.after[v]))
-            return out
+            return t, f"\nBehold, the servant of {who[0]} was ", v
         if t == "verse":
             cut = first_words(v)
-            return [(t, "\nBehold, it is written, " + v[:cut], v[cut:])]
-        if t == "other":
-            return [(t, self.form[0] + who + self.form[1], v)]
-        return [(t, f"\nBehold, the {ORDER[i]} of the gifts of {who} was a ", x) for i, x in enumerate(v)]
+            return t, "\nBehold, it is written, " + v[:cut], v[cut:]
+        return t, self.form[0] + who + self.form[1], v
 
     def ask(self):
         """The parts of a question and its answer: one of those least asked so far."""
-        qs = [q + ((id(self), k),) for k in self.known for q in self.questions(k) if q[0] != "servant2"]
+        qs = [self.question(k) + ((id(self), k),) for k in self.known]
         if not qs:
             return []
         rng.shuffle(qs)
@@ -298,7 +276,7 @@ def first_words(v):
 
 # --- training samples --------------------------------------------------------------------------------------------
 
-MIX = dict(dwelt=1.0, had=1.0, servant=1.0, number=0.6, verse=1.0, other=1.5)  # not yet list and servant2
+MIX = dict(dwelt=1.0, had=1.0, servant=1.0, number=0.6, verse=1.0, other=0.7)
 
 
 def flat(parts, length):
@@ -358,10 +336,35 @@ def sample(length, source, words, share, most):
 END, SPACE = re.compile(r"(?<=[.:;,])(?=[ \n])"), re.compile(r"(?=[ \n])")
 
 
-def batch(size, length, source, words, text, most):
-    """text: the share of samples that are mostly running text."""
+def like_task(length, source, words):
+    """A context of one of the tasks, of training's text and words, and its questions."""
+    task = rng.choice(["dwelt", "had", "servant", "number", "verse"])
+    crowd = rng.randint(5, length // 80) if task != "verse" and rng.random() < 0.3 else 0
+    context, questions = task_context(task, length - rng.randint(90, 200), source, words, crowd)
+    parts = [(context, 1.0)]
+    text, weight, at = flat(parts, length)
+    for _, question, answer in questions:
+        stem = question.removeprefix("\nBehold, ").removeprefix("it is written, ")[1:] + answer
+        stated = context.rfind(stem) + len(stem) - len(answer)
+        text += (question + answer + ".").encode("ascii", "replace")
+        heavy = VERSE if task == "verse" else ANSWER
+        weight = np.concatenate([weight, np.full(len(question), 0.3), np.full(len(answer), heavy), [1.0]])
+        at = np.concatenate([at, np.full(len(question), -1), np.arange(stated, stated + len(answer)), [-1]])
+    rest = length + 1 - len(text)
+    if rest > 0:  # running text again
+        more = source[(begin := rng.randrange(0, len(source) - length)) : begin + rest]
+        text += more.encode("ascii", "replace")
+        weight, at = np.concatenate([weight, np.ones(rest)]), np.concatenate([at, np.full(rest, -1)])
+    return text[: length + 1], weight[: length + 1].astype(np.float32), at[: length + 1]
+
+
+def batch(size, length, source, words, text, most, like=0.0):
+    """text: the share of samples that are mostly running text; like: of those that look like the tasks."""
     made = []
     for _ in range(size):
+        if rng.random() < like:
+            made.append(like_task(length, source, words))
+            continue
         share = rng.uniform(0.4, 0.95) if rng.random() < text else rng.choice([0, 0, 0.2])
         made.append(sample(length, source, words, share, most))
     x, w, source = (
@@ -425,17 +428,11 @@ def task_context(task, length, source, words, crowd=0):
             some = ["the " + w for w in words.some(words.roles, min(count, 10))]
             world.open = [(task, who) for who in some + words.some(words.names, count - len(some), True)]
             rng.shuffle(world.open)
-        elif task == "list":
-            world.open = [(task, w) for w in words.some(words.names, 2, True)]
         elif task == "number":
             world.open = [(task, w) for w in rng.sample(NUMBER_NAMES, wanted)]
         else:
             n = words.some(words.names, 2 * wanted, True)
-            pairs = (
-                [(0, 1), (1, 2), (3, 4), (4, 5)] if task == "servant2" else [(2 * i, 2 * i + 1) for i in range(wanted)]
-            )
-            world.open = [("servant", (n[i], n[j])) for i, j in pairs]
-            rng.shuffle(world.open)
+            world.open = [(task, (n[2 * i], n[2 * i + 1])) for i in range(wanted)]
         said = []
         while world.open:
             said.append(world.state(0.0))
@@ -456,7 +453,7 @@ def task_context(task, length, source, words, crowd=0):
         for x, at in zip(said, places):
             context += body[pos:at] + x
             pos = at
-        qs = [q for k in world.known for q in world.questions(k) if q[0] == task]
+        qs = [world.question(k) for k in world.known]
         return context + body[pos:room], rng.sample(qs, min(3, len(qs)))
 
 
@@ -491,6 +488,24 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (CFG["dim"],), self.weight, CFG["eps"])
 
 
+def causal_attention(q, k, v, block=128):
+    """Attention in bfloat16 over the keys so far, a block of queries at a time: on a CPU faster than PyTorch's own."""
+    B, H, T, d = q.shape
+    K, g = k.shape[1], H // k.shape[1]
+    block = max(block, T // 8)
+    q = (q * d**-0.5).to(torch.bfloat16).reshape(B * K, g, T, d)
+    k, v = (x.to(torch.bfloat16).reshape(B * K, T, d) for x in (k, v))
+    future = torch.full((block, block), float("-inf"), dtype=torch.bfloat16).triu(1)
+    out = []
+    for at in range(0, T, block):
+        end = min(at + block, T)
+        n = end - at
+        mask = torch.cat([torch.zeros(n, at, dtype=torch.bfloat16), future[:n, :n]], 1).repeat(g, 1)
+        p = torch.baddbmm(mask, q[:, :, at:end].reshape(B * K, g * n, d), k[:, :end].mT).softmax(-1)
+        out.append(torch.bmm(p, v[:, :end]).view(B * K, g, n, d))
+    return torch.cat(out, 2).view(B, H, T, d)
+
+
 def rotate(x, cos, sin):  # half-split pairing, as in Hugging Face Llama
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -521,9 +536,12 @@ class Block(nn.Module):
         self.q_seen = q
         if past is not None:
             k, v = (torch.cat([p.expand(B, -1, -1, -1), n], 2) for p, n in zip(past, own))
-        g = CFG["heads"] // CFG["kv_heads"]
-        k, v = k.repeat_interleave(g, 1), v.repeat_interleave(g, 1)
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        if torch.is_autocast_enabled("cpu"):
+            a = causal_attention(q, k, v)
+        else:
+            g = CFG["heads"] // CFG["kv_heads"]
+            k, v = k.repeat_interleave(g, 1), v.repeat_interleave(g, 1)
+            a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         x = x + self.o(a.transpose(1, 2).reshape(B, T, -1))
         h = self.n2(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h)), own
@@ -831,16 +849,20 @@ class Muon:
         self.adam.param_groups[0]["lr"] = factor * self.rate * 0.15
         self.adam.step()
         rate = factor * self.rate
+        alike = {}
         for p, m in zip(self.matrices, self.momentum):
             m.lerp_(p.grad, 0.05)
             x = p.grad.lerp(m, 0.95)
-            tall = x.shape[0] > x.shape[1]
-            x = x.T if tall else x
-            x = x / (x.norm() + 1e-7)
+            x = x.T if x.shape[0] > x.shape[1] else x
+            alike.setdefault(x.shape, []).append((p, x / (x.norm() + 1e-7)))
+        for group in alike.values():  # matrices of one shape together, in bfloat16: half the time
+            x = torch.stack([x for _, x in group]).to(torch.bfloat16)
             for _ in range(5):
-                a = x @ x.T
-                x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
-            p.mul_(1 - 0.02 * rate).add_(x.T if tall else x, alpha=-rate * max(1, p.shape[0] / p.shape[1]) ** 0.5)
+                a = torch.bmm(x, x.mT)
+                x = torch.baddbmm(x, torch.baddbmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+            for (p, _), u in zip(group, x.float()):
+                u = u if u.shape == p.shape else u.T
+                p.mul_(1 - 0.02 * rate).add_(u, alpha=-rate * max(1, p.shape[0] / p.shape[1]) ** 0.5)
 
     def state(self):
         return dict(adam=self.adam.state_dict(), momentum=self.momentum)
@@ -853,16 +875,18 @@ class Muon:
 def missed(model, kv, source, heads=4):
     """-log of how much the first heads of the last two layers look at where an answer was stated, averaged over the
     bytes of all answers. Said in the loss, it teaches the heads where to look, which the answers alone teach slowly."""
-    asked, T = source >= 0, source.shape[1]
-    future = torch.full((T, T), float("-inf")).triu(1)
-    out = []
-    at = source.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, -1)
-    for layer in (CFG["layers"] - 2, CFG["layers"] - 1):
-        q = model.blocks[layer].q_seen[:, :heads]
-        k = kv[layer][0].repeat_interleave(CFG["heads"] // CFG["kv_heads"], 1)[:, :heads]
-        p = (q @ k.transpose(-1, -2) * CFG["head_dim"] ** -0.5 + future).log_softmax(-1).gather(-1, at)[..., 0]
-        out.append(-(p * asked[:, None]).sum() / asked.sum() / heads)
-    return sum(out) / len(out)
+    out, n = [], 0
+    g = CFG["heads"] // CFG["kv_heads"]
+    for i, of in enumerate(source):  # only the rows that answer, so that long sequences cost little
+        at = (of >= 0).nonzero()[:, 0]
+        n += len(at)
+        for layer in (CFG["layers"] - 2, CFG["layers"] - 1):
+            q = model.blocks[layer].q_seen[i, :heads, at].float()
+            k = kv[layer][0][i].float().repeat_interleave(g, 0)[:heads]
+            p = q @ k.mT * CFG["head_dim"] ** -0.5
+            p = p.masked_fill(torch.arange(len(of)) > at[:, None], float("-inf")).log_softmax(-1)
+            out.append(-p.gather(-1, of[at][None, :, None].expand(heads, -1, -1)).sum())
+    return sum(out) / n / heads / 2
 
 
 def train(a, text, held, words, unseen):
@@ -878,15 +902,19 @@ def train(a, text, held, words, unseen):
         for _ in range(contexts)
         for r in as_rows(*task_context(t, length, held, unseen))
     ]
-    check = {400: some(400, 6), 1000: some(1000, 3)}
+    check = {400: some(400, 3), 1000: some(1000, 4)}
     rng.seed(a.seed)
     first = told
     os.makedirs(a.out, exist_ok=True)
     path = os.path.join(a.out, "checkpoint.pt")
+    torch.set_flush_denormal(True)
     if not a.resume:
         begin(model, batch(16, 256, text, words, 0.3, 4)[0])
     opt = Muon(model, a.rate)
-    if a.resume:
+    if a.resume and os.path.isdir(a.resume):  # shipped weights: the optimizer begins anew
+        load(model, a.resume)
+        rng.seed(a.seed)
+    elif a.resume:
         c = torch.load(a.resume, weights_only=True)
         model.load_state_dict(c["model"])
         opt.set_state(c["opt"])
@@ -897,14 +925,21 @@ def train(a, text, held, words, unseen):
         torch.save(dict(model=model.state_dict(), opt=opt.state(), step=step, seen=seen), path + ".part")
         os.replace(path + ".part", path)
         save(model, a.out)
+        os.makedirs(old := os.path.join(a.out, f"step-{step}"), exist_ok=True)
+        save(model, old)
 
-    while (done := seen / (1e6 * a.megabytes)) < 1:
-        length, size, share, most = [p[1:] for p in PHASES if done >= p[0]][-1]
-        x, y, w, source = batch(size, length, text, words, share, most)
-        logits, kv = model(x)
+    begun = seen / (1e6 * a.megabytes)
+    while (
+        done := max(seen / (1e6 * a.megabytes), begun + (1 - begun) * (time.time() - first) / 60 / a.minutes)
+    ) < 1:
+        length, size, share, most, like = [p[1:] for p in PHASES if a.from_share + (1 - a.from_share) * done >= p[0]][-1]
+        x, y, w, source = batch(size, length, text, words, share, most, like)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits, kv = model(x)
+        logits = logits.float()
         ce = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(w)
         loss = (ce * w).sum() / w.sum()
-        look = missed(model, kv, source) if length <= 512 and (source >= 0).any() else torch.zeros(())
+        look = missed(model, kv, source) if (source >= 0).any() else torch.zeros(())
         for p in model.parameters():
             p.grad = None
         (loss + a.look * look).backward()
@@ -936,8 +971,10 @@ def main():
     p.add_argument("--text", help="the plain King James text")
     p.add_argument("--out", default=".", help="folder for the model and checkpoint.pt")
     p.add_argument("--megabytes", type=float, default=10, help="text and tasks to read in all, over all resumed parts")
+    p.add_argument("--minutes", type=float, default=1e9, help="end by this time too: the schedule goes by what is first")
+    p.add_argument("--from-share", type=float, default=0, help="share of the phases to leave out at first")
     p.add_argument("--rate", type=float, default=0.02, help="highest learning rate")
-    p.add_argument("--resume", help="checkpoint.pt to go on from")
+    p.add_argument("--resume", help="checkpoint.pt to go on from, or a folder with weights")
     p.add_argument("--look", type=float, default=0.3, help="weight in the loss of where some heads look")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
