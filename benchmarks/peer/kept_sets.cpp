@@ -6,6 +6,7 @@
 //   kvmeld_kept_sets JOB.json OUT.json
 //
 // JOB: {"model": folder, "context": bytes, "needles": count, "contexts": count, "seeds": [...],
+//       "tasks": a file of tasks, whose first contexts of that length are read instead, so many of each task,
 //       "replay": bytes to put before a second reading (methods that want one),
 //       "runs": [{"method": name, "entries": [of each track, or [of each track of a layer, ...], ...],
 //                 "kept": write the positions}]}
@@ -18,6 +19,7 @@
 #include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
+#include <tiny_llama/task_file.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
 
@@ -62,7 +64,7 @@ preset::snapkv::type snapkv_like_kvpress() {
 preset::expected_attention::type expected_like_kvpress(tiny_llama::model const& model, float epsilon) {
   tiny_llama::options o;
   o.rope_base = model.shape().rope_base;
-  auto policy = demo::expecting(o);
+  auto policy = preset::expected_attention::with_rope(demo::rope_of(o));
   policy.select.recents = quantity::entries(0);
   policy.select.sinks = quantity::entries(4);
   policy.score.epsilon = epsilon;
@@ -108,7 +110,9 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   }
   tiny_llama::reading how;
   how.ignore_degree = name == "chelsea_flat";
-  run(demo::policy_of(name, {}), how);
+  tiny_llama::options o;
+  o.rope_base = model.shape().rope_base;
+  run(demo::policy_of(name, o), how);
 }
 
 /// Seconds of the one thread, so that programs beside this one do not count.
@@ -213,46 +217,67 @@ std::vector<float> rows_read(std::vector<float> const& rows, kvmeld::shape const
   return out;
 }
 
+/// What is read: the task, or the seed and the number of a context with planted numbers, and the context.
+std::vector<std::pair<json, demo::material>> contexts_of(json const& job, std::string const& text) {
+  std::vector<std::pair<json, demo::material>> out;
+  int const of_each = job.at("contexts"), length = job.at("context");
+  if (auto const path = job.value("tasks", std::string()); !path.empty()) {
+    std::vector<tiny_llama::task_context> found = tiny_llama::load_tasks(path);
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](auto const& c) { return static_cast<int>(c.context.size()) != length; }),
+                found.end());
+    for (auto const& c : tiny_llama::first_contexts(found, of_each)) {
+      out.emplace_back(json{{"task", c.task}}, demo::task_material(c));
+    }
+    return out;
+  }
+  tiny_llama::needle_request request;
+  request.context = length;
+  request.needles = job.at("needles");
+  request.continuation = continuation_tokens;
+  for (json const& seed : job.at("seeds")) {
+    for (int index = 0; index < of_each; ++index) {
+      request.seed = seed;
+      request.index = static_cast<std::uint64_t>(index);
+      out.emplace_back(json{{"seed", seed}, {"index", index}}, demo::text_material(text, request));
+    }
+  }
+  return out;
+}
+
 json run(json const& job) {
   tiny_llama::use_threads(1);
   auto const folder = job.at("model").get<std::string>();
   tiny_llama::model model = tiny_llama::model::load(folder);
-  std::vector<int> const ids = tiny_llama::read_tokens(folder + "/heldout.txt", model.shape().vocab);
-  std::string const text(ids.begin(), ids.end());
-  tiny_llama::needle_request request;
-  request.context = job.at("context");
-  request.needles = job.at("needles");
-  request.continuation = continuation_tokens;
+  std::string text;
+  if (job.value("tasks", std::string()).empty()) {
+    std::vector<int> const ids = tiny_llama::read_tokens(folder + "/heldout.txt", model.shape().vocab);
+    text.assign(ids.begin(), ids.end());
+  }
   std::vector<int> const before = job.value("replay", std::vector<int>{});
-  std::size_t const again = before.empty() ? 0 : before.size() + static_cast<std::size_t>(request.context);
-  auto const capacity = static_cast<std::uint32_t>(request.context + continuation_tokens + 64 + again);
+  std::size_t const length = job.at("context"), again = before.empty() ? 0 : before.size() + length;
+  auto const capacity = static_cast<std::uint32_t>(length + continuation_tokens + 64 + again);
   json contexts = json::array();
-  for (json const& seed : job.at("seeds")) {
-    for (int index = 0; index < job.at("contexts"); ++index) {
-      request.seed = seed;
-      request.index = static_cast<std::uint64_t>(index);
-      context const c = read_context(model, demo::text_material(text, request), capacity, before);
-      json out{{"seed", seed},
-               {"index", index},
-               {"context", c.source.context},
-               {"continuation", c.source.continuation},
-               {"logits", c.logits},
-               {"needles", json::array()},
-               {"rows", json::array()}};
-      if (contexts.empty()) {  // once is enough to hold the two models against each other
-        kvmeld::shape const extent = tiny_llama::extent_of(model.shape(), capacity);
-        out["keys"] = rows_read(c.read.keys, extent, c.read.tokens);
-        out["values"] = rows_read(c.read.values, extent, c.read.tokens);
-      }
-      for (tiny_llama::needle const& n : c.source.needles) {
-        out["needles"].push_back({{"question", tiny_llama::byte_tokens(n.question)}, {"answer", n.answer}});
-      }
-      for (json const& asked : job.at("runs")) {
-        for (json& row : run_method(model, c, capacity, asked)) out["rows"].push_back(std::move(row));
-      }
-      std::cerr << "kvmeld_kept_sets: seed " << seed << ", context " << index + 1 << "\n";
-      contexts.push_back(std::move(out));
+  for (auto& [which, source] : contexts_of(job, text)) {
+    context const c = read_context(model, std::move(source), capacity, before);
+    json out = which;
+    out["context"] = c.source.context;
+    out["continuation"] = c.source.continuation;
+    out["logits"] = c.logits;
+    out["needles"] = out["rows"] = json::array();
+    if (contexts.empty()) {  // once is enough to hold the two models against each other
+      kvmeld::shape const extent = tiny_llama::extent_of(model.shape(), capacity);
+      out["keys"] = rows_read(c.read.keys, extent, c.read.tokens);
+      out["values"] = rows_read(c.read.values, extent, c.read.tokens);
     }
+    for (tiny_llama::needle const& n : c.source.needles) {
+      out["needles"].push_back({{"question", tiny_llama::byte_tokens(n.question)}, {"answer", n.answer}});
+    }
+    for (json const& asked : job.at("runs")) {
+      for (json& row : run_method(model, c, capacity, asked)) out["rows"].push_back(std::move(row));
+    }
+    std::cerr << "kvmeld_kept_sets: context " << contexts.size() + 1 << "\n";
+    contexts.push_back(std::move(out));
   }
   return {{"contexts", std::move(contexts)}};
 }

@@ -129,7 +129,7 @@ def run_kvmeld(o, shares):
             entries = [m.entries(share, o.context, o.layers) for share in shares]
             runs.append({"method": m.ours, "entries": entries, "kept": m.press is not None})
     job = {"model": o.model, "context": o.context, "needles": o.needles, "contexts": o.contexts, "seeds": o.seeds,
-           "replay": REPLAY, "runs": runs}
+           "tasks": o.tasks, "replay": REPLAY, "runs": runs}
     with tempfile.TemporaryDirectory() as folder:
         asked, written = os.path.join(folder, "job.json"), os.path.join(folder, "out.json")
         with open(asked, "w", encoding="utf-8") as file:
@@ -278,10 +278,11 @@ def question(model, c, context):
     """What the demo asks: the planted numbers, and the text that follows."""
     start, out = c.position, collections.Counter()
     told = context["continuation"]
-    logits = go_on(model, c, told[:-1], len(told) - 1).double().log_softmax(-1)
-    out["bits"] = -logits.gather(1, torch.tensor(told[1:])[:, None]).sum().item() / math.log(2)
-    out["predicted"] = len(told) - 1
-    forget(c, start)
+    if told:
+        logits = go_on(model, c, told[:-1], len(told) - 1).double().log_softmax(-1)
+        out["bits"] = -logits.gather(1, torch.tensor(told[1:])[:, None]).sum().item() / math.log(2)
+        out["predicted"] = len(told) - 1
+        forget(c, start)
     for needle in context["needles"]:
         answer, following = [], needle["question"]
         for _ in needle["answer"]:
@@ -351,9 +352,10 @@ def measure(o, shares):
     rotate_exactly(model)
     models, sets, quality, times = collections.Counter(), {}, {}, {}
 
-    def add(side, method, share, found, seconds=0.0):
+    def add(side, method, share, found, task, seconds=0.0):
         into = quality.setdefault((side, method, share), collections.Counter())
         into.update(found)
+        into.update({(what, task): found[what] for what in ("digits", "right", "numbers", "exact")})
         into["contexts"] += 1
         times.setdefault((side, method, share), []).append(seconds)
 
@@ -363,24 +365,24 @@ def measure(o, shares):
     with tempfile.TemporaryDirectory() as folder:
         with_tokenizer(model, folder)
         for number, context in enumerate(contexts):
-            tokens = context["context"]
+            tokens, task = context["context"], context.get("task", "number")
             full, logits, _ = read(model, tokens)
             for what, difference in hold_models(model, context, full, logits).items():
                 models[what] = max(models[what], difference)
             whole = Compressed(full, [len(tokens)] * len(full.layers), [], [], 0.0, len(tokens))
             add("kvpress", "full cache", 1.0, {"held": row_bytes * tracks * len(tokens), "seen": tracks * len(tokens),
-                                               **question(model, whole, context)})
+                                               **question(model, whole, context)}, task)
             kept, at = {}, collections.Counter()
             for row in context["rows"]:
                 found = {key: row[key] for key in ("bits", "predicted", "digits", "right", "numbers", "exact")}
                 found.update(held=row_bytes * row["held"], seen=row["held"])
                 if row["method"] == "full":
-                    add("kvmeld", "full cache", 1.0, found)
+                    add("kvmeld", "full cache", 1.0, found, task)
                     continue
                 method = names[row["method"]]
                 share = shares[at[method.name]]  # a method's rows come in the order of the shares
                 at[method.name] += 1
-                add("kvmeld", method.name, share, found, (row["compress_ms"] + row["observe_ms"]) / 1e3)
+                add("kvmeld", method.name, share, found, task, (row["compress_ms"] + row["observe_ms"]) / 1e3)
                 kept[method.name, share] = row.get("kept")
             for method in SHARED + PRESSES:
                 for share in shares if wanted(method, o) else ():
@@ -395,7 +397,8 @@ def measure(o, shares):
                         held["spread"] = max(spread, held["spread"] - spread)
                     seen = sum(len(head) for layer in c.kept for head in layer)
                     found = {"held": row_bytes * model.config.num_key_value_heads * sum(c.lengths), "seen": seen}
-                    add("kvpress", method.name, share, {**found, **question(model, c, context)}, c.seconds)
+                    add("kvpress", method.name, share, {**found, **question(model, c, context)}, task,
+                        c.seconds)
             print(f"kvpress: context {number + 1} of {len(contexts)}", file=sys.stderr, flush=True)
     n = tracks * o.context
     return models, sets, [figures(*key, x, n, times[key]) for key, x in quality.items()]
@@ -423,9 +426,12 @@ def print_sets(sets, shares):
 
 
 def figures(side, method, share, x, n, seconds):
-    """Keys as in the report of the demo, where it has them."""
-    return {"side": side, "method": method, "budget": share, "bits_per_byte": x["bits"] / x["predicted"],
-            "needle_accuracy": x["right"] / x["digits"], "needle_exact": x["exact"] / x["numbers"],
+    """Keys as in the report of the demo, where it has them. Recall is the mean over tasks."""
+    tasks = [key[1] for key in x if isinstance(key, tuple) and key[0] == "numbers"]
+    exact = {task: x["exact", task] / x["numbers", task] for task in tasks}
+    right = statistics.mean(x["right", task] / x["digits", task] for task in tasks)
+    return {"side": side, "method": method, "budget": share, "bits_per_byte": x["bits"] / max(x["predicted"], 1),
+            "needle_accuracy": right, "needle_exact": statistics.mean(exact.values()), "task_exact": exact,
             "kept": x["seen"] / (x["contexts"] * n), "kv_bytes": x["held"] / x["contexts"],
             "compress_ms": 1e3 * statistics.median(seconds), "contexts": x["contexts"]}
 
@@ -440,10 +446,15 @@ def print_quality(rows, shares):
     for (method, side), row in by.items():
         at = [row.get(share, row.get(1.0)) for share in shares]
         right = [(100 * x["needle_accuracy"], 100 * x["needle_exact"], x["bits_per_byte"]) for x in at]
-        cells = [f"{digits:.1f} / {exact:.1f} / {bits:.3f}" for digits, exact, bits in right]
+        cells = [f"{digits:.1f} / {exact:.1f}" + (f" / {bits:.3f}" if len(tasks) == 1 else "")
+                 for digits, exact, bits in right]
         one = row.get(middle, row.get(1.0))
         lines.append([method, side, *cells, f"{one['kv_bytes'] / 1024:.0f}", f"{one['compress_ms']:.1f}"])
-    print("Digits / numbers right in percent, asked after compression / bits per byte of the text that follows\n")
+    tasks = list(rows[0]["task_exact"])
+    if len(tasks) > 1:
+        print("Bytes / answers right in percent, asked after compression, means over " + ", ".join(tasks) + "\n")
+    else:
+        print("Digits / numbers right in percent, asked after compression / bits per byte of the text that follows\n")
     head = ["method", "side", *(f"{share:.0%}" for share in shares), f"KiB at {middle:.0%}", f"ms at {middle:.0%}"]
     print_table(head, lines)
 
@@ -453,7 +464,8 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "build/peer/benchmarks/kvmeld_kept_sets"))
     parser.add_argument("--model", default=str(ROOT / "examples/data/tiny-kjv"))
     parser.add_argument("--seeds", default="1", help="comma-separated")
-    parser.add_argument("--contexts", type=int, default=4, help="of each seed")
+    parser.add_argument("--tasks", default="", help="a file of tasks to ask instead of planted numbers")
+    parser.add_argument("--contexts", type=int, default=4, help="of each seed, or of each task")
     parser.add_argument("--context", type=int, default=1000, help="bytes; twice as many and 43 must be positions of the model")
     parser.add_argument("--needles", type=int, default=4)
     parser.add_argument("--budgets", default="0.5,0.35,0.2,0.11,0.06", help="shares kept, comma-separated")
