@@ -47,7 +47,7 @@ namespace score {
 ///
 /// Table: at most 1 + 2 d floats per query head, for d key channels; counts are exact up to 2^24 queries.
 /// Cost per query observed, and per entry, of every query head: 2 d operations. Reads the keys once per query
-/// head. Scratch: 36 d floats.
+/// head. Scratch: 34 d + 320 floats.
 struct distance_preference {
   /// How the engine rotates queries, and keys likewise. `frequencies` are finite and lie in memory that
   /// phases can read. Not `map`, whose future positions need not follow one another.

@@ -36,14 +36,14 @@ namespace score {
 /// that of several equal keys the newest is not redundant. Entries of the window's own tokens score as high
 /// as the best other entry; the paper keeps them.
 ///
-/// The defaults, and the order of steps, are those of the authors' code. There, a key that resembles no other
-/// strikes out its cosine with entry 0; here it strikes out none. The paper has no degrees: here logits
-/// contain the log degree, and every entry counts once in r. Keys are compared as they lie, with their
-/// rotation. A key of zeros has cosine 0.
+/// The order of steps, and the defaults but for lambda, are those of the authors' code; lambda is the
+/// paper's. There, a key that resembles no other strikes out its cosine with entry 0; here it strikes out
+/// none. The paper has no degrees: here logits contain the log degree, and every entry counts once in r. Keys
+/// are compared as they lie, with their rotation. A key of zeros has cosine 0.
 ///
-/// Cost per track of n entries: n^2 d multiply-adds for the cosines, in tiles of 32 x 32, and n d window for
-/// each query head. Reads the keys n / 32 + 2 times; no matrix of n x n is stored. Scratch: 32 (d + window +
-/// 34) floats, and 32 window more.
+/// Cost per track of n entries: n^2 d multiply-adds for the cosines, in tiles of 32 x 32, and 2 n d window
+/// for each query head. Reads the keys n / 32 + 4 times; no matrix of n x n is stored. Scratch: 32 (d + 43) +
+/// 66 window floats.
 struct redundancy : last_queries {
   float lambda = 0.1f;                 ///< share of attention in the score, 0 to 1
   float alike = 0.5f;                  ///< keys with a cosine above it are alike
