@@ -145,9 +145,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   };
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
-       "lag_relative, leverage, leverage+local, expected_attention, distance_preference, redundancy, "
+       "lag_relative, leverage, leverage+drop_error, expected_attention, distance_preference, redundancy, "
        "drop_error, max_attention, root_mean_square, chunk_attention, leverage+chunk_attention, none; "
-       "+queries behind root_mean_square, local, leverage or leverage+local for --merge fitted [global]");
+       "+queries behind root_mean_square, local or leverage for --merge fitted [global]");
   part("--select", &options::select, "its selector: top, above, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "

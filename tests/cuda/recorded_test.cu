@@ -25,8 +25,8 @@ struct own_stream {
 };
 
 /// A graph has as many rounds as full tracks need.
-kvmeld::preset::recommended::type in_few_rounds() {
-  auto policy = kvmeld::preset::recommended::for_budget();
+auto in_few_rounds() {
+  auto policy = kvmeld::preset::merging(kvmeld::preset::snapkv::with_window());
   policy.identify.admission.schedule = {0.5, 0.05, 3, 0.4};
   return policy;
 }
@@ -92,7 +92,7 @@ public:
   array<float> out{std::vector<float>(extent.layers * heads_of_all * extent.value_dim)},
       lse{std::vector<float>(extent.layers * heads_of_all)}, kept{kept_floats};
   array<element> queries{heads_of_all * extent.key_dim};
-  kvmeld::merged_cache<kvmeld::cuda_executor<>, kvmeld::preset::recommended::type, kvmeld::relocatable<plain>,
+  kvmeld::merged_cache<kvmeld::cuda_executor<>, decltype(in_few_rounds()), kvmeld::relocatable<plain>,
                        kvmeld::relocatable<plain>>
       cache;
 };

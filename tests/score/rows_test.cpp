@@ -694,7 +694,7 @@ TEST_CASE("scores chosen at run time: by rows, and only with parts that do not c
   CHECK(chosen.channels().count == 0);
   CHECK(chosen.need().when == observation::none);
   CHECK_FALSE(traits_of_score(compose::any_score(score::global{})).reads_rows);
-  compose::composed p = compose::composed_of(preset::recommended::for_budget());
+  compose::composed p = compose::composed_of(preset::merging(preset::snapkv::with_window()));
   p.score = score::lag_relative{4, 16};
   CHECK(configuration_problem(p).empty());
   p.merge = merge::score_weighted{};

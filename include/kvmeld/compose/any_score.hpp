@@ -38,15 +38,14 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice =
-      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
-                   score::key_difference, score::key_norm, score::lag_relative, score::leverage,
-                   score::blended<score::leverage, score::local>, score::expected_attention, score::given,
-                   score::max_attention, score::distance_preference, score::redundancy, score::drop_error,
-                   score::chunk_attention, score::blended<score::leverage, score::chunk_attention>,
-                   score::root_mean_square, score::keeping_queries<score::root_mean_square>,
-                   score::keeping_queries<score::local>, score::keeping_queries<score::leverage>,
-                   score::keeping_queries<score::blended<score::leverage, score::local>>>;
+  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
+                              score::none, score::key_difference, score::key_norm, score::lag_relative,
+                              score::leverage, score::blended<score::leverage, score::drop_error>,
+                              score::expected_attention, score::given, score::max_attention,
+                              score::distance_preference, score::redundancy, score::drop_error,
+                              score::chunk_attention, score::blended<score::leverage, score::chunk_attention>,
+                              score::root_mean_square, score::keeping_queries<score::root_mean_square>,
+                              score::keeping_queries<score::local>, score::keeping_queries<score::leverage>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells

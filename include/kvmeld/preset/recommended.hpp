@@ -1,16 +1,16 @@
-// The preset to begin with if nothing speaks for another method. The composition is ours, its parts are
+// The presets to begin with if nothing speaks for another method. The compositions are ours, their parts are
 // published. docs/demo.md has measurements.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/identify/admit.hpp>
-#include <kvmeld/identify/chunked_bipartite.hpp>
-#include <kvmeld/merge/weighted.hpp>
+#include <kvmeld/identify/no_sets.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/preset/attention_matching.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/leverage.hpp>
-#include <kvmeld/score/local.hpp>
 #include <kvmeld/select/top.hpp>
 
 namespace kvmeld {
@@ -18,19 +18,25 @@ inline namespace KVMELD_ABI {
 namespace preset {
 namespace recommended {
 
-/// The parts of this policy.
-using type = policy<score::blended<score::leverage, score::local>, select::top,
-                    identify::chunked_bipartite<admit::top_share>, merge::degree_weighted>;
+/// The parts of for_budget.
+using type = policy<score::blended<score::leverage, score::drop_error>, select::top, identify::evict_rest,
+                    merge::drop>;
 
-/// Keeps whole what the last queries look at (SnapKV's score) and what no other key can stand in for
-/// (Compactor's leverage); both count alike. Chelsea's clusters take in everything else. Pinned are 4 sinks,
-/// the newest 15% of the budget, and the 60% with the highest score. The other entries share the remaining
-/// 25% as centroids with degrees. Needs the prompt's last 32 queries (observe) or their attention, and a
-/// log-degree bias. Reaches its budget exactly.
-inline type for_budget(quantity recents = quantity::of_budget(0.15),
-                       quantity heavy = quantity::of_budget(0.6),
+/// For prompts that are read once. Keeps what the outputs of the last 8 queries need (DropKV's score) and
+/// what no other key can stand in for (Compactor's leverage); both count alike. Show it the last 8 queries by
+/// `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. A budget that all
+/// layers share keeps more of what was asked: budget::over(budget_scope::all_layers, 0.0).
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {
-  return {{}, {sinks, recents, heavy}, {}, {}};
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+
+/// For prompts that the engine can read a second time (docs/observing.md), which costs about a prefill:
+/// Attention Matching. It keeps most if all layers share the budget: budget::over(budget_scope::all_layers,
+/// 0.0).
+inline attention_matching::type with_second_reading(quantity recents = quantity::at_most(32, 0.25),
+                                                    quantity sinks = quantity::at_most(4, 0.25)) {
+  return attention_matching::for_budget(recents, sinks);
 }
 
 }  // namespace recommended
