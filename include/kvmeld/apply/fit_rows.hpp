@@ -282,10 +282,14 @@ private:
 
     KVMELD_HD bool writable(slot_t s) const {
       if (s < p_.wave.ledger.frozen[t_.where.sequence]) return false;
-      if constexpr (is_always_writable<Values>::value) {
+      // An entry whose key is shared stays as it is.
+      return writable_in(p_.x.keys, s) && writable_in(p_.x.values, s);
+    }
+    template <class Layout> KVMELD_HD bool writable_in(Layout const& rows, slot_t s) const {
+      if constexpr (is_always_writable<Layout>::value) {
         return true;
       } else {
-        return p_.x.values.writable(t_.where, s);
+        return rows.writable(t_.where, s);
       }
     }
     /// Whether a row can be stored.
