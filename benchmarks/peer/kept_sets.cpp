@@ -74,6 +74,9 @@ preset::expected_attention::type expected_like_kvpress(tiny_llama::model const& 
 /// Calls run(policy, reading) for a method's name: one of those here, which follow kvpress where the presets
 /// do not by themselves, or one of the demo's.
 template <class Run> void with_method(tiny_llama::model const& model, std::string const& name, Run run) {
+  tiny_llama::reading all;  // all heads of all layers share their budgets
+  all.budgets = kvmeld::budget_scope::all_layers;
+  all.floor = 0.0;
   tiny_llama::reading by_layer;  // all heads of a layer keep the same entries
   by_layer.plans = kvmeld::plan_scope::layer;
   tiny_llama::reading shared;  // the heads of a layer share their budgets
@@ -84,9 +87,6 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "kvpress_expected") return run(composed_of(expected_like_kvpress(model, 0.0f)), {});
   if (name == "kvpress_adakv_expected") return run(composed_of(expected_like_kvpress(model, 0.01f)), shared);
   if (name == "kvpress_kvzip") {
-    tiny_llama::reading all;
-    all.budgets = kvmeld::budget_scope::all_layers;
-    all.floor = 0.0;
     return run(composed_of(preset::kvzip::for_budget(none, quantity::entries(4))), all);
   }
   auto const& m = model.shape();
@@ -103,6 +103,10 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "kvpress_chunkkv") return run(preset::chunkkv::over(snapkv_like_kvpress()), by_layer);
   if (name == "kvpress_tova") return run(composed_of(preset::tova::defaults()), by_layer);
   if (name == "kvpress_keydiff") return run(composed_of(preset::keydiff::for_budget(none, none)), {});
+  tiny_llama::options o;
+  o.rope_base = model.shape().rope_base;
+  if (name == "recommended_shared") return run(demo::policy_of("recommended", o), all);
+  if (name == "attention_matching_shared") return run(demo::policy_of("attention_matching", o), all);
   auto const& known = tiny_llama::known_methods();
   bool const of_other_type = name == "ems" || name == "chelsea_probed";  // they would double the compile time
   if (of_other_type || name == "composed" || std::find(known.begin(), known.end(), name) == known.end()) {
@@ -110,8 +114,6 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   }
   tiny_llama::reading how;
   how.ignore_degree = name == "chelsea_flat";
-  tiny_llama::options o;
-  o.rope_base = model.shape().rope_base;
   run(demo::policy_of(name, o), how);
 }
 
@@ -175,14 +177,14 @@ json run_method(tiny_llama::model& model, context const& c, std::uint32_t capaci
     for (json const& entries : asked.at("entries")) {
       engine_type engine(observed);
       double const start = processor_seconds();
-      // Half an entry more, so that the share's floor is the number.
-      auto const share = [&](json const& n) { return (n.get<double>() + 0.5) / c.read.tokens; };
+      // One share is rounded down, so half an entry more gives the number. A share per head is rounded.
+      auto const share = [&](json const& n, double more) { return (n.get<double>() + more) / c.read.tokens; };
       if (entries.is_array()) {
         std::vector<double> shares;
-        for (json const& n : entries) shares.insert(shares.end(), kv_heads, share(n));
+        for (json const& n : entries) shares.insert(shares.end(), kv_heads, share(n, 0.0));
         engine.compress(shares);
       } else if (name != "full") {
-        engine.compress(share(entries));
+        engine.compress(share(entries, 0.5));
       }
       double const compressing = processor_seconds() - start;
       json row{{"method", name}, {"entries", entries}, {"compress_ms", 1e3 * compressing}};

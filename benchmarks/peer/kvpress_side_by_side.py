@@ -111,6 +111,9 @@ PRESSES = [
 ]
 OURS = [
     Method("recommended", ours="recommended"),
+    Method("recommended all layers", ours="recommended_shared"),
+    Method("Attention Matching", ours="attention_matching"),
+    Method("Attention Matching all layers", ours="attention_matching_shared"),
     Method("leverage", ours="leverage"),
     Method("leverage merging", ours="leverage_merging"),
     Method("CriticalKV SnapKV 32", ours="criticalkv"),
