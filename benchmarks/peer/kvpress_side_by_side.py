@@ -441,6 +441,7 @@ def figures(side, method, share, x, n, seconds):
 
 def print_quality(rows, shares):
     """A line for each method of each side; memory and time are those of one of the shares."""
+    tasks = list(rows[0]["task_exact"])
     by = {}
     for r in rows:
         by.setdefault((r["method"], r["side"]), {})[r["budget"]] = r
@@ -453,7 +454,6 @@ def print_quality(rows, shares):
                  for digits, exact, bits in right]
         one = row.get(middle, row.get(1.0))
         lines.append([method, side, *cells, f"{one['kv_bytes'] / 1024:.0f}", f"{one['compress_ms']:.1f}"])
-    tasks = list(rows[0]["task_exact"])
     if len(tasks) > 1:
         print("Bytes / answers right in percent, asked after compression, means over " + ", ".join(tasks) + "\n")
     else:
@@ -490,16 +490,16 @@ def main():
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     models, sets, rows = measure(o, shares)
-    print("Largest differences of the two models, relative to the largest number: "
-          + ", ".join(f"{what} {x:.1e}" for what, x in models.items()) + "\n")
-    print_sets(sets, shares)
     rows.sort(key=lambda row: ["full cache", *known].index(row["method"]))
-    print_quality(rows, shares)
     if o.json:
         with open(o.json, "w", encoding="utf-8") as out:
             json.dump({"context": o.context, "contexts": o.contexts, "needles": o.needles, "seeds": o.seeds,
                        "models": models, "rows": rows,
                        "sets": [{"method": m, "budget": s, **x} for (m, s), x in sets.items()]}, out, indent=1)
+    print("Largest differences of the two models, relative to the largest number: "
+          + ", ".join(f"{what} {x:.1e}" for what, x in models.items()) + "\n")
+    print_sets(sets, shares)
+    print_quality(rows, shares)
     return 0
 
 
