@@ -159,7 +159,7 @@ TEST_CASE("leverage: rotations that cannot be are refused, also in a blend and a
       "policy: rope.rotary_dim is 12; it must be 0, which means all, or an even number of at most 10, the "
       "key_dim";
   CHECK(score.problem_for(s) == wide);
-  kvmeld::score::blended<leverage, kvmeld::score::local> const blend(score, {});
+  kvmeld::score::blended<leverage, kvmeld::score::drop_error> const blend(score, {});
   CHECK(blend.problem_for(s) == wide);
   CHECK(kvmeld::compose::any_score(score).problem_for(s) == wide);
   CHECK(kvmeld::compose::any_score(blend).problem_for(s) == wide);
