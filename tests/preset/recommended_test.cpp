@@ -186,7 +186,7 @@ TEST_CASE(
   CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::for_budget()) ==
         "leverage+drop_error x top x evict_rest x drop");
   CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::with_second_reading()) ==
-        "root_mean_square+queries x top x evict_rest x fitted");
+        "max_attention x top x evict_rest x drop");
 }
 
 }  // namespace recommended_cases

@@ -136,10 +136,9 @@ inline std::vector<std::uint32_t> budgets(shape const& extent, std::uint32_t ent
 namespace kvzip {
 /// KVzip's parts.
 using type = policy<score::max_attention, select::top, identify::evict_rest, merge::drop>;
-/// Keeps a few sinks and recents, and fills the rest of the budget by score. The paper keeps no recents: give
-/// quantity::entries(0).
-inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
-                       quantity sinks = quantity::at_most(4, 0.25)) {
+/// Keeps a few sinks, and fills the rest of the budget by score. As in the paper, recent entries have no
+/// place of their own.
+inline type for_budget(quantity recents = quantity::entries(0), quantity sinks = quantity::at_most(4, 0.25)) {
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace kvzip

@@ -7,7 +7,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
-#include <kvmeld/preset/attention_matching.hpp>
+#include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/leverage.hpp>
@@ -32,11 +32,11 @@ inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
 }
 
 /// For prompts that the engine can read a second time (docs/observing.md), which costs about a prefill:
-/// Attention Matching. It keeps most if all layers share the budget: budget::over(budget_scope::all_layers,
-/// 0.0).
-inline attention_matching::type with_second_reading(quantity recents = quantity::at_most(32, 0.25),
-                                                    quantity sinks = quantity::at_most(4, 0.25)) {
-  return attention_matching::for_budget(recents, sinks);
+/// KVzip. Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0). It then keeps more of
+/// what was asked than any preset that reads a prompt once.
+inline kvzip::type with_second_reading(quantity recents = quantity::entries(0),
+                                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return kvzip::for_budget(recents, sinks);
 }
 
 }  // namespace recommended
