@@ -50,7 +50,7 @@ namespace score {
 /// counts. Without a projection it is the L1 norm of v.
 ///
 /// `Of` gives weights. What it observes is what this score observes. Cost per entry: 2 * queries_per_kv_head
-/// * rows * value_dim operations with a projection, value_dim without. Reads the values once.
+/// * projection.rows * value_dim operations with a projection, value_dim without. Reads the values once.
 template <class Of, class T = float> struct critical : Of {
   static_assert(Of::gives == score_kind::weights,
                 "kvmeld: score::critical refines scores that give weights, such as attention");
