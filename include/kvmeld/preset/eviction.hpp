@@ -132,7 +132,7 @@ inline std::vector<std::uint32_t> budgets(shape const& extent, std::uint32_t ent
 
 /// KVzip (Kim et al., "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", 2025): the
 /// model reads the prompt a second time, and what that reading looks at stays. docs/observing.md shows how.
-/// The paper lets all layers and heads share their budgets: budget::over(budget_scope::all_layers).
+/// The paper lets all layers and heads share their budgets: budget::over(budget_scope::all_layers, 0.0).
 namespace kvzip {
 /// KVzip's parts.
 using type = policy<score::max_attention, select::top, identify::evict_rest, merge::drop>;

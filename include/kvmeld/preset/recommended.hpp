@@ -24,16 +24,17 @@ using type = policy<score::blended<score::leverage, score::drop_error>, select::
 
 /// For prompts that are read once. Keeps what the outputs of the last 8 queries need (DropKV's score) and
 /// what no other key can stand in for (Compactor's leverage); both count alike. Show it the last 8 queries by
-/// `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. A budget that all
-/// layers share keeps more of what was asked: budget::over(budget_scope::all_layers, 0.0).
+/// `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. Budgets may be shared
+/// by all layers, budget::over(budget_scope::all_layers), which changes little (docs/budgets.md).
 inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 
-/// For prompts that the engine can read a second time (docs/observing.md), which costs about a prefill:
-/// KVzip. Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0). It then keeps more of
-/// what was asked than any preset that reads a prompt once.
+/// For prompts that the engine can read a second time, which costs about two prefills (docs/observing.md):
+/// KVzip. Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0). At a fifth of the
+/// entries it then keeps more answers of tiny-tasks than any preset that reads a prompt once (docs/demo.md);
+/// on tiny-kjv, and at 11% with the question in the prompt, for_budget keeps more.
 inline kvzip::type with_second_reading(quantity recents = quantity::entries(0),
                                        quantity sinks = quantity::at_most(4, 0.25)) {
   return kvzip::for_budget(recents, sinks);

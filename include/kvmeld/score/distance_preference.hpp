@@ -33,8 +33,9 @@ namespace score {
 ///
 ///     sum over f of |mean q_f| |k_f| cos(w_f x + phi_f) + (mean |q_f| - |mean q_f|) |k_f|,
 ///
-/// where phi_f is the angle from k_f to the mean query before rotation. The mean of this over the distances
-/// x = p - p_i + 1, 2, 4, ..., up to `farthest`, plus the log degree, is what a query head gives the entry.
+/// where phi_f is the angle from k_f to the mean query before rotation. What a query head gives the entry is
+/// the mean of this over the distances x = p - p_i + y with y = 1, 2, 4, ... up to `farthest`, plus the log
+/// degree.
 /// The scores of each query head are moved and scaled to mean 0 and deviation 1 over the entries, and the
 /// largest over the heads of the KV head counts. The paper has no degrees.
 ///
