@@ -24,9 +24,10 @@ template <class Device> struct same_composed {
     if (brief() && (*turn)++ % 4 != 0) return;
     using merge = typename Policy::merge_type;
     if constexpr (!kvmeld::shares_entries<merge>::value) {
-      // Exponentials differ in the last bit.
-      constexpr int units = std::is_same_v<merge, kvmeld::merge::gaussian> ||
-                            std::is_same_v<merge, kvmeld::merge::mass_preserving>;
+      // Exponentials differ in the last bit: those of weights, and those of attention from queries.
+      bool const attends = kvmeld::need_of(policy).queries && kvmeld::channels_of(policy.score).count != 0;
+      int const units = std::is_same_v<merge, kvmeld::merge::gaussian> ||
+                        std::is_same_v<merge, kvmeld::merge::mass_preserving> || attends;
       same_life<typename Device::bfloat16>(device, name, kvmeld::compose::composed_of(policy), units,
                                            kvmeld::tuning::off, short_life);
     }
