@@ -26,7 +26,12 @@ struct own_stream {
 
 /// A graph has as many rounds as full tracks need.
 auto in_few_rounds() {
-  auto policy = kvmeld::preset::merging(kvmeld::preset::snapkv::with_window());
+  using kvmeld::quantity;
+  kvmeld::policy const evicting{
+      kvmeld::score::blended<kvmeld::score::leverage, kvmeld::score::local>{},
+      kvmeld::select::top{quantity::at_most(4, 0.25), quantity::of_budget(0.15), quantity::rest_of_budget()},
+      kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
+  auto policy = kvmeld::preset::merging(evicting, quantity::of_budget(0.6));
   policy.identify.admission.schedule = {0.5, 0.05, 3, 0.4};
   return policy;
 }
