@@ -164,7 +164,7 @@ inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::ve
 }
 
 // Shows numbers[sequence][query head][query][width] as rows of attention; to a score that needs queries, the
-// first of each row as a query, with log-sum-exps if it also keeps numbers per entry.
+// first of each row as a query, with the first number as log-sum-exp if it also keeps numbers per entry.
 template <class Cache>
 void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const* numbers,
                      std::uint32_t queries, std::uint32_t width) {
@@ -172,8 +172,7 @@ void observe_numbers(Cache& cache, kvmeld::query_batch const& batch, float const
   auto const given = kvmeld::rows_by_head(numbers, queries, heads, width);
   bool const asks = cache.needs_observation().queries;
   if (asks && cache.ledger().channels.count != 0) {
-    // Any numbers will do, if they lie where phases can read them.
-    cache.observe(batch, given, kvmeld::rows_by_head(numbers, queries, heads, 1));
+    cache.observe(batch, given, given);
   } else if (asks) {
     cache.observe(batch, given, {});
   } else {
