@@ -1,6 +1,8 @@
 // Timing by repetition, and loops over the threads that the library uses too.
 #pragma once
 
+#include <kvmeld/backend/host/thread_pool.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -25,14 +27,13 @@ template <class Setup, class Body> double median_seconds(double target, Setup se
   return 0.5 * (seconds[(n - 1) / 2] + seconds[n / 2]);
 }
 
-/// f(i) for all i < n over `threads` threads, in equal contiguous parts.
+/// f(i) for all i < n in `threads` equal contiguous parts, each in a thread as far as there are processors.
 template <class F> void parallel_for(std::uint32_t threads, std::int64_t n, F f) {
-#if defined(_OPENMP)
-#pragma omp parallel for schedule(static) num_threads(static_cast <int>(threads)) if (threads > 1 && n > 1)
-#else
-  (void)threads;
-#endif
-  for (std::int64_t i = 0; i < n; ++i) f(i);
+  static kvmeld::thread_pool const pool;
+  auto const part = [&](std::uint32_t t) {
+    for (std::int64_t i = n * t / threads; i < n * (t + 1) / threads; ++i) f(i);
+  };
+  pool(threads, kvmeld::part_ref(part));
 }
 
 }  // namespace kvmeld_bench

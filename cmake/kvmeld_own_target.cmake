@@ -1,29 +1,11 @@
 # What kvmeld's own tests, examples and benchmarks have in common. Users of the library get none of this.
 include_guard()
 
-find_package(Threads REQUIRED)
-
-add_library(kvmeld_openmp INTERFACE) # empty where OpenMP is off or missing
-if(KVMELD_USE_OPENMP STREQUAL "AUTO")
-  find_package(OpenMP QUIET COMPONENTS CXX)
-elseif(KVMELD_USE_OPENMP)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
-endif()
-if(KVMELD_USE_OPENMP AND OpenMP_CXX_FOUND)
-  target_link_libraries(kvmeld_openmp INTERFACE OpenMP::OpenMP_CXX)
-  message(STATUS "kvmeld: tests, examples and benchmarks use OpenMP")
-else()
-  message(STATUS "kvmeld: tests, examples and benchmarks run without OpenMP")
-endif()
-
-# kvmeld_own_target(TARGET [NO_OPENMP] [OWN_KERNELS]): kvmeld, threads, OpenMP where there is one, and the warnings of the project.
-# Its units do not compile the host's vector kernels (backend/host/extern_kernels.hpp), unless OWN_KERNELS is given.
+# kvmeld_own_target(TARGET [OWN_KERNELS]): kvmeld and the warnings of the project. Its units do not compile the host's vector
+# kernels (backend/host/extern_kernels.hpp), unless OWN_KERNELS is given.
 function(kvmeld_own_target target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_OPENMP;OWN_KERNELS" "" "")
-  set(libraries kvmeld::kvmeld Threads::Threads)
-  if(NOT arg_NO_OPENMP)
-    list(APPEND libraries kvmeld_openmp)
-  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_KERNELS" "" "")
+  set(libraries kvmeld::kvmeld)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "INTERFACE_LIBRARY")
     target_link_libraries(${target} INTERFACE ${libraries})

@@ -18,7 +18,7 @@ function(kvmeld_nvcc_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONLY_EMULATED" "TEST" "SOURCES;OPTIONS;LIBRARIES;EMULATED")
   # The emulated device reads PTX as it is.
   set(options -std=c++17 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
-              -Wall,-Wextra,-fopenmp "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
+              -Wall,-Wextra "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
   # Of the host's code alone: the device's is optimised anyway. Tests run for less time than an optimiser takes.
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     list(PREPEND options -O2)
@@ -44,7 +44,7 @@ function(kvmeld_nvcc_program name)
   if(NOT arg_ONLY_EMULATED)
     add_custom_command(
       OUTPUT "${program}"
-      COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -fopenmp -o "${program}" ${objects} ${archives}
+      COMMAND "${KVMELD_NVCC}" -arch=${KVMELD_CUDA_ARCHITECTURE} -Xcompiler -pthread -o "${program}" ${objects} ${archives}
       DEPENDS ${objects} ${arg_LIBRARIES}
       COMMENT "Linking ${name}"
       VERBATIM)
@@ -59,7 +59,7 @@ function(kvmeld_nvcc_program name)
   endif()
   add_custom_command(
     OUTPUT "${program}_emulated"
-    COMMAND "${CMAKE_CXX_COMPILER}" -fopenmp -o "${program}_emulated" ${objects} ${archives} $<TARGET_FILE:kvmeld_emulator>
+    COMMAND "${CMAKE_CXX_COMPILER}" -pthread -o "${program}_emulated" ${objects} ${archives} $<TARGET_FILE:kvmeld_emulator>
     DEPENDS ${objects} ${arg_LIBRARIES} kvmeld_emulator
     COMMENT "Linking ${name} with the emulated device"
     VERBATIM)
@@ -67,5 +67,5 @@ function(kvmeld_nvcc_program name)
   add_dependencies(optional_programs ${name}_emulated.program)
   add_test(NAME ${arg_TEST}.emulated COMMAND "${program}_emulated" ${arg_EMULATED})
   set_tests_properties(${arg_TEST}.emulated PROPERTIES LABELS "cuda;emulated" TIMEOUT 1200 ENVIRONMENT
-                                                       "KVMELD_BRIEF_DEVICE_TESTS=1;OMP_WAIT_POLICY=passive")
+                                                       KVMELD_BRIEF_DEVICE_TESTS=1)
 endfunction()

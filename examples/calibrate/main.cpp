@@ -114,7 +114,7 @@ void add_thresholds(calibration& c, tiny_llama::model& model, sample& s, std::ui
       values(p.values.data(), "LSTHC", extent, d);
   for (auto& t : c.thresholds) {
     auto const theta = kvmeld::calibrate::thresholds_for(
-        kvmeld::host_executor(), demo::kvmerger_with(nullptr, t.ratio), kvmeld::kv{keys, values}, extent,
+        tiny_llama::executor(), demo::kvmerger_with(nullptr, t.ratio), kvmeld::kv{keys, values}, extent,
         t.ratio, [&](auto& cache) {
           cache.open(0, p.tokens);
           for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
@@ -133,7 +133,7 @@ void add_unmatched(calibration& c, sample& s, kvmeld::shape const& extent, std::
   kvmeld::strided<kvmeld::float16> const keys(s.context.plain.keys.data(), "LSTHC", extent, extent.key_dim);
   kvmeld::strided<kvmeld::float16> const values(s.context.plain.values.data(), "LSTHC", extent,
                                                 extent.value_dim);
-  auto const found = kvmeld::calibrate::unmatched_shares(kvmeld::host_executor(), kvmeld::kv{keys, values},
+  auto const found = kvmeld::calibrate::unmatched_shares(tiny_llama::executor(), kvmeld::kv{keys, values},
                                                          extent, 0, s.context.plain.tokens);
   c.unmatched.resize(found.size(), 0.0);
   for (std::size_t h = 0; h < found.size(); ++h) c.unmatched[h] += found[h] / static_cast<double>(samples);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model.hpp"
+#include "threads.hpp"
 
 #include <kvmeld/calibrate/allot.hpp>
 #include <kvmeld/kvmeld.hpp>
@@ -49,7 +50,7 @@ public:
         extent_(extent_of(m.shape(), capacity)),
         keys_(elements()),
         values_(elements()),
-        cache_(kvmeld::host_executor(), policy, tensors(), limits_of(extent_, how)),
+        cache_(executor(), policy, tensors(), limits_of(extent_, how)),
         floor_(how.floor) {
     cache_.open(0);
   }

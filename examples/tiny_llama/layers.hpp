@@ -1,6 +1,8 @@
 // The small layers between the matrix products: normalisation, rotation and gating.
 #pragma once
 
+#include "threads.hpp"
+
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -67,13 +69,9 @@ private:
 
 /// gate[i] = silu(gate[i]) * up[i].
 inline void gate_silu(float* gate, float const* up, std::size_t count) {
-  auto const size = static_cast<long long>(count);
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) if (size >= 65536)
-#endif
-  for (long long i = 0; i < size; ++i) {
-    gate[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
-  }
+  in_pieces(count, 16384, [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) gate[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+  });
 }
 
 inline void add_to(float* x, float const* y, std::size_t count) {

@@ -1,6 +1,7 @@
 #include "matmul.hpp"
 
 #include "matmul_kernel.hpp"
+#include "threads.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -70,40 +71,25 @@ kernels const& chosen() {
   return once;
 }
 
-[[maybe_unused]] constexpr std::size_t worth_a_team =
-    1u << 20;  // multiply-adds; less than this is done before a team has woken up
+constexpr std::size_t worth_waking = 1u << 20;  // multiply-adds; fewer are done before a thread has woken up
 constexpr std::size_t row_block = 64;
 
 void by_rows(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
   auto const& use = chosen();
-  auto const blocks = static_cast<long long>((out + row_block - 1) / row_block);
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) if (n * in * out >= worth_a_team)
-#endif
-  for (long long block = 0; block < blocks; ++block) {
-    auto const first = static_cast<std::size_t>(block) * row_block;
-    auto const last = std::min(out, first + row_block);
-    for (std::size_t t = 0; t < n; ++t) {
-      use.rows(x + t * in, w, y + t * out, first, last, in);
-    }
-  }
+  in_pieces(out, n * in * out < worth_waking ? out : row_block, [&](std::size_t first, std::size_t last) {
+    for (std::size_t t = 0; t < n; ++t) use.rows(x + t * in, w, y + t * out, first, last, in);
+  });
 }
 
 void by_tokens(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
   auto const& use = chosen();
-  auto const tiles = static_cast<long long>((n + use.tile - 1) / use.tile);
-#ifdef _OPENMP
-#pragma omp parallel if (n * in * out >= worth_a_team)
-#endif
-  {
-    std::vector<float> packed(
-        in * use.tile);  // one per thread; absent tokens stay zero or stale, and are not written back
-#ifdef _OPENMP
-#pragma omp for schedule(static)
-#endif
-    for (long long tile = 0; tile < tiles; ++tile) {
-      auto const first = static_cast<std::size_t>(tile) * use.tile;
-      auto const count = std::min(use.tile, n - first);
+  std::size_t const tiles = (n + use.tile - 1) / use.tile,
+                    parts = std::min<std::size_t>(tiles, pool().size());
+  std::size_t const each = n * in * out < worth_waking ? tiles : (tiles + parts * 4 - 1) / (parts * 4);
+  in_pieces(tiles, each, [&](std::size_t first_tile, std::size_t last_tile) {
+    std::vector<float> packed(in * use.tile);  // absent tokens stay zero or stale, and are not written back
+    for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
+      std::size_t const first = tile * use.tile, count = std::min(use.tile, n - first);
       for (std::size_t t = 0; t < count; ++t) {
         for (std::size_t i = 0; i < in; ++i) {
           packed[i * use.tile + t] = x[(first + t) * in + i];
@@ -111,7 +97,7 @@ void by_tokens(float const* x, float const* w, float* y, std::size_t n, std::siz
       }
       use.tokens(packed.data(), w, y + first * out, count, in, out);
     }
-  }
+  });
 }
 
 }  // namespace

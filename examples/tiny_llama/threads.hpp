@@ -1,29 +1,34 @@
-// How many threads the engine may use; without OpenMP it is one.
+// The threads of the engine, which its caches use too.
 #pragma once
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/backend/host/thread_pool.hpp>
+
+#include <cstddef>
+#include <cstdint>
 
 namespace tiny_llama {
 
-/// 0 leaves the choice to the OpenMP runtime.
-inline void use_threads(int count) {
-#ifdef _OPENMP
-  if (count > 0) {
-    omp_set_num_threads(count);
-  }
-#else
-  static_cast<void>(count);
-#endif
+/// The pool of this process.
+inline kvmeld::thread_pool& pool() {
+  static kvmeld::thread_pool threads;
+  return threads;
 }
 
-inline int threads_in_use() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
+/// Called before the first engine is made. 0: as many threads as there are processors.
+inline void use_threads(int count) { pool() = kvmeld::thread_pool(static_cast<std::uint32_t>(count)); }
+
+/// What caches run on.
+inline kvmeld::host_executor executor() { return {pool(), pool().size()}; }
+
+/// f(first, last) for pieces of 0 .. count - 1, in threads if there is more than one piece.
+template <class F> void in_pieces(std::size_t count, std::size_t piece, F const& f) {
+  if (count == 0) return;
+  auto const body = [&](std::uint32_t i) {
+    std::size_t const first = i * piece;
+    f(first, first + piece < count ? first + piece : count);
+  };
+  pool()(static_cast<std::uint32_t>((count + piece - 1) / piece), kvmeld::part_ref(body));
 }
 
 }  // namespace tiny_llama

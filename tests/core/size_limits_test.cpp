@@ -44,8 +44,8 @@ TEST_CASE("a host executor takes as many threads as a machine may have") {
     return std::string();
   };
   CHECK(text(4096).empty());
-  CHECK(text(4097) == "host_executor: threads is 4097; it must be at most 4096");
-  CHECK(text(0xffffffffu) == "host_executor: threads is 4294967295; it must be at most 4096");
+  CHECK(text(4097) == "host_executor: threads is 4097; it must be 1 to 4096");
+  CHECK(text(0xffffffffu) == "host_executor: threads is 4294967295; it must be 1 to 4096");
 }
 
 TEST_CASE("numbers in messages are whole where they are whole") {

@@ -32,7 +32,7 @@ absent("MPI and Kokkos"
        OPTIONS "-DMPI_CXX_COMPILER=${no_compiler}" "-DKokkos_DIR=${WORK_DIR}/kokkos" -DKVMELD_BUILD_BENCHMARKS=ON -DKVMELD_NVCC=OFF)
 absent("nvcc, OpenMP and OpenBLAS"
        SAID "no nvcc here, the CUDA tests are not built" "no nvcc here, the CUDA examples are not built"
-            "no nvcc here, the device annotations are not checked" "run without OpenMP" "no OpenBLAS"
+            "no nvcc here, the device annotations are not checked" "no OpenMP here" "no OpenBLAS"
        TARGETS "kvmeld_emulator|_emulated|kvmeld_cuda|kvmeld_paged_device"
        OPTIONS -DKVMELD_NVCC=OFF "-DCMAKE_MODULE_PATH=${WORK_DIR}/modules" -DKVMELD_OPENBLAS_LIBRARY=OFF
                -DKVMELD_BUILD_BENCHMARKS=ON -DKVMELD_KOKKOS=OFF)

@@ -1,5 +1,5 @@
 # The host core needs the standard library and nothing else: every #include of a .hpp names a header of kvmeld or of
-# C++17. Newer standard headers, and in backend/host the headers of OpenMP and of instruction sets, are allowed where
+# C++17. Newer standard headers, and in backend/host the headers of POSIX and of instruction sets, are allowed where
 # a preprocessor condition guards them. The headers of the optional backends are not part of the core.
 #   cmake -DINCLUDE_DIR=<include> -P core_is_standalone.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -14,7 +14,7 @@ set(standard
     cstdlib cstring ctime cuchar cwchar cwctype)
 set(guarded_standard barrier bit compare concepts latch mdspan numbers ranges semaphore source_location span stdfloat stop_token
     version)
-set(guarded_host omp.h immintrin.h x86intrin.h cpuid.h arm_neon.h arm_sve.h)
+set(guarded_host pthread.h sched.h signal.h immintrin.h x86intrin.h cpuid.h arm_neon.h arm_sve.h)
 
 file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.inl")
 list(FILTER headers EXCLUDE REGEX "^kvmeld/(kokkos\\.hpp$|backend/kokkos/)")

@@ -7,6 +7,7 @@
 #include "pool_layout.hpp"
 
 #include <tiny_llama/config.hpp>
+#include <tiny_llama/threads.hpp>
 
 #include <kvmeld/kvmeld.hpp>
 
@@ -29,7 +30,7 @@ public:
         shared_(pages.shared()),
         memory_(pool_.elements()),
         table_(std::size_t{sizes.slots} * pool_.max_pages(), -1),
-        cache_(kvmeld::host_executor(), how, {rows(0), rows(1)}, limits_of(pool_)) {}
+        cache_(tiny_llama::executor(), how, {rows(0), rows(1)}, limits_of(pool_)) {}
   host_kv(host_kv const&) = delete;
   host_kv& operator=(host_kv const&) = delete;
 
@@ -45,24 +46,19 @@ public:
   /// heads, of which this rank's are read and written. lse [row][query head of this rank].
   void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
               float const* v, float* out, float* lse) {
-    auto const items = static_cast<int>(batch.size() * extent().kv_heads);
+    std::size_t const items = batch.size() * extent().kv_heads;
     std::size_t products = 0;  // few are done before other threads have woken up
     for (batch_part const& part : batch)
       products += std::size_t{part.count} * cache_.longest(part.slot) * extent().query_heads();
-#ifdef _OPENMP
-#pragma omp parallel if (products > 8192)
-#endif
-    {
+    std::size_t const parts = std::size_t{4} * tiny_llama::pool().size();
+    std::size_t const each = products > 8192 ? (items + parts - 1) / parts : items;
+    tiny_llama::in_pieces(items, each, [&](std::size_t first, std::size_t last) {
       head_scratch room;
-#ifdef _OPENMP
-#pragma omp for schedule(dynamic)
-#endif
-      for (int item = 0; item < items; ++item) {
-        batch_part const& part = batch[static_cast<std::size_t>(item) / extent().kv_heads];
-        attend_head(layer, part, static_cast<std::uint32_t>(item) % extent().kv_heads, q, k, v, out, lse,
-                    room);
+      for (std::size_t item = first; item < last; ++item) {
+        attend_head(layer, batch[item / extent().kv_heads],
+                    static_cast<std::uint32_t>(item % extent().kv_heads), q, k, v, out, lse, room);
       }
-    }
+    });
   }
 
   /// Feeds the score with the queries of tokens that were kept.

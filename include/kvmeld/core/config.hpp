@@ -25,10 +25,10 @@
 #define KVMELD_EXCEPTIONS 0
 #endif
 
-// Inline functions compiled with and without -ffast-math, exceptions or OpenMP differ. Under one name the
-// linker would keep an arbitrary one of them. Under different inline namespaces each object keeps its own.
-// The name is part of every type that a compiler prints: the version, then a letter for each of the three
-// that differs from the default.
+// Inline functions compiled with and without -ffast-math or exceptions differ. Under one name the linker
+// would keep an arbitrary one of them. Under different inline namespaces each object keeps its own. The name
+// is part of every type that a compiler prints: the version, then a letter for each of the two that differs
+// from the default.
 #if defined(__FAST_MATH__)
 #define KVMELD_ABI_MATH f
 #else
@@ -39,16 +39,10 @@
 #else
 #define KVMELD_ABI_ERRORS r
 #endif
-#if defined(_OPENMP)
-#define KVMELD_ABI_THREADS o
-#else
-#define KVMELD_ABI_THREADS
-#endif
-#define KVMELD_ABI_JOIN(major, minor, a, b, c) v##major##_##minor##a##b##c
-#define KVMELD_ABI_EXPAND(major, minor, a, b, c) KVMELD_ABI_JOIN(major, minor, a, b, c)
+#define KVMELD_ABI_JOIN(major, minor, a, b) v##major##_##minor##a##b
+#define KVMELD_ABI_EXPAND(major, minor, a, b) KVMELD_ABI_JOIN(major, minor, a, b)
 #define KVMELD_ABI                                                                                           \
-  KVMELD_ABI_EXPAND(KVMELD_VERSION_MAJOR, KVMELD_VERSION_MINOR, KVMELD_ABI_MATH, KVMELD_ABI_ERRORS,          \
-                    KVMELD_ABI_THREADS)
+  KVMELD_ABI_EXPAND(KVMELD_VERSION_MAJOR, KVMELD_VERSION_MINOR, KVMELD_ABI_MATH, KVMELD_ABI_ERRORS)
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {}

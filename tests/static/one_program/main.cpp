@@ -1,6 +1,5 @@
-// Units compiled with -ffast-math, with -fno-exceptions -fno-rtti, without OpenMP and plainly link into one
-// program, and each computes the same order keys: in particular, none has its functions replaced by another
-// unit's.
+// Units compiled with -ffast-math, with -fno-exceptions -fno-rtti and plainly link into one program, and each
+// computes the same order keys: in particular, none has its functions replaced by another unit's.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -49,12 +48,6 @@ int main() {
   check_pipeline(plain, true, 0);
   check_pipeline(fast, true, 1);
   check_pipeline(bare, false, 2);
-#if defined(UNIT_NO_OPENMP)
-  const one_program::report serial = one_program::no_openmp();
-  check_pipeline(serial, true, 3);
-  for (int i = 0; i < one_program::probe_count; ++i)
-    expect(plain.keys[i] == serial.keys[i], "without OpenMP the key is the same", i);
-#endif
   for (int i = 1; i < one_program::probe_count; ++i) {
     const bool both_zero = i == 5;
     expect(both_zero ? plain.keys[i - 1] == plain.keys[i] : plain.keys[i - 1] < plain.keys[i],

@@ -31,7 +31,6 @@ struct report {
 report plain();
 report fast_math();
 report no_exceptions();
-report no_openmp();
 
 using policy_type = kvmeld::preset::chelsea::type;
 using cache_type = kvmeld::merged_cache<kvmeld::host_executor, policy_type, kvmeld::strided<float>,

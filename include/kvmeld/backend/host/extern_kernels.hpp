@@ -4,7 +4,7 @@
 //   #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 //   template kvmeld::host_kernels const* kvmeld::kernels_of<>(kvmeld::instruction_set);
 //
-// That unit needs the same -ffast-math, -fno-exceptions and OpenMP options as the others (see
+// That unit needs the same -ffast-math and -fno-exceptions options as the others (see
 // core/config.hpp).
 #pragma once
 

@@ -1,6 +1,7 @@
-// The host backend. A team is one lane. Where OpenMP is on, its threads share the tiles.
+// The host backend. A team is one lane. Threads share the tiles: a small pool's, or the engine's own.
 #pragma once
 
+#include <kvmeld/backend/host/thread_pool.hpp>
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 #include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
@@ -14,15 +15,13 @@
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
-
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -60,31 +59,41 @@ private:
   std::size_t bytes_ = 0;
 };
 
-/// Runs phases on this machine. Results do not depend on the number of threads: a tile is one team of one
-/// lane, and no tile reads what another tile of the same launch writes. All work is done when a call returns.
-/// The executor owns the scratch of its threads, which grows to the largest phase that it has run. Call
-/// `reserve` first where nothing may allocate later. Two threads must not use one executor at the same time;
-/// copies are independent.
+/// Runs phases on this machine. Results do not depend on the number of threads, nor on whose they are: a tile
+/// is one team of one lane, and no tile reads what another tile of the same launch writes. All work is done
+/// when a call returns. The executor owns the scratch of its threads, which grows to the largest phase that
+/// it has run. Call `reserve` first where nothing may allocate later. Two threads must not use one executor
+/// at the same time. Copies share the threads and nothing else: each may be used in a thread of its own, and
+/// while one of them has the pool, the others run in their callers' threads.
 class host_executor : public executor_base {
 public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< all work is done when a call returns
 
-  /// `threads` 0 means as many as OpenMP offers, or one without OpenMP. More than largest::threads are
-  /// refused; where exceptions are off, the executor takes largest::threads instead. With tuning on, the
-  /// executor uses the kernels for `wanted` if this processor has the instructions, otherwise the generic
-  /// forms.
+  /// Runs in `threads` threads, the caller's included. 0: one for each processor that this process may use.
+  /// 1: no other thread, and no synchronisation. The others are a thread_pool's, and start when a launch
+  /// first needs them. More than largest::threads are refused; where exceptions are off, the executor runs in
+  /// its caller's thread then. With tuning on, the executor uses the kernels for `wanted` if this processor
+  /// has the instructions, otherwise the generic forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
-      : threads_(threads == 0 ? default_threads() : possible_threads(threads)),
-        tuning_(t),
-        kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
-        instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
+      : host_executor(possible_threads(threads == 0 ? detail::usable_processors() : threads), nullptr, t,
+                      wanted) {
+    if (threads_ > 1) loop_ = std::make_shared<parallel_for>(thread_pool(threads_));
+  }
+  /// Runs in the engine's threads: a launch calls loop(n, body) with n of at most `threads`, 1 to
+  /// largest::threads. Copies call the same `loop`. Small launches run in the caller's thread. Refused are an
+  /// empty `loop` and other numbers; where exceptions are off, the executor runs in its caller's thread then.
+  host_executor(parallel_for const& loop, std::uint32_t threads, tuning t = tuning::on,
+                instruction_set wanted = best_instruction_set())
+      : host_executor(loop == nullptr ? no_loop() : possible_threads(threads),
+                      std::make_shared<parallel_for>(loop), t, wanted) {}
 
   /// Copies threads, tuning and kernels. The copy has scratch of its own.
   host_executor(host_executor const& other)
       : executor_base(),
         threads_(other.threads_),
+        loop_(other.loop_),
         tuning_(other.tuning_),
         kernels_(other.kernels_),
         instructions_(other.instructions_) {}
@@ -93,6 +102,7 @@ public:
   /// Takes over the scratch of `other` and frees its own.
   host_executor& operator=(host_executor other) noexcept {
     threads_ = other.threads_;
+    loop_ = std::move(other.loop_);
     tuning_ = other.tuning_;
     kernels_ = other.kernels_;
     instructions_ = other.instructions_;
@@ -140,27 +150,30 @@ public:
     if (status const s = reserve(wanted); !s.ok()) return;
     std::size_t const bytes = scratch_.size() / threads_;
     std::size_t const phase_bytes = bytes - kernel_bytes();
-    auto const body = [&](std::int64_t n, std::uint32_t worker) {
-      std::uint32_t const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
-      std::uint32_t const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
-      if (source.idle(item)) return;
+    auto const tiles = [&](std::int64_t first, std::int64_t last, std::uint32_t worker) {
       std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
-      phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
-            tile{source.where(item), item, index});
+      for (std::int64_t n = first; n < last; ++n) {
+        auto const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
+        auto const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
+        if (source.idle(item)) continue;
+        phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
+              tile{source.where(item), item, index});
+      }
     };
-#if defined(_OPENMP)
-    // Sleeping threads need some 40 us to wake. One thread handles so many entries in that time.
+    // A thread that sleeps needs some 40 us to wake. One thread handles so many entries in that time.
     constexpr std::uint64_t few_entries = 40000;
-    bool const alone = threads_ == 1 || total <= 1 ||
-                       (is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries);
+    bool const few = is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries;
+    if (threads_ == 1 || total <= 1 || few) return tiles(0, total, 0);
     // Neighbouring tiles read the same rows, so one thread takes up to 8 of them at a time, as long as all
     // threads stay busy.
     std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
-#pragma omp parallel for schedule(dynamic, share) num_threads(static_cast <int>(threads_)) if (!alone)
-    for (std::int64_t n = 0; n < total; ++n) body(n, static_cast<std::uint32_t>(omp_get_thread_num()));
-#else
-    for (std::int64_t n = 0; n < total; ++n) body(n, 0);
-#endif
+    std::int64_t const shares = (total + share - 1) / share;
+    std::atomic<std::int64_t> taken{0};
+    auto const work = [&](std::uint32_t worker) {
+      for (std::int64_t n = taken.fetch_add(share); n < total; n = taken.fetch_add(share))
+        tiles(n, min_of(n + share, total), worker);
+    };
+    (*loop_)(static_cast<std::uint32_t>(min_of<std::int64_t>(threads_, shares)), part_ref(work));
   }
 
 private:
@@ -173,20 +186,25 @@ private:
     return true;
   }
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
+  host_executor(std::uint32_t threads, std::shared_ptr<parallel_for const> loop, tuning t,
+                instruction_set wanted)
+      : threads_(threads),
+        loop_(std::move(loop)),
+        tuning_(t),
+        kernels_(t == tuning::on ? kernels_of(wanted) : nullptr),
+        instructions_(kernels_ == nullptr ? instruction_set::generic : wanted) {}
   static std::uint32_t possible_threads(std::uint32_t threads) {
-    if (threads <= largest::threads) return threads;
-    (void)raise(refusal("host_executor", "threads", threads, "at most ", largest::threads));
-    return largest::threads;
-  }
-  static std::uint32_t default_threads() {
-#if defined(_OPENMP)
-    return static_cast<std::uint32_t>(omp_get_max_threads());
-#else
+    if (threads >= 1 && threads <= largest::threads) return threads;
+    (void)raise(refusal("host_executor", "threads", threads, "1 to ", largest::threads));
     return 1;
-#endif
+  }
+  static std::uint32_t no_loop() {
+    (void)raise(refusal("host_executor", "loop", "empty", "callable as loop(count, body)"));
+    return 1;
   }
 
   std::uint32_t threads_;
+  std::shared_ptr<parallel_for const> loop_;
   tuning tuning_;
   host_kernels const* kernels_;
   instruction_set instructions_;

@@ -1,3 +1,0 @@
-#include "unit.hpp"
-
-one_program::report one_program::no_openmp() { return run(); }
