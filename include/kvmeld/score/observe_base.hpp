@@ -87,17 +87,20 @@ template <class Score> struct observe_base {
   KVMELD_HD void add_heads(updates const& u, std::uint32_t row, std::uint32_t visible, float weight,
                            float* sums, Share share) const {
     std::uint32_t const group = ledger.extent.queries_per_kv_head;
+    if (u.fold.heads == head_fold::each) {
+      for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, weight * share(c), sums);
+      return;
+    }
     float p = 0.0f;
     for (std::uint32_t h = 0; h < group; ++h) p = u.fold.add_head(p, share(h));
-    add_share(u, row, visible, weight * u.fold.folded(p, group), sums);
+    p = weight * u.fold.folded(p, group);
+    for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums);
   }
-  /// The same of the weighted probability `p`.
-  KVMELD_HD void add_share(updates const& u, std::uint32_t row, std::uint32_t visible, float p,
-                           float* sums) const {
-    for (std::uint32_t c = 0; c < u.used; ++c) {
-      if (row < u.at[c].first_row) continue;
-      sums[c] = u.fold.add_rows(sums[c], contribution_of(score, c, p, visible));
-    }
+  /// Adds to sums[c] what a row makes of the weighted probability `p`.
+  KVMELD_HD void add_share(updates const& u, std::uint32_t c, std::uint32_t row, std::uint32_t visible,
+                           float p, float* sums) const {
+    if (row < u.at[c].first_row) return;
+    sums[c] = u.fold.add_rows(sums[c], contribution_of(score, c, p, visible));
   }
 
   /// Calls use(token, visible, weight) for the tokens of a tile that row `row` sees.
@@ -149,10 +152,18 @@ template <class Score> struct observe_base {
       }
       for (std::uint32_t j = 0; j < s.tokens; ++j) spare[j] = 0.0f;
       one(h, spare);
+      if (u.fold.heads == head_fold::each) {
+        for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
+          add_share(u, h, row, visible, weight * spare[j], sums + j * channels);
+        });
+        continue;
+      }
       for (std::uint32_t j = 0; j < s.tokens; ++j) room[j] = u.fold.add_head(room[j], spare[j]);
     }
+    if (u.fold.heads == head_fold::each) return;
     for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
-      add_share(u, row, visible, weight * u.fold.folded(room[j], group), sums + j * channels);
+      float const p = weight * u.fold.folded(room[j], group);
+      for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums + j * channels);
     });
   }
 
