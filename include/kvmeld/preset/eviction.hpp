@@ -143,8 +143,8 @@ inline type for_budget(quantity recents = quantity::entries(0), quantity sinks =
 }
 }  // namespace kvzip
 
-/// KVzip+ (NVIDIA, kvpress, 2025): KVzip by what an entry adds to a query's output, in parts of the length of
-/// the query's hidden state. Show it 1 / |x| of the hidden states x as weights (score::max_output).
+/// KVzip+ (NVIDIA's kvpress 0.5.5): KVzip by what an entry adds to a query's output, in parts of the length
+/// of the query's hidden state. Show it 1 / |x| of the hidden states x as weights (score::max_output).
 namespace kvzip_plus {
 /// As kvzip::for_budget. `projection` holds the model's W_O; without it, values count by their own length.
 template <class T = float>

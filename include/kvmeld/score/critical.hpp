@@ -155,7 +155,7 @@ private:
 };
 
 /// The most that an entry added to a query's output, of all observed queries and of all query heads h of the
-/// KV head: the probability times |W_O,h v|_2 (KVzip+: NVIDIA, kvpress, 2025). It wants to be shown the
+/// KV head: the probability times |W_O,h v|_2 (KVzip+ of NVIDIA's kvpress 0.5.5). It wants to be shown the
 /// queries of a second reading of the prompt, and no others, with the weights 1 / |x|_2 in their
 /// query_sample: x is the hidden state of the query's token as it enters the projections to queries, keys and
 /// values, so after the norm in front of them. Without weights, outputs are not measured in parts of |x|.
