@@ -63,7 +63,7 @@ preset::snapkv::type snapkv_like_kvpress() {
 /// Expected Attention as kvpress has it: no recents, and `epsilon` for AdaKV.
 preset::expected_attention::type expected_like_kvpress(tiny_llama::model const& model, float epsilon) {
   tiny_llama::options o;
-  o.rope_base = model.shape().rope_base;
+  o.loaded = &model;
   auto policy = preset::expected_attention::with_rope(demo::rope_of(o));
   policy.select.recents = quantity::entries(0);
   policy.select.sinks = quantity::entries(4);
@@ -89,14 +89,11 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "kvpress_kvzip") {
     return run(composed_of(preset::kvzip::for_budget(none, quantity::entries(4))), all);
   }
-  auto const& m = model.shape();
-  std::vector<float const*> layers;
-  for (int layer = 0; layer < m.layers; ++layer) layers.push_back(model.output_projection(layer).data());
-  kvmeld::output_projection<float> w;
-  w.layers = layers.data();
-  w.rows = static_cast<std::uint32_t>(m.hidden);
-  w.row_stride = std::int64_t{m.heads} * m.head_dim;
-  w.head_stride = m.head_dim;
+  auto const w = tiny_llama::projection_of(model);
+  if (name == "kvpress_kvzip_plus") {
+    all.weighs = true;
+    return run(composed_of(preset::kvzip_plus::for_budget(w, none, quantity::entries(4))), all);
+  }
   if (name == "kvpress_criticalkv") return run(preset::criticalkv::over(snapkv_like_kvpress(), w), {});
   if (name == "criticalkv") return run(preset::criticalkv::over(preset::snapkv::with_window(), w), {});
   if (name == "kvpress_adakv_snapkv") return run(composed_of(snapkv_like_kvpress()), shared);
@@ -104,7 +101,7 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "kvpress_tova") return run(composed_of(preset::tova::defaults()), by_layer);
   if (name == "kvpress_keydiff") return run(composed_of(preset::keydiff::for_budget(none, none)), {});
   tiny_llama::options o;
-  o.rope_base = model.shape().rope_base;
+  o.loaded = &model;
   if (name == "recommended_shared") return run(demo::policy_of("recommended", o), all);
   if (name == "attention_matching_shared") return run(demo::policy_of("attention_matching", o), all);
   auto const& known = tiny_llama::known_methods();
@@ -114,6 +111,7 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   }
   tiny_llama::reading how;
   how.ignore_degree = name == "chelsea_flat";
+  how.weighs = name == "kvzip_plus";
   run(demo::policy_of(name, o), how);
 }
 
@@ -143,7 +141,9 @@ context read_context(tiny_llama::model& model, demo::material source, std::uint3
     std::vector<int> again = before;
     again.insert(again.end(), out.source.context.begin(), out.source.context.end());
     std::vector<float> logits;
-    engine.read(again, logits, demo::recorder(model, out.read.replay_queries, out.read.replay_lse));
+    engine.read(
+        again, logits,
+        demo::recorder(model, out.read.replay_queries, out.read.replay_lse, &out.read.replay_weights));
   }
   return out;
 }

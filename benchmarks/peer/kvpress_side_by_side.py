@@ -103,11 +103,12 @@ SHARED = [
     Method("KVzip", kvpress.KVzipPress, "kvpress_kvzip",
            "no recents; budgets over(budget_scope::all_layers, 0); the words of kvpress before the second reading",
            competes="all", exactly=True),
+    Method("KVzip+", lambda r: kvpress.KVzipPress(r, kvzip_plus_normalization=True), "kvpress_kvzip_plus",
+           "as KVzip; the model's W_O; weights 1 / the norms of the hidden states", competes="all", exactly=True),
 ]
 PRESSES = [
     Method("CriticalAdaKV SnapKV", lambda r: kvpress.CriticalAdaKVPress(snap(r))),
     Method("Compactor", kvpress.CompactorPress),
-    Method("KVzip+", lambda r: kvpress.KVzipPress(r, kvzip_plus_normalization=True)),
 ]
 OURS = [
     Method("recommended", ours="recommended"),

@@ -155,13 +155,15 @@ double divergence_of(tiny_llama::model& model, std::vector<tiny_llama::engine<de
 calibration measure(options const& o) {
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
+  tiny_llama::options of_model;
+  of_model.loaded = &model;
   auto const& m = model.shape();
   std::string const path = o.text.empty() ? o.model + "/heldout.txt" : o.text;
   std::vector<int> const ids = tiny_llama::read_tokens(path, m.vocab);
   bool const bytes = tiny_llama::is_byte_model(m.vocab);
   std::string const text = bytes ? std::string(ids.begin(), ids.end()) : std::string();
   bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
-                                   [](std::string const& name) { return demo::wants_replay(name, {}); });
+                                   [&](auto const& name) { return demo::wants_replay(name, of_model); });
   auto const capacity = static_cast<std::uint32_t>(o.context * (replays ? 2 : 1) + 192);
   auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
 
@@ -197,8 +199,8 @@ calibration measure(options const& o) {
     std::vector<tiny_llama::engine<demo::full_policy>> read;
     read.reserve(samples.size());
     for (sample const& s : samples) {
-      read.emplace_back(model, demo::policy_of(method, {}), capacity, s.context.plain,
-                        demo::reading_of(method, {}));
+      read.emplace_back(model, demo::policy_of(method, of_model), capacity, s.context.plain,
+                        demo::reading_of(method, of_model));
     }
     c.methods.push_back(
         {method,

@@ -162,7 +162,7 @@ reading_list tasks_of(tiny_llama::model const& model, options const& o, std::str
 tiny_llama::report run(options o) {
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
-  o.rope_base = model.shape().rope_base;
+  o.loaded = &model;
   std::string const path = o.tasks_path();
   reading_list const list = path.empty() ? planted(model, o) : tasks_of(model, o, path);
   bool const replays = std::any_of(o.methods.begin(), o.methods.end(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tiny_llama/engine.hpp>
+#include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
 
 #include <kvmeld/compose/composed.hpp>
@@ -55,8 +56,15 @@ inline kvmeld::compose::any_selector selector_named(std::string const& name,
 inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
-  rope.base = o.rope_base;
+  if (o.loaded != nullptr) rope.base = o.loaded->shape().rope_base;
   return rope;
+}
+
+/// KVzip+ with the model's output projections.
+inline auto kvzip_plus_of(tiny_llama::options const& o) {
+  kvmeld::output_projection<float> w;
+  if (o.loaded != nullptr) w = tiny_llama::projection_of(*o.loaded);
+  return preset::kvzip_plus::for_budget(w);
 }
 
 /// The policy of the options; refuses names that do not exist, and parts that make no policy together.
@@ -65,6 +73,7 @@ inline composed composition(tiny_llama::options const& o) {
   composed out;
   out.score = part_named<any_score>("--score", o.score);
   if (o.score == "expected_attention") out.score = preset::expected_attention::with_rope(rope_of(o)).score;
+  if (o.score == "max_output") out.score = kvzip_plus_of(o).score;
   if (o.score == "distance_preference") out.score = preset::triattention::with_rope(rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
   out.select = selector_named(o.select, out.identify.traits());
@@ -88,6 +97,7 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   if (method == "leverage") return composed_of(preset::leverage::for_budget());
   if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
   if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
+  if (method == "kvzip_plus") return composed_of(kvzip_plus_of(o));
   if (method == "expected") return composed_of(preset::expected_attention::with_rope(rope_of(o)));
   if (method == "triattention") return composed_of(preset::triattention::with_rope(rope_of(o)));
   if (method == "triattention_merging")
@@ -131,6 +141,7 @@ template <class Run> void with_policy(std::string const& method, tiny_llama::opt
 inline tiny_llama::reading reading_of(std::string const& method, tiny_llama::options const& o) {
   tiny_llama::reading r;
   r.ignore_degree = method == "chelsea_flat";
+  r.weighs = method == "kvzip_plus" || (method == "composed" && o.score == "max_output");
   with_policy(method, o, [&](auto const& policy) {
     if (!kvmeld::stays_by_score(policy)) return;
     r.budgets = o.split == "layer"   ? kvmeld::budget_scope::layer

@@ -10,6 +10,7 @@
 #include <kvmeld/compose/composed.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -37,20 +38,32 @@ struct context {
   probe probe_queries;
 };
 
-/// Appends what layers show of new tokens to a record: reader(layer, n, queries, log-sum-exps).
+/// Appends what layers show of new tokens to a record: reader(layer, n, queries, log-sum-exps). `weights`, if
+/// wanted, gets 1 / |x| of each row x that queries were made from.
 inline auto recorder(tiny_llama::model const& model, std::vector<std::vector<float>>& queries,
-                     std::vector<std::vector<float>>& lse) {
+                     std::vector<std::vector<float>>& lse,
+                     std::vector<std::vector<float>>* weights = nullptr) {
   auto const heads = static_cast<std::size_t>(model.shape().heads);
   std::size_t const row = heads * static_cast<std::size_t>(model.shape().head_dim);
-  return
-      [&queries, &lse, heads, row](std::uint32_t layer, std::uint32_t n, float const* q, float const* sums) {
-        if (queries.size() <= layer) {
-          queries.resize(layer + 1);
-          lse.resize(layer + 1);
-        }
-        queries[layer].insert(queries[layer].end(), q, q + n * row);
-        lse[layer].insert(lse[layer].end(), sums, sums + n * heads);
-      };
+  return [&model, &queries, &lse, weights, heads, row](std::uint32_t layer, std::uint32_t n, float const* q,
+                                                       float const* sums) {
+    if (queries.size() <= layer) {
+      queries.resize(layer + 1);
+      lse.resize(layer + 1);
+    }
+    queries[layer].insert(queries[layer].end(), q, q + n * row);
+    lse[layer].insert(lse[layer].end(), sums, sums + n * heads);
+    if (weights == nullptr) return;
+    if (weights->size() <= layer) weights->resize(layer + 1);
+    auto const hidden = static_cast<std::size_t>(model.shape().hidden);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      double squares = 0;
+      float const* const x = model.attention_input() + i * hidden;
+      for (std::size_t c = 0; c < hidden; ++c)
+        squares += static_cast<double>(x[c]) * static_cast<double>(x[c]);
+      (*weights)[layer].push_back(static_cast<float>(1 / std::sqrt(squares)));
+    }
+  };
 }
 
 /// What an engine that has read `tokens` sees of them when it reads them once more, for policies that want to
@@ -72,7 +85,8 @@ inline void replay(tiny_llama::model const& model, tiny_llama::engine<full_polic
     auto const begin = tokens.begin() + first, end = begin + std::min(room, count - first);
     tiny_llama::engine<full_policy> again(engine);
     if (first != 0) again.read({begin - lead, begin}, logits, [](auto&&...) {});
-    again.read({begin, end}, logits, recorder(model, state.replay_queries, state.replay_lse));
+    again.read({begin, end}, logits,
+               recorder(model, state.replay_queries, state.replay_lse, &state.replay_weights));
   }
 }
 
@@ -126,6 +140,7 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
       all.insert(all.end(), question.begin(), question.end());
       asked.state.replay_queries.clear();
       asked.state.replay_lse.clear();
+      asked.state.replay_weights.clear();
       replay(model, ahead, all, asked.state);
     }
     asked.state.keys = ahead.keys();

@@ -23,6 +23,8 @@ template <class Element> struct prompt_state_of {
   std::vector<Element> keys, values;             ///< as an engine of the same capacity lays them out
   std::vector<std::vector<float>> queries, lse;  ///< per layer [tokens][heads][head_dim] and [tokens][heads]
   std::vector<std::vector<float>> replay_queries, replay_lse;  ///< of a second reading, if there was one
+  /// Per layer [tokens of the second reading] 1 / |x| of the rows x that queries were made from.
+  std::vector<std::vector<float>> replay_weights;
   std::uint32_t tokens = 0;
 };
 using prompt_state = prompt_state_of<kvmeld::float16>;
@@ -33,7 +35,15 @@ struct reading {
   kvmeld::budget_scope budgets = kvmeld::budget_scope::head;  ///< whose entries a budget counts together
   double floor = 0.2;  ///< share of its own budget that every head keeps if budgets are shared
   kvmeld::plan_scope plans = kvmeld::plan_scope::head;  ///< which tracks share one plan
+  bool weighs = false;  ///< queries of a second reading count as replay_weights say (KVzip+)
 };
+
+/// W_O of a model, which outlives what refers to it.
+inline kvmeld::output_projection<float> projection_of(model const& m) {
+  config const& c = m.shape();
+  return {m.output_projections().data(), static_cast<std::uint32_t>(c.hidden),
+          std::int64_t{c.heads} * c.head_dim, c.head_dim};
+}
 
 /// The cache of one sequence.
 inline kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
@@ -75,8 +85,10 @@ public:
       std::size_t const heads = extent_.query_heads(), rows = lse[layer].size() / heads;
       for (std::size_t first = 0; first < rows; first += prompt.tokens) {
         auto const n = static_cast<std::uint32_t>(std::min<std::size_t>(prompt.tokens, rows - first));
+        kvmeld::query_sample sample;
+        if (replays && how.weighs) sample.weights = prompt.replay_weights[layer].data() + first;
         observe(layer, n, queries[layer].data() + first * heads * extent_.key_dim,
-                lse[layer].data() + first * heads, params);
+                lse[layer].data() + first * heads, params, sample);
       }
     }
     if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) probe(policy, prompt);
@@ -235,10 +247,10 @@ private:
   }
 
   void observe(std::uint32_t layer, std::uint32_t n, float const* q, float const* lse,
-               kvmeld::attention_params const& params = {}) {
+               kvmeld::attention_params const& params = {}, kvmeld::query_sample sample = {}) {
     std::uint32_t const heads = extent_.query_heads();
     cache_.observe({layer, 0, n}, kvmeld::rows_by_token(q, n, heads, extent_.key_dim),
-                   kvmeld::rows_by_token(lse, n, heads, 1), params);
+                   kvmeld::rows_by_token(lse, n, heads, 1), params, sample);
   }
 
   model* model_;

@@ -65,6 +65,7 @@ model::model(config const& shape, model_weights weights, std::string name)
                                      " values; the configuration asks for " + std::to_string(wanted));
                     }
                   });
+  for (layer_weights const& layer : weights_.layers) outputs_.push_back(layer.output.data());
 }
 
 model model::load(std::string const& directory) {

@@ -31,16 +31,17 @@ class model {
 public:
   /// Takes weights as they are; throws model_error if a size does not fit the configuration.
   model(config const& shape, model_weights weights, std::string name = "model");
+  model(model&&) = default;
 
   /// Loads DIR/config.json and DIR/model.safetensors; throws model_error.
   static model load(std::string const& directory);
 
   config const& shape() const { return shape_; }
   std::string const& name() const { return name_; }
-  /// W_O of a layer: [hidden][heads][head_dim].
-  std::vector<float> const& output_projection(int layer) const {
-    return weights_.layers[static_cast<std::size_t>(layer)].output;
-  }
+  /// W_O of every layer: [hidden][heads][head_dim].
+  std::vector<float const*> const& output_projections() const { return outputs_; }
+  /// While `attend` runs: the rows that queries, keys and values of its layer are made from, [n][hidden].
+  float const* attention_input() const { return normed_.data(); }
   std::uint64_t parameters() const;
 
   /// Runs `n` tokens at positions first_position .. first_position + n - 1.
@@ -93,6 +94,7 @@ private:
 
   config shape_;
   model_weights weights_;
+  std::vector<float const*> outputs_;
   std::string name_;
   rotation rotation_;
   std::vector<float> state_, normed_, query_, key_, value_, attended_, gate_, up_;

@@ -80,6 +80,7 @@ std::vector<std::string> const& known_methods() {
                                               "dropkv",
                                               "compactor",
                                               "kvzip",
+                                              "kvzip_plus",
                                               "attention_matching",
                                               "leverage_fitted",
                                               "d2o",
@@ -126,8 +127,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.tasks = some_path("--tasks", v); });
   add("--method", "NAMES",
       "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
-      "triattention, rkv, dropkv, compactor, kvzip, attention_matching, leverage_fitted, d2o, cam, keepkv, "
-      "kvmerger, ems, ems_collapsed, chelsea, "
+      "triattention, rkv, dropkv, compactor, kvzip, kvzip_plus, attention_matching, leverage_fitted, d2o, "
+      "cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
       "chelsea_flat (its degrees ignored), recommended, keydiff_merging, leverage_merging, "
       "triattention_merging, rkv_merging, dropkv_merging, "
       "chelsea_probed, composed (comma-separated), or all: all but "
@@ -146,8 +147,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
   part("--score", &options::score,
        "score of a composed policy: global, local, global_local, above_mean, key_difference, key_norm, "
        "lag_relative, leverage, leverage+drop_error, expected_attention, distance_preference, redundancy, "
-       "drop_error, max_attention, root_mean_square, chunk_attention, leverage+chunk_attention, none; "
-       "+queries behind root_mean_square, local or leverage for --merge fitted [global]");
+       "drop_error, max_attention, max_output, root_mean_square, chunk_attention, leverage+chunk_attention, "
+       "none; +queries behind root_mean_square, local or leverage for --merge fitted [global]");
   part("--select", &options::select, "its selector: top, above, sinks_and_recents, tiers [top]");
   part("--identify", &options::identify,
        "its identifier, with :admission where there are several: evict_rest, local_span, "

@@ -9,6 +9,8 @@
 
 namespace tiny_llama {
 
+class model;
+
 struct options {
   std::string model = "examples/data/tiny-kjv";  ///< folder with config.json and model.safetensors
   std::string text;                              ///< empty: heldout.txt in the model's folder
@@ -21,13 +23,13 @@ struct options {
   int needles = 4;
   std::uint64_t seed = 1;
   std::string score = "global", select = "top", identify = "chunked_bipartite",
-              merge = "degree_weighted";  ///< parts of the method "composed"
-  std::string json, chart;                ///< empty: not written
-  std::string calibration;                ///< file of kvmeld_calibrate; empty: none
-  double epsilon = 0.25;                  ///< of the method "chelsea_probed"
-  std::string split = "head";             ///< whose entries a budget counts together: head, layer, group
-  double rope_base = 10000.0;             ///< of the model, once it is loaded; no option
-  int threads = 0;                        ///< 0: as many as the machine has
+              merge = "degree_weighted";      ///< parts of the method "composed"
+  std::string json, chart;                    ///< empty: not written
+  std::string calibration;                    ///< file of kvmeld_calibrate; empty: none
+  double epsilon = 0.25;                      ///< of the method "chelsea_probed"
+  std::string split = "head";                 ///< whose entries a budget counts together: head, layer, group
+  tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
+  int threads = 0;                            ///< 0: as many as the machine has
 
   /// The file of tasks to run; empty: numbers are planted instead.
   std::string tasks_path() const;

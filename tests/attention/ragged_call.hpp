@@ -61,6 +61,13 @@ template <class Q, class Out> struct call {
     out.assign(rows * s.value_dim, kvmeld::element_traits<Out>::from_float(-77.0f));
     lse.assign(rows, -77.0f);
   }
+  // No more queries of a sequence than any of its tracks has entries.
+  void fit(kvmeld::ledger_ref const& l) {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      support::for_tracks(extent, sequences[i],
+                          [&](kvmeld::track t) { counts[i] = std::min(counts[i], l.length[t.index]); });
+    }
+  }
   kvmeld::query_batch batch(std::uint32_t layer) const { return {layer, sequences, counts}; }
   auto queries() const {
     return kvmeld::rows_by_token<Q const>(q.data(), most, extent.query_heads(), extent.key_dim);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ragged_call.hpp"
@@ -22,14 +23,13 @@ inline kvmeld::cache_options with_members(std::uint32_t members) {
 
 // Directions and members at random; sequence 2 is empty. Members of a slot are older than it, or not:
 // attention takes them as they are.
-template <class T> struct shared_cache {
+template <class T, class Policy = decltype(kvmeld::preset::ems::shared())> struct shared_cache {
   support::engine_memory<T> memory;
-  decltype(support::make_cache(memory, kvmeld::preset::ems::shared())) cache;
+  decltype(support::make_cache(memory, std::declval<Policy const&>())) cache;
 
   shared_cache(kvmeld::shape const& s, support::dice& d, std::uint32_t members, std::uint32_t pending,
-               std::uint32_t threads = 1)
-      : memory(s),
-        cache(support::make_cache(memory, kvmeld::preset::ems::shared(), with_members(members), threads)) {
+               std::uint32_t threads = 1, Policy const& policy = kvmeld::preset::ems::shared())
+      : memory(s), cache(support::make_cache(memory, policy, with_members(members), threads)) {
     kvmeld::ledger_ref const& l = cache.ledger();
     for (std::uint32_t sequence = 0; sequence < s.sequences; ++sequence) {
       std::uint32_t const most = s.capacity - pending;

@@ -31,12 +31,13 @@ bool meaningful(std::string const& score, std::string const& select, std::string
     bool const weighs = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed";
     if (ranks || weighs) return false;
   }
-  bool const orders =
-      score == "key_difference" || score == "key_norm" || score == "lag_relative" || score == "leverage" ||
-      score == "leverage+drop_error" || score == "expected_attention" || score == "given" ||
-      score == "max_attention" || score == "distance_preference" || score == "redundancy" ||
-      score == "drop_error" || score == "chunk_attention" || score == "leverage+chunk_attention" ||
-      score == "root_mean_square" || score == "root_mean_square+queries" || score == "leverage+queries";
+  bool const orders = score == "key_difference" || score == "key_norm" || score == "lag_relative" ||
+                      score == "leverage" || score == "leverage+drop_error" ||
+                      score == "expected_attention" || score == "given" || score == "max_attention" ||
+                      score == "distance_preference" || score == "redundancy" || score == "drop_error" ||
+                      score == "chunk_attention" || score == "leverage+chunk_attention" ||
+                      score == "root_mean_square" || score == "root_mean_square+queries" ||
+                      score == "leverage+queries" || score == "max_output";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;

@@ -61,7 +61,8 @@ public:
       auto const sums = kvmeld::rows_by_head(lse.data() + layer * rows, max_queries, heads, 1);
       if (layer == 0) {
         kvmeld::attention::attend(cache.executor(), batch, q, cache.ref(), o, sums);
-        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), max_queries, heads, 1));
+        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), max_queries, heads, 1), {},
+                      {0, 1, weights.data(), max_queries});
       } else {
         kvmeld::attention::attend_and_observe(cache, batch, q, o, {kept.data(), kept_floats}, sums);
       }
@@ -96,6 +97,7 @@ public:
   std::size_t kept_floats = kvmeld::attention::observed_floats(extent, 3, max_queries);
   array<float> out{std::vector<float>(extent.layers * heads_of_all * extent.value_dim)},
       lse{std::vector<float>(extent.layers * heads_of_all)}, kept{kept_floats};
+  array<float> weights{std::vector<float>{0.5f, 1, 2, 1, 0, 3, 1, 1, 0.25f}};
   array<element> queries{heads_of_all * extent.key_dim};
   kvmeld::merged_cache<kvmeld::cuda_executor<>, decltype(in_few_rounds()), kvmeld::relocatable<plain>,
                        kvmeld::relocatable<plain>>

@@ -21,6 +21,8 @@ void same_scores(Device const& device, char const* name, Policy const& policy) {
       q.push_back(kvmeld::element_traits<element>::from_float(2.0f * n.uniform()));
     std::vector<float> lse(std::size_t{rows} * heads), out(std::size_t{rows} * heads * extent.value_dim);
     typename Device::template array<element> const far_q(q);
+    std::vector<float> weights;  // of queries
+    for (std::uint32_t i = 0; i < rows; ++i) weights.push_back(1.5f + n.uniform());
     pair.both([&](auto& c) { c.open(slot, length); });
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       kvmeld::attention::attend(pair.host().executor(), kvmeld::query_batch{layer, slot, rows},
@@ -29,13 +31,14 @@ void same_scores(Device const& device, char const* name, Policy const& policy) {
                                 kvmeld::rows_by_token(out.data(), rows, heads, extent.value_dim),
                                 kvmeld::rows_by_head(lse.data(), rows, heads, 1));
       floats const far_lse(lse);
-      auto const observe = [&](auto& cache, element const* from, float const* sums) {
+      floats const far_weights(weights);
+      auto const observe = [&](auto& cache, element const* from, float const* sums, float const* times) {
         cache.observe({layer, slot, rows},
                       kvmeld::rows_by_token<element const>(from, rows, heads, extent.key_dim),
-                      kvmeld::rows_by_head<float const>(sums, rows, heads, 1));
+                      kvmeld::rows_by_head<float const>(sums, rows, heads, 1), {}, {0, 1, times});
       };
-      observe(pair.host(), q.data(), lse.data());
-      observe(pair.device(), far_q.data(), far_lse.data());
+      observe(pair.host(), q.data(), lse.data(), layer == 0 ? nullptr : weights.data());
+      observe(pair.device(), far_q.data(), far_lse.data(), layer == 0 ? nullptr : far_weights.data());
       // Every fifth query again: attention and then observation here, both at once there.
       auto const fifth = kvmeld::every_nth(5);
       pair.host().observe({layer, slot, rows},

@@ -102,7 +102,7 @@ TEST_CASE("options: values") {
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
         "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
-        "knorm, lagkv, keydiff, leverage, expected, triattention, rkv, dropkv, compactor, kvzip, "
+        "knorm, lagkv, keydiff, leverage, expected, triattention, rkv, dropkv, compactor, kvzip, kvzip_plus, "
         "attention_matching, leverage_fitted, d2o, cam, "
         "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat, recommended, keydiff_merging, "
         "leverage_merging, triattention_merging, rkv_merging, dropkv_merging, chelsea_probed, composed, "

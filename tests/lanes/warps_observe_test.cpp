@@ -86,7 +86,11 @@ void same_scores(std::uint64_t seed, Policy const& policy, std::uint32_t group, 
   params.use_degree = d.chance(0.7);
   if (d.chance(0.5)) params.scale = static_cast<float>(0.05 + 0.1 * d.uniform());
   if (d.chance(0.3)) params.softcap = 3.0f;
-  observed<T> const run{memory, length, {d.below(12), d.pick({1u, 2u, 5u})}};
+  std::vector<float> weights(std::size_t{s.sequences} * c.most);
+  for (float& x : weights) x = static_cast<float>(3 * d.uniform());
+  observed<T> run{memory, length, {d.below(12), d.pick({1u, 2u, 5u})}};
+  run.probes.weight_stride = c.most;
+  if (d.chance(0.5)) run.probes.weights = weights.data();
   auto const host = run(kvmeld::host_executor(1, kvmeld::tuning::off), policy, c, params);
   support::warp_executor const executor(d.between(1, 2));
   auto const got = run(executor, policy, c, params);

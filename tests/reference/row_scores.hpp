@@ -162,4 +162,24 @@ inline std::vector<double> critical(track_state const& t, std::vector<double> co
   return out;
 }
 
+// KVzip+'s score of the values of a track. `most` is [head][entry] the largest weighted probability, `w` is
+// [head][row of the output]; empty: the value counts.
+inline std::vector<double> max_output(track_state const& t, std::vector<std::vector<double>> const& most,
+                                      std::vector<std::vector<row>> const& w) {
+  std::vector<double> out(t.values.size(), 0.0);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (std::size_t h = 0; h < most.size(); ++h) {
+      double squares = 0;
+      for (double x : t.values[i]) squares += w.empty() ? x * x : 0.0;
+      for (std::size_t r = 0; !w.empty() && r < w[h].size(); ++r) {
+        double product = 0;
+        for (std::size_t c = 0; c < w[h][r].size(); ++c) product += w[h][r][c] * t.values[i][c];
+        squares += product * product;
+      }
+      out[i] = std::max(out[i], most[h][i] * std::sqrt(squares));
+    }
+  }
+  return out;
+}
+
 }  // namespace reference

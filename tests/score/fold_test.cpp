@@ -43,8 +43,9 @@ double of_heads(head_fold how, std::vector<double> const& p) {
 struct fixture {
   kvmeld::shape extent;
   support::engine_memory<float> memory;
-  std::vector<float> queries, lse;
+  std::vector<float> queries, lse, weights;
   std::uint32_t entries, count;
+  kvmeld::query_sample sample{};
 
   explicit fixture(dice& d)
       : extent{1, 1, d.between(1, 2), d.between(1, 5), d.pick({8u, 24u, 40u}), 4, 150},
@@ -56,6 +57,8 @@ struct fixture {
     queries.resize(std::size_t{count} * extent.query_heads() * extent.key_dim);
     for (float& x : queries) x = static_cast<float>(d.normal());
     lse.resize(std::size_t{count} * extent.query_heads());
+    for (std::uint32_t r = 0; r < count; ++r) weights.push_back(static_cast<float>(3 * d.uniform()));
+    if (d.chance(0.5)) sample.weights = weights.data();
   }
   auto cache_of(attention_fold how, kvmeld::tuning t = kvmeld::tuning::on) {
     kvmeld::policy const p{folded{{}, how}, kvmeld::preset::h2o::defaults().select,
@@ -101,7 +104,8 @@ std::vector<double> expected(fixture& f, Ref const& ref, std::uint32_t kv_head, 
   for (std::uint32_t j = 0; j < f.entries; ++j) {
     for (std::uint32_t r = 0; r < f.count; ++r) {
       std::vector<double> p;
-      for (auto const& head : heads) p.push_back(head.probability[r][j]);
+      double const weight = f.sample.weights == nullptr ? 1.0 : static_cast<double>(f.weights[r]);
+      for (auto const& head : heads) p.push_back(weight * head.probability[r][j]);
       double const x = of_heads(how.heads, p);
       so_far[j] = how.rows == row_fold::max ? std::max(so_far[j], x) : so_far[j] + x;
     }
@@ -127,16 +131,18 @@ TEST_CASE("folds over heads and rows are those of naive loops, from every source
           for (std::uint32_t h = 0; h < f.extent.kv_heads; ++h)
             wanted[h] = expected(f, tuned.ref(), h, how, wanted[h], probability);
           kvmeld::query_batch const batch{0, 0, f.count};
-          tuned.observe(batch, f.query_rows(), f.lse_rows());
-          generic.observe(batch, f.query_rows(), f.lse_rows());
-          given.observe_rows(batch, kvmeld::rows_by_head(probability.data(), f.count, f.extent.query_heads(),
-                                                         f.extent.capacity));
+          tuned.observe(batch, f.query_rows(), f.lse_rows(), {}, f.sample);
+          generic.observe(batch, f.query_rows(), f.lse_rows(), {}, f.sample);
+          given.observe_rows(
+              batch,
+              kvmeld::rows_by_head(probability.data(), f.count, f.extent.query_heads(), f.extent.capacity),
+              {}, f.sample);
           std::vector<float> memory(kvmeld::attention::observed_floats(f.extent, 1, f.count));
           std::vector<float> out(std::size_t{f.count} * f.extent.query_heads() * f.extent.value_dim);
           REQUIRE(kvmeld::attention::attend_and_observe(
                       fused, batch, f.query_rows(),
                       kvmeld::rows_by_token(out.data(), f.count, f.extent.query_heads(), f.extent.value_dim),
-                      {memory.data(), memory.size()})
+                      {memory.data(), memory.size()}, {}, {}, f.sample)
                       .ok());
         }
         double worst = 0;

@@ -691,7 +691,7 @@ TEST_CASE("scores chosen at run time: by rows, and only with parts that do not c
   CHECK(compose::find("key_difference", chosen));
   CHECK(traits_of_score(chosen).reads_rows);
   CHECK(traits_of_score(chosen).gives == score_kind::order);
-  CHECK(chosen.channels().count == 0);
+  CHECK(channels_of(chosen).count == 0);
   CHECK(chosen.need().when == observation::none);
   CHECK_FALSE(traits_of_score(compose::any_score(score::global{})).reads_rows);
   compose::composed p = compose::composed_of(preset::merging(preset::snapkv::with_window()));

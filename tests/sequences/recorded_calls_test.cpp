@@ -41,6 +41,7 @@ public:
       base::write(q, counts.back());
     }
     for (float& x : probabilities_) x = static_cast<float>(d_.uniform()) * 0.1f;
+    for (float& x : weights_) x = static_cast<float>(2 * d_.uniform());
     auto const calls = [&](auto& c, std::vector<float>& out) {
       c.append(slots, counts);
       c.commit(slots, accepted);
@@ -53,12 +54,15 @@ public:
             c.ref(),
             kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(), extent.value_dim));
         if constexpr (!std::decay_t<decltype(c)>::shares) {
+          kvmeld::query_sample weighted;
+          if (c.ledger().table_floats == 0) weighted.weights = weights_.data();
+          weighted.weight_stride = 2;
           kvmeld::attention::attend_and_observe(
               c, batch,
               kvmeld::rows_by_token<float const>(query_.data(), 2, extent.query_heads(), extent.key_dim),
               kvmeld::rows_by_token(out.data() + layer * per_layer, 2, extent.query_heads(),
                                     extent.value_dim),
-              observed_);
+              observed_, {}, {}, weighted);
         }
       }
     };
@@ -112,6 +116,7 @@ public:
   }
 
 private:
+  std::vector<float> weights_ = std::vector<float>(std::size_t{extent.sequences} * 2);
   std::vector<float> observed_ =
       std::vector<float>(kvmeld::attention::observed_floats(extent, extent.sequences, 2));
   struct given_up {};

@@ -15,6 +15,7 @@ template <class F> void each_eviction_preset(F f) {
   f("snapkv", kvmeld::preset::snapkv::with_window(6, {5, kvmeld::pooling_mode::mean}));
   f("tova", kvmeld::preset::tova::defaults());
   f("kvzip", kvmeld::preset::kvzip::for_budget(quantity::entries(3), quantity::entries(1)));
+  f("kvzip_plus", kvmeld::preset::kvzip_plus::for_budget({}, quantity::entries(3), quantity::entries(1)));
   f("kvzap", kvmeld::preset::kvzap::with_threshold(0.5f, quantity::entries(3), quantity::entries(1)));
   f("scissorhands", kvmeld::preset::scissorhands::defaults(7));
   f("keydiff", kvmeld::preset::keydiff::for_budget(quantity::entries(3), quantity::entries(1)));

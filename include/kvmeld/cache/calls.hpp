@@ -22,7 +22,7 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, c
   construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
   sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());
-  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score), 1,
+  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score, sizes_.extent), 1,
                                                 table_floats_of(policy_.score, sizes_.extent));
   memory_ = executor_.allocate(bytes);
   require_memory(bytes);
@@ -102,7 +102,7 @@ void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
-  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score),
+  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score, sizes_.extent),
                                 table_floats_of(policy_.score, sizes_.extent));
   ledger_ = arrays_.ledger;
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);

@@ -117,6 +117,10 @@ std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& bat
                                                           attention_params const& params, query_sample probes,
                                                           char const* null) const {
   std::string text = detail::probes_problem("observe", probes);
+  if (text.empty() && probes.weights != nullptr && ledger_.table_floats != 0) {
+    text = refusal("observe", "probes.weights", "given",
+                   "null, because the policy's score absorbs queries, which have no weights");
+  }
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
 }
 

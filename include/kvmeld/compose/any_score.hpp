@@ -9,6 +9,7 @@
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/chunk_attention.hpp>
+#include <kvmeld/score/critical.hpp>
 #include <kvmeld/score/distance_preference.hpp>
 #include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
@@ -38,18 +39,19 @@ namespace compose {
 /// Holds one of the ready-made scores, and is itself a score. Converts from any of them.
 class any_score {
 public:
-  using choice = alternatives<score::global, score::local, score::global_local, score::above_mean,
-                              score::none, score::key_difference, score::key_norm, score::lag_relative,
-                              score::leverage, score::blended<score::leverage, score::drop_error>,
-                              score::expected_attention, score::given, score::max_attention,
-                              score::distance_preference, score::redundancy, score::drop_error,
-                              score::chunk_attention, score::blended<score::leverage, score::chunk_attention>,
-                              score::root_mean_square, score::keeping_queries<score::root_mean_square>,
-                              score::keeping_queries<score::local>, score::keeping_queries<score::leverage>>;
+  using choice =
+      alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
+                   score::key_difference, score::key_norm, score::lag_relative, score::leverage,
+                   score::blended<score::leverage, score::drop_error>, score::expected_attention,
+                   score::given, score::max_attention, score::distance_preference, score::redundancy,
+                   score::drop_error, score::chunk_attention,
+                   score::blended<score::leverage, score::chunk_attention>, score::root_mean_square,
+                   score::keeping_queries<score::root_mean_square>, score::keeping_queries<score::local>,
+                   score::keeping_queries<score::leverage>, score::max_output<float>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
-  static constexpr std::uint32_t max_channels = 4;
+  static constexpr std::uint32_t max_channels = kvmeld::max_channels;
 
   any_score() = default;
   /// Holds a copy of the part.
@@ -66,8 +68,8 @@ public:
   observation_need need() const {
     return of_.visit([](auto const& s) { return detail::need_of_score(s); });
   }
-  channel_list channels() const {
-    return of_.visit([](auto const& s) { return channels_of(s); });
+  channel_list channels(shape const& extent) const {
+    return of_.visit([&](auto const& s) { return channels_of(s, extent); });
   }
   /// The reference queries that the score that is held keeps; count 0: none.
   reference_queries references() const {

@@ -143,6 +143,18 @@ inline type for_budget(quantity recents = quantity::entries(0), quantity sinks =
 }
 }  // namespace kvzip
 
+/// KVzip+ (NVIDIA's kvpress 0.5.5): KVzip by what an entry adds to a query's output, in parts of the length
+/// of the query's hidden state. Show it 1 / |x| of the hidden states x as weights (score::max_output).
+namespace kvzip_plus {
+/// As kvzip::for_budget. `projection` holds the model's W_O; without it, values count by their own length.
+template <class T = float>
+policy<score::max_output<T>, select::top, identify::evict_rest, merge::drop> for_budget(
+    output_projection<T> const& projection = {}, quantity recents = quantity::entries(0),
+    quantity sinks = quantity::at_most(4, 0.25)) {
+  return {projection, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace kvzip_plus
+
 /// KVzap ("KVzap: Fast, Adaptive, and Faithful KV Cache Pruning", arXiv 2601.07891, 2026): a small model,
 /// trained to predict KVzip's scores, scores every entry; what is below a threshold goes, once it is no
 /// longer recent. The engine brings the scores with `set_scores`. The trained evictors of DMS (Lancucki et

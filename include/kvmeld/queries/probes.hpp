@@ -1,6 +1,8 @@
-// The query sample: which queries of a call feed a score. All, the last ones, or every n-th.
+// The query sample: which queries of a call feed a score, and how much each counts. All, the last ones, or
+// every n-th.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
@@ -20,6 +22,13 @@ inline namespace KVMELD_ABI {
 struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
+  /// [listed sequences][queries] or null: what the probabilities of a query are multiplied by before anything
+  /// else is made of them, such as 1 / |h| of its hidden state h (score::max_output). Null: 1. In memory that
+  /// phases can read; queries that are not sampled have a weight too, which is not read. A query whose weight
+  /// is negative, NaN or infinite gives nothing, as if it were 0; it counts as observed.
+  float const* weights = nullptr;
+  /// Elements from the weights of one listed sequence to those of the next; 0: all have the same.
+  std::int64_t weight_stride = 0;
 
   static constexpr std::uint32_t none = 0xffffffffu;  ///< index_of a query that is not sampled
 
@@ -30,6 +39,12 @@ struct query_sample {
   /// The query that is the p-th sampled one.
   KVMELD_HD std::uint32_t query_of(std::uint32_t queries, std::uint32_t p) const {
     return queries - 1 - (count(queries) - 1 - p) * stride;
+  }
+  /// What the probabilities of query `q` of the `sequence`-th listed sequence are multiplied by.
+  KVMELD_HD float weight(std::uint32_t sequence, std::uint32_t q) const {
+    if (weights == nullptr) return 1.0f;
+    float const w = weights[std::int64_t{sequence} * weight_stride + q];
+    return is_finite(w) && w > 0.0f ? w : 0.0f;
   }
   /// The index of query `q` among the sampled ones; `none` if it is not sampled.
   KVMELD_HD std::uint32_t index_of(std::uint32_t queries, std::uint32_t q) const {

@@ -1,8 +1,9 @@
-// A score of attention, refined by how far a value reaches in the model's output (CriticalKV).
+// Scores of attention, times how far a value reaches in the model's output (CriticalKV, KVzip+).
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
@@ -11,6 +12,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/global.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
@@ -37,6 +39,16 @@ template <class T> struct output_projection {
   /// The part of W_O for row `r` and query head `h` of a layer.
   KVMELD_HD T const* at(std::uint32_t layer, std::uint32_t r, std::uint32_t h) const {
     return layers[layer] + std::int64_t{r} * row_stride + std::int64_t{h} * head_stride;
+  }
+  /// Row `r` of what query head `h` of a layer makes of the value `v`.
+  KVMELD_HD float product(std::uint32_t layer, std::uint32_t r, std::uint32_t h, row_ref const& v) const {
+    T const* const w = at(layer, r, h);
+    return ordered_sum(v.size(), [&](std::uint32_t c) { return element_traits<T>::to_float(w[c]) * v[c]; });
+  }
+  /// Why it cannot be used; empty if it can. `whose` names it.
+  std::string problem(char const* whose) const {
+    if (layers == nullptr || rows != 0) return {};
+    return refusal("policy", message(whose, ".projection.rows"), 0, "at least 1");
   }
 };
 
@@ -115,10 +127,7 @@ template <class Of, class T = float> struct critical : Of {
     if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
       return refusal("policy", "score::critical.epsilon", epsilon, "at least 0 and finite");
     }
-    if (projection.layers != nullptr && projection.rows == 0) {
-      return refusal("policy", "score::critical.projection.rows", 0, "at least 1");
-    }
-    return problem_of(of());
+    return first_problem({projection.problem("score::critical"), problem_of(of())});
   }
 
 private:
@@ -138,12 +147,78 @@ private:
     float total = 0.0f;
     for (std::uint32_t h = 0; h < group; ++h) {
       total += ordered_sum(projection.rows, [&](std::uint32_t r) {
-        T const* const w = projection.at(where.layer, r, where.kv_head * group + h);
-        return std::abs(
-            ordered_sum(v.size(), [&](std::uint32_t c) { return element_traits<T>::to_float(w[c]) * v[c]; }));
+        return std::abs(projection.product(where.layer, r, where.kv_head * group + h, v));
       });
     }
     return total / static_cast<float>(group);
+  }
+};
+
+/// The most that an entry added to a query's output, of all observed queries and of all query heads h of the
+/// KV head: the probability times |W_O,h v|_2 (KVzip+ of NVIDIA's kvpress 0.5.5). It wants to be shown the
+/// queries of a second reading of the prompt, and no others, with the weights 1 / |x|_2 in their
+/// query_sample: x is the hidden state of the query's token as it enters the projections to queries, keys and
+/// values, so after the norm in front of them. Without weights, outputs are not measured in parts of |x|.
+/// Without a projection the reach is |v|_2.
+///
+/// It has a channel for every query head of a KV head, of which there may be max_channels. When entries
+/// merge, the strongest member of each head counts. Cost per entry, once per compression: as score::critical.
+/// Reads the values once. Only |W_O,h v| counts, so the factor R of W_O,h = QR, with value_dim rows, may take
+/// the place of W_O,h, and costs less.
+template <class T = float> struct max_output : max_attention {
+  output_projection<T> projection = {};  ///< of the model; optional
+
+  static constexpr char const* name = "max_output";
+  static constexpr bool reads_rows = true;
+  static constexpr bool light = false;
+  static constexpr std::uint32_t max_channels = kvmeld::max_channels;
+
+  max_output() = default;
+  /// With the projection of the model.
+  max_output(output_projection<T> const& w) : projection(w) {}
+
+  /// One channel per query head.
+  static channel_list channels(shape const& extent) {
+    channel_list c;
+    while (c.count < min_of(extent.queries_per_kv_head, max_channels))
+      c.add({channel_tag::max_attention, channel_rule::max, 0.0f});
+    return c;
+  }
+
+  /// Every head by itself, the largest over rows.
+  KVMELD_HD static constexpr attention_fold fold() { return {head_fold::each, row_fold::max}; }
+  KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t, std::uint32_t) const {
+    return {static_cast<std::int32_t>(channel), 0};
+  }
+  template <class Team, class Rows>
+  KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& kv_rows, float* out) const {
+    std::uint32_t const heads = view.queries_per_kv_head();
+    kv_rows.values.for_each(team, [&](slot_t s, row_ref const& v) {
+      float most = 0.0f;
+      for (std::uint32_t h = 0; h < heads; ++h)
+        most = max_of(most, view.channel(h, s) * reach_of(view, h, v));
+      out[s] = most;
+    });
+  }
+  void importance() const = delete;
+
+  std::string problem() const { return projection.problem("score::max_output"); }
+  std::string problem_for(shape const& extent) const {
+    if (extent.queries_per_kv_head <= max_channels) return {};
+    return refusal("policy", "number of query heads of a KV head", extent.queries_per_kv_head, "at most ",
+                   max_channels, ", because score::max_output keeps a number for each");
+  }
+
+private:
+  /// How far a value reaches through query head `h` of its KV head.
+  KVMELD_HD float reach_of(score_view const& view, std::uint32_t h, row_ref const& v) const {
+    if (projection.layers == nullptr) return v.norm();
+    track const where = view.where();
+    std::uint32_t const head = where.kv_head * view.queries_per_kv_head() + h;
+    return std::sqrt(ordered_sum(projection.rows, [&](std::uint32_t r) {
+      float const x = projection.product(where.layer, r, head, v);
+      return x * x;
+    }));
   }
 };
 

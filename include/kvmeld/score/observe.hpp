@@ -43,9 +43,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     std::size_t const rows = std::size_t{row_block} * this->ledger.extent.queries_per_kv_head;
     return scratch_size(token_block * d * sizeof(float)) + scratch_size(rows * d * sizeof(float)) +
            scratch_size(rows * sizeof(float)) + scratch_size(token_block * channels * sizeof(float)) +
-           2 * scratch_size(token_block * sizeof(float)) +
-           scratch_size((this->ledger.extent.queries_per_kv_head + std::size_t{1}) * token_block *
-                        sizeof(float)) +
+           scratch_size(token_block * sizeof(float)) + scratch_size(2 * token_block * sizeof(float)) +
+           scratch_size(std::size_t{this->ledger.extent.queries_per_kv_head} * token_block * sizeof(float)) +
            rope_scratch(params.rope, keys.channels());
   }
 
@@ -64,8 +63,8 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     float* const norm = team.template scratch<float>(std::size_t{row_block} * group);
     float* const sums = team.template scratch<float>(std::size_t{token_block} * channels);
     float* const bias = team.template scratch<float>(token_block);
-    float* const share = team.template scratch<float>(token_block);
-    float* const logits = team.template scratch<float>((group + std::size_t{1}) * token_block);
+    float* const share = team.template scratch<float>(2 * token_block);
+    float* const logits = team.template scratch<float>(std::size_t{group} * token_block);
     double const* const turns = rope_table(team, params.rope, d);
     keys.load_tile(team, t.where, s.begin, tokens, 0, d, k, d);
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
@@ -86,9 +85,10 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
       team.sync();
       if (is_tuned(team)) {
         for (std::uint32_t r = 0; r < block; ++r) {
-          shares(team, u, q + std::size_t{r} * group * d, norm + r * group, group, k, tokens, d, bias, logits,
-                 share);
-          this->add_row(s, params, u, r0 + r, share, sums);
+          row_products(team, q + std::size_t{r} * group * d, group, d, k, tokens, d, d, logits, tokens);
+          this->add_row(s, params, u, r0 + r, share, sums, [&](std::uint32_t h, float* to) {
+            add_head(team, norm[r * group + h], logits + std::size_t{h} * tokens, tokens, bias, to);
+          });
         }
         continue;
       }
@@ -107,20 +107,14 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
   }
 
 private:
-  /// share[j] = what the query heads of one query give token j: exp(logit - norm), folded. One lane.
+  /// to[j] += exp(logit - norm) of one query head, from its scaled products. One lane.
   template <class Team>
-  KVMELD_HD void shares(Team const& team, typename base::updates const& u, float const* q, float const* norm,
-                        std::uint32_t group, float const* k, std::uint32_t tokens, std::uint32_t d,
-                        float const* bias, float* logits, float* share) const {
-    row_products(team, q, group, d, k, tokens, d, d, logits, tokens);
-    float* const spare = logits + std::size_t{group} * token_block;
-    base::fold_heads(u, group, tokens, share, spare, [&](std::uint32_t h, float* to) {
-      if (!is_usable_lse(norm[h])) return;
-      float* const row = logits + std::size_t{h} * tokens;
-      bool const plain = params.softcap == 0.0f && params.use_degree;
-      for (std::uint32_t j = 0; j < tokens && !plain; ++j) row[j] = params.logit(row[j], bias[j]);
-      add_exponentials(team, row, plain ? bias : nullptr, tokens, norm[h], to);
-    });
+  KVMELD_HD void add_head(Team const& team, float norm, float* products, std::uint32_t tokens,
+                          float const* bias, float* to) const {
+    if (!is_usable_lse(norm)) return;
+    bool const plain = params.softcap == 0.0f && params.use_degree;
+    for (std::uint32_t j = 0; j < tokens && !plain; ++j) products[j] = params.logit(products[j], bias[j]);
+    add_exponentials(team, products, plain ? bias : nullptr, tokens, norm, to);
   }
 };
 
@@ -149,7 +143,6 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
     std::uint32_t const queries = this->source.batch.queries(member);
     std::uint32_t const rows = this->rows_of(member);
     typename base::updates const u = this->updates_of(t.where, rows);
-    std::uint32_t const used = u.used;
     std::uint32_t const group = l.extent.queries_per_kv_head;
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     std::uint32_t const empty = l.word(t.where, track_word::empty);
@@ -165,17 +158,11 @@ template <class Score, class T, bool Members = false> struct observe_rows_phase 
         std::uint32_t const visible = params.visible(length, queries, query);
         if (slot >= visible) continue;
         if (!params.in_window(position, params.position_of(known, queries, query))) continue;
-        float p = 0.0f;
-        for (std::uint32_t h = 0; h < group; ++h) {
+        float const weight = this->probes.weight(member, query);
+        this->add_heads(u, r, visible - empty, weight, sums, [&](std::uint32_t h) {
           using traits = element_traits<std::remove_const_t<T>>;
-          p = u.fold.add_head(p,
-                              traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]));
-        }
-        p = u.fold.folded(p, group);
-        for (std::uint32_t c = 0; c < used; ++c) {
-          if (r >= u.at[c].first_row)
-            sums[c] = u.fold.add_rows(sums[c], contribution_of(this->score, c, p, visible - empty));
-        }
+          return traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]);
+        });
       }
       base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);
     });

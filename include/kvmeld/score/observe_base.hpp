@@ -81,13 +81,47 @@ template <class Score> struct observe_base {
     return updates(score, channels, window, rows);
   }
 
+  /// Adds to sums[channel] what row `row`, which sees `visible` entries and counts `weight` times, gives an
+  /// entry. Its head h gives share(h).
+  template <class Share>
+  KVMELD_HD void add_heads(updates const& u, std::uint32_t row, std::uint32_t visible, float weight,
+                           float* sums, Share share) const {
+    std::uint32_t const group = ledger.extent.queries_per_kv_head;
+    if (u.fold.heads == head_fold::each) {
+      for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, weight * share(c), sums);
+      return;
+    }
+    float p = 0.0f;
+    for (std::uint32_t h = 0; h < group; ++h) p = u.fold.add_head(p, share(h));
+    p = weight * u.fold.folded(p, group);
+    for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums);
+  }
+  /// Adds to sums[c] what a row makes of the weighted probability `p`.
+  KVMELD_HD void add_share(updates const& u, std::uint32_t c, std::uint32_t row, std::uint32_t visible,
+                           float p, float* sums) const {
+    if (row < u.at[c].first_row) return;
+    sums[c] = u.fold.add_rows(sums[c], contribution_of(score, c, p, visible));
+  }
+
+  /// Calls use(token, visible, weight) for the tokens of a tile that row `row` sees.
+  template <class Use>
+  KVMELD_HD void for_seen(observed_tile const& s, attention_params const& params, std::uint32_t row,
+                          Use use) const {
+    std::uint32_t const query = probes.query_of(s.queries, row);
+    std::uint32_t const visible = params.visible(s.length, s.queries, query);
+    std::int64_t const at = params.position_of(s.known, s.queries, query);
+    float const weight = probes.weight(s.member, query);
+    for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
+      if (params.in_window(s.position[j], at)) use(j, visible - s.empty, weight);
+    }
+  }
+
   /// Adds rows [first, first + rows) to sums[token][channels]. Head h of row first + r gives a token
   /// share(r, h, token). Cooperative; no barrier at the end.
   template <class Team, class Share>
   KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
                           updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,
                           Share share) const {
-    std::uint32_t const group = ledger.extent.queries_per_kv_head;
     team.for_each(s.tokens, [&](std::uint32_t j) {
       float part[channels] = {};
       for (std::uint32_t r = 0; r < rows; ++r) {
@@ -95,51 +129,42 @@ template <class Score> struct observe_base {
         std::uint32_t const visible = params.visible(s.length, s.queries, query);
         if (s.begin + j >= visible) continue;
         if (!params.in_window(s.position[j], params.position_of(s.known, s.queries, query))) continue;
-        float p = 0.0f;
-        for (std::uint32_t h = 0; h < group; ++h) p = u.fold.add_head(p, share(r, h, j));
-        p = u.fold.folded(p, group);
-        for (std::uint32_t c = 0; c < u.used; ++c) {
-          if (first + r >= u.at[c].first_row)
-            part[c] = u.fold.add_rows(part[c], contribution_of(score, c, p, visible - s.empty));
-        }
+        add_heads(u, first + r, visible - s.empty, probes.weight(s.member, query), part,
+                  [&](std::uint32_t h) { return share(r, h, j); });
       }
       for (std::uint32_t c = 0; c < u.used; ++c) {
         sums[j * channels + c] = u.fold.add_rows(sums[j * channels + c], part[c]);
       }
     });
   }
-  /// Adds one row. share[token] is attention_fold::add_head over its heads. One lane.
-  KVMELD_HD void add_row(observed_tile const& s, attention_params const& params, updates const& u,
-                         std::uint32_t row, float const* share, float* sums) const {
-    std::uint32_t const query = probes.query_of(s.queries, row);
-    std::uint32_t const visible = params.visible(s.length, s.queries, query);
-    std::int64_t const at = params.position_of(s.known, s.queries, query);
-    std::uint32_t const group = ledger.extent.queries_per_kv_head;
-    for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
-      if (!params.in_window(s.position[j], at)) continue;
-      for (std::uint32_t c = 0; c < u.used; ++c) {
-        if (row < u.at[c].first_row) continue;
-        float const p = contribution_of(score, c, u.fold.folded(share[j], group), visible - s.empty);
-        sums[j * channels + c] = u.fold.add_rows(sums[j * channels + c], p);
-      }
-    }
-  }
-
-  /// share[token] = add_head over `group` heads, of which `one(h, to)` adds the attention to to[token].
-  /// `spare` is room for `tokens` more numbers. One lane.
+  /// Adds one row. one(h, to) adds the attention of its head h to to[token]. `room` has space for 2
+  /// token_block numbers. One lane.
   template <class One>
-  KVMELD_HD static void fold_heads(updates const& u, std::uint32_t group, std::uint32_t tokens, float* share,
-                                   float* spare, One one) {
-    for (std::uint32_t j = 0; j < tokens; ++j) share[j] = 0.0f;
+  KVMELD_HD void add_row(observed_tile const& s, attention_params const& params, updates const& u,
+                         std::uint32_t row, float* room, float* sums, One one) const {
+    std::uint32_t const group = ledger.extent.queries_per_kv_head;
+    float* const spare = room + token_block;
+    for (std::uint32_t j = 0; j < s.tokens; ++j) room[j] = 0.0f;
     for (std::uint32_t h = 0; h < group; ++h) {
       if (u.fold.heads == head_fold::mean) {
-        one(h, share);
+        one(h, room);
         continue;
       }
-      for (std::uint32_t j = 0; j < tokens; ++j) spare[j] = 0.0f;
+      for (std::uint32_t j = 0; j < s.tokens; ++j) spare[j] = 0.0f;
       one(h, spare);
-      for (std::uint32_t j = 0; j < tokens; ++j) share[j] = u.fold.add_head(share[j], spare[j]);
+      if (u.fold.heads == head_fold::each) {
+        for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
+          add_share(u, h, row, visible, weight * spare[j], sums + j * channels);
+        });
+        continue;
+      }
+      for (std::uint32_t j = 0; j < s.tokens; ++j) room[j] = u.fold.add_head(room[j], spare[j]);
     }
+    if (u.fold.heads == head_fold::each) return;
+    for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
+      float const p = weight * u.fold.folded(room[j], group);
+      for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums + j * channels);
+    });
   }
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.

@@ -105,14 +105,11 @@ template <class Score, class Keys, class Q> struct observe_chunks_phase : observ
       team.for_each(tokens, [&](std::uint32_t j) {
         float of_block[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
-          float p = 0.0f;
-          for (std::uint32_t row = r * group; row < (r + 1) * group; ++row)
-            p = u.fold.add_head(p, part[row] * share[std::size_t{row} * ld + j]);
-          p = u.fold.folded(p, group);
-          for (std::uint32_t c = 0; c < u.used; ++c) {
-            if (r0 + r < u.at[c].first_row) continue;
-            of_block[c] = u.fold.add_rows(of_block[c], contribution_of(this->score, c, p, tokens));
-          }
+          float const weight = this->probes.weight(member, this->probes.query_of(queries, r0 + r));
+          this->add_heads(u, r0 + r, tokens, weight, of_block, [&](std::uint32_t h) {
+            std::uint32_t const row = r * group + h;
+            return part[row] * share[std::size_t{row} * ld + j];
+          });
         }
         float* const sum = sums + std::size_t{j} * channels;
         for (std::uint32_t c = 0; c < u.used; ++c) sum[c] = u.fold.add_rows(sum[c], of_block[c]);

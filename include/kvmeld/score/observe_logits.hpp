@@ -59,11 +59,10 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
       };
       if (is_tuned(team)) {
         for (std::uint32_t r = 0; r < block; ++r) {
-          base::fold_heads(u, group, s.tokens, share, share + token_block, [&](std::uint32_t h, float* to) {
+          this->add_row(s, params, u, r0 + r, share, sums, [&](std::uint32_t h, float* to) {
             float const n = norm[r * group + h];
             if (is_usable_lse(n)) add_exponentials(team, row_of(r, h), nullptr, s.tokens, n, to);
           });
-          this->add_row(s, params, u, r0 + r, share, sums);
         }
         continue;
       }

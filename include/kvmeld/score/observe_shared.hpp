@@ -123,18 +123,12 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
             std::uint32_t const visible = params.visible(length, queries, asked);
             if (slot_of(i) >= visible) continue;
             if (!params.in_window(position_of(i), params.position_of(known, queries, asked))) continue;
-            float p = 0.0f;
-            for (std::uint32_t h = 0; h < group; ++h) {
+            float const weight = this->probes.weight(member, asked);
+            this->add_heads(u, r0 + r, visible, weight, part, [&](std::uint32_t h) {
               std::uint32_t const row = r * group + h;
-              if (!is_usable_lse(norm[row])) continue;
-              p = u.fold.add_head(
-                  p, std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]));
-            }
-            p = u.fold.folded(p, group);
-            for (std::uint32_t c = 0; c < used; ++c) {
-              if (r0 + r >= u.at[c].first_row)
-                part[c] = u.fold.add_rows(part[c], contribution_of(this->score, c, p, visible));
-            }
+              if (!is_usable_lse(norm[row])) return 0.0f;
+              return std::exp(params.logit(product[row * columns + column] * norm_of(i), 0.0f) - norm[row]);
+            });
           }
           float* const sum = sums + std::size_t{i} * channels;
           for (std::uint32_t c = 0; c < used; ++c) sum[c] = u.fold.add_rows(sum[c], part[c]);

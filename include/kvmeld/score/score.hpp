@@ -47,6 +47,7 @@ enum class head_fold : std::uint8_t {
   mean,              ///< their mean
   max,               ///< the largest
   root_mean_square,  ///< the root of the mean of their squares
+  each,              ///< they do not: channel c is that of head c alone
 };
 
 /// How the rows of an observation become one number per entry.
@@ -64,7 +65,7 @@ struct attention_fold {
   std::uint32_t chunk = 0;
   std::uint32_t apart = 0;  ///< first slots of a track, which belong to no chunk
 
-  /// `so_far` with one head's `p`. Start at 0, and take `folded` of the result.
+  /// `so_far` with one head's `p`. Start at 0, and take `folded` of the result. Not of head_fold::each.
   KVMELD_HD float add_head(float so_far, float p) const {
     return heads == head_fold::max ? max_of(so_far, p) : so_far + (heads == head_fold::mean ? p : p * p);
   }
@@ -95,15 +96,16 @@ struct attention_fold {
 /// where rows is a kv{track_rows, track_rows}. Rows are inspected for NaN and infinity before. What
 /// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score.
 ///
-/// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. For a block of
+/// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. If the number
+/// follows from the shape of the cache, it declares `channels(shape)` and `max_channels`. For a block of
 /// `rows` query rows observed together, it answers:
 /// - `channel_update update(channel, window_rows, rows)`: what the block does to each channel
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
 ///   `visible` entries, adds to a channel instead of p itself
 /// - `attention_fold fold()`, optional: how heads and rows become one number; by default, rows add up the
-///   mean over heads. It may also ask for attention inside chunks, which only `observe` can show: with
-///   queries, but without log-sum-exps
+///   mean over heads. With head_fold::each it has as many channels as a KV head has query heads. It may also
+///   ask for attention inside chunks, which only `observe` can show: with queries, but without log-sum-exps
 /// It may say when it wants to be shown attention (score/observation.hpp). Otherwise it wants the queries of
 /// every step, and a score without channels and table wants none. A track above its budget is refused as long
 /// as it observed nothing and the score wants attention.
@@ -124,6 +126,9 @@ namespace score_uses {
 template <class S> using gives = std::integral_constant<score_kind, S::gives>;
 template <class S> using reads_rows = std::enable_if_t<S::reads_rows>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
+template <class S>
+using channels_for =
+    decltype(static_cast<channel_list>(std::declval<S const&>().channels(std::declval<shape const&>())));
 template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
 template <class S> using max_channels = std::integral_constant<std::uint32_t, S::max_channels>;
 template <class S>
@@ -168,7 +173,9 @@ namespace detail {
 template <class Score> constexpr bool reads_rows = contract::allows<score_uses::reads_rows, Score>;
 
 /// Whether a score keeps numbers per entry.
-template <class Score> constexpr bool has_channels = contract::allows<score_uses::channels, Score>;
+template <class Score>
+constexpr bool has_channels =
+    contract::allows<score_uses::channels, Score> || contract::allows<score_uses::channels_for, Score>;
 
 /// Whether a score keeps numbers per track.
 template <class Score> constexpr bool has_table = contract::allows<score_uses::table_floats, Score>;
@@ -212,9 +219,12 @@ template <class Score> constexpr void require_score() {
 
 }  // namespace detail
 
-/// The channels of a score as it is configured; none if it declares none.
-template <class Score> channel_list channels_of([[maybe_unused]] Score const& score) {
-  if constexpr (detail::has_channels<Score>) {
+/// The channels of a score as it is configured, in a cache of this shape; none if it declares none.
+template <class Score>
+channel_list channels_of([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent = {}) {
+  if constexpr (contract::allows<score_uses::channels_for, Score>) {
+    return score.channels(extent);
+  } else if constexpr (detail::has_channels<Score>) {
     return score.channels();
   } else {
     return {};

@@ -147,6 +147,7 @@ private:
       std::uint32_t const query = b.query_of(row);
       if (row % b.group != 0 || query >= b.queries) return;
       std::uint32_t const visible = untuned.params.visible(s.length, b.queries, query);
+      float const times = share * untuned.probes.weight(b.member, query);
       bool counts[channels];
       unrolled<channels>([&](auto channel) {
         constexpr std::uint32_t c = decltype(channel)::value;
@@ -156,7 +157,7 @@ private:
         constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const token = 8 * n + 2 * place.pair + i;
         if (token >= tokens || begin + token >= visible) return;
-        float const mean = p[n][2 * half + i] * share;
+        float const mean = p[n][2 * half + i] * times;
         unrolled<channels>([&](auto channel) {
           constexpr std::uint32_t c = decltype(channel)::value;
           if (counts[c]) mine.of[c][n][i] += contribution_of(untuned.score, c, mean, visible - s.empty);
