@@ -136,72 +136,74 @@ TEST_CASE("KVzip+: the most that an entry added to an output, from every source 
     bool const projects = d.chance(0.7), weighs = d.chance(0.7);
     auto const policy =
         kvmeld::preset::kvzip_plus::for_budget(projects ? w.view() : kvmeld::output_projection<float16>{});
-    std::uint32_t const n = d.between(20, 150), count = d.between(1, 20), layer = d.below(2);
-    memory.fill_sequence(d, 0, 0, n, support::texture::noise);
-    auto tuned = support::make_cache(memory, policy), given = support::make_cache(memory, policy),
+    std::uint32_t const entries = d.between(20, 150), n = d.between(1, 20), layer = d.below(2), slot = 0;
+    memory.fill_sequence(d, 0, 0, entries, support::texture::noise);
+    auto cache = support::make_cache(memory, policy), given = support::make_cache(memory, policy),
          fused = support::make_cache(memory, policy);
     kvmeld::merged_cache generic(kvmeld::host_executor(2, kvmeld::tuning::off), policy, memory.tensors(),
                                  kvmeld::cache_options{s});
-    tuned.open(0, n), given.open(0, n), fused.open(0, n), generic.open(0, n);
-    CHECK(tuned.needs_observation().when == kvmeld::observation::replay);
-    CHECK_FALSE(tuned.needs_observation().queries);
-    CHECK(tuned.ledger().channels.count == s.queries_per_kv_head);
+    cache.open(0, entries), given.open(0, entries), fused.open(0, entries), generic.open(0, entries);
+    CHECK(cache.needs_observation().when == kvmeld::observation::replay);
+    CHECK_FALSE(cache.needs_observation().queries);
+    CHECK(cache.ledger().channels.count == s.queries_per_kv_head);
     std::uint32_t const heads = s.query_heads();
-    std::vector<std::vector<double>> most(heads, std::vector<double>(n));
+    std::vector<std::vector<double>> most(heads, std::vector<double>(entries));
     for (int block = 0; block < 2; ++block) {  // a second reading in two parts
-      std::vector<float> q(std::size_t{count} * heads * s.key_dim), weights(count),
-          out(std::size_t{count} * heads * s.value_dim), lse(std::size_t{count} * heads),
-          p(std::size_t{count} * heads * n);
+      std::vector<float> q(std::size_t{n} * heads * s.key_dim), one_over_norms(n),
+          out(std::size_t{n} * heads * s.value_dim), norms(std::size_t{n} * heads),
+          p(std::size_t{n} * heads * entries);
       for (float& x : q) x = static_cast<float>(d.normal());
-      for (float& x : weights) x = static_cast<float>(0.1 + d.uniform());
+      for (float& x : one_over_norms) x = static_cast<float>(0.1 + d.uniform());
       kvmeld::query_sample sample;
-      if (weighs) sample.weights = weights.data();
+      sample.weights = one_over_norms.data();
+      if (!weighs) sample = {};
       for (std::uint32_t head = 0; head < heads; ++head) {
         auto const track =
-            support::read_track(tuned.ref(), kvmeld::make_track(s, layer, 0, head / s.queries_per_kv_head));
+            support::read_track(cache.ref(), kvmeld::make_track(s, layer, 0, head / s.queries_per_kv_head));
         reference::attention_options o;
         o.scale = 1 / std::sqrt(static_cast<double>(s.key_dim));
         o.causal = false;
         reference::matrix rows;
-        for (std::uint32_t r = 0; r < count; ++r) {
+        for (std::uint32_t r = 0; r < n; ++r) {
           float const* const from = q.data() + (std::size_t{r} * heads + head) * s.key_dim;
           rows.emplace_back(from, from + s.key_dim);
         }
         auto const a = reference::attend(rows, track, o);
-        for (std::uint32_t r = 0; r < count; ++r) {
-          lse[std::size_t{head} * count + r] = static_cast<float>(a.lse[r]);
-          for (std::uint32_t i = 0; i < n; ++i) {
+        for (std::uint32_t r = 0; r < n; ++r) {
+          norms[std::size_t{head} * n + r] = static_cast<float>(a.lse[r]);
+          for (std::uint32_t i = 0; i < entries; ++i) {
             double const x = a.probability[r][i];
-            p[(std::size_t{head} * count + r) * n + i] = static_cast<float>(x);
-            most[head][i] = std::max(most[head][i], weighs ? static_cast<double>(weights[r]) * x : x);
+            p[(std::size_t{head} * n + r) * entries + i] = static_cast<float>(x);
+            most[head][i] = std::max(most[head][i], weighs ? static_cast<double>(one_over_norms[r]) * x : x);
           }
         }
       }
-      kvmeld::query_batch const batch{layer, 0, count};
-      auto const queries = kvmeld::rows_by_token<float const>(q.data(), count, heads, s.key_dim);
-      auto const sums = kvmeld::rows_by_head<float const>(lse.data(), count, heads, 1);
-      tuned.observe(batch, queries, sums, all_seen(), sample);
-      generic.observe(batch, queries, sums, all_seen(), sample);
-      given.observe_rows(batch, kvmeld::rows_by_head<float const>(p.data(), count, heads, n), all_seen(),
+      kvmeld::query_batch const batch{layer, slot, n};
+      auto const queries = kvmeld::rows_by_token<float const>(q.data(), n, heads, s.key_dim);
+      auto const lse = kvmeld::rows_by_head<float const>(norms.data(), n, heads, 1);
+      kvmeld::attention_params const again = all_seen();
+      cache.observe({layer, slot, n}, queries, lse, again, sample);
+      generic.observe(batch, queries, lse, all_seen(), sample);
+      given.observe_rows(batch, kvmeld::rows_by_head<float const>(p.data(), n, heads, entries), all_seen(),
                          sample);
-      std::vector<float> room(kvmeld::attention::observed_floats(s, 1, count));
-      REQUIRE(kvmeld::attention::attend_and_observe(
-                  fused, batch, queries, kvmeld::rows_by_token(out.data(), count, heads, s.value_dim),
-                  {room.data(), room.size()}, {}, all_seen(), sample)
+      std::vector<float> room(kvmeld::attention::observed_floats(s, 1, n));
+      REQUIRE(kvmeld::attention::attend_and_observe(fused, batch, queries,
+                                                    kvmeld::rows_by_token(out.data(), n, heads, s.value_dim),
+                                                    {room.data(), room.size()}, {}, all_seen(), sample)
                   .ok());
     }
     for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
       kvmeld::track const t = kvmeld::make_track(s, layer, 0, h);
       auto const first = most.begin() + h * s.queries_per_kv_head;
       auto const wanted =
-          reference::max_output(support::read_track(tuned.ref(), t), {first, first + s.queries_per_kv_head},
+          reference::max_output(support::read_track(cache.ref(), t), {first, first + s.queries_per_kv_head},
                                 projects ? w.of(t) : std::vector<std::vector<reference::row>>{});
       for (auto const& got :
-           {scores_of(policy.score, tuned.ref(), t, score_test::tuned()),
+           {scores_of(policy.score, cache.ref(), t, score_test::tuned()),
             scores_of(policy.score, given.ref(), t), scores_of(policy.score, generic.ref(), t),
             scores_of(policy.score, fused.ref(), t)}) {
         double worst = 0;
-        for (std::uint32_t i = 0; i < n; ++i)
+        for (std::uint32_t i = 0; i < entries; ++i)
           worst = std::max(worst, std::abs(static_cast<double>(got[i]) - wanted[i]) / (1e-3 + wanted[i]));
         CHECK(worst < 1e-4);
       }
@@ -263,8 +265,9 @@ TEST_CASE("KVzip+: which entries stay, and that a saved or forked sequence keeps
   support::engine_memory<float> memory(s);
   float const w0[] = {1, 2, 0, 4};  // rows of W_O: (1, 2) and (0, 4), for heads 0 and 1
   float const* const layers[] = {w0};
-  auto const policy = kvmeld::preset::kvzip_plus::for_budget<float>({layers, 2, 2, 1}, quantity::entries(0),
-                                                                    quantity::entries(1));
+  kvmeld::output_projection<float> const w{layers, 2, 2, 1};
+  auto policy = kvmeld::preset::kvzip_plus::for_budget(w);
+  policy.select.sinks = quantity::entries(1);
   auto cache = support::make_cache(memory, policy);
   for (std::uint32_t q : {0u, 1u, 2u})
     memory.fill(kvmeld::make_track(s, 0, q, 0), 0, support::rows(5, {1}), {{0}, {1}, {2}, {-8}, {1}});
