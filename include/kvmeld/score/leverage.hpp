@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/cholesky.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -91,10 +92,7 @@ struct leverage {
       team.sync();
       return;
     }
-    float const added = ridge * (trace / static_cast<float>(d));
-    team.for_each(d, [&](std::uint32_t c) { gram[std::size_t{c} * d + c] += added; });
-    team.sync();
-    invert_factor(team, gram, d);
+    invert_factor(team, gram, d, ridge * (trace / static_cast<float>(d)));
     float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
       turn_back(team, view, s, count, row, turns, d, centred);
@@ -185,25 +183,17 @@ private:
     team.sync();
   }
 
-  /// Replaces a positive definite matrix A = L L^T, given by its lower triangle, by L^-1, with zeros above
-  /// the diagonal. Collective; barrier at the end.
-  template <class Team> KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d) {
+  /// Replaces a matrix A, given by its upper triangle, by L^-1, where A + r I = L L^T, with zeros above the
+  /// diagonal. Collective; barrier at the end.
+  template <class Team>
+  KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d, float r) {
     auto const at = [&](std::uint32_t i, std::uint32_t j) -> float& { return a[std::size_t{i} * d + j]; };
     auto const row = [&](std::uint32_t i) { return a + std::size_t{i} * d; };
     team.for_each(d, [&](std::uint32_t i) {
       for (std::uint32_t j = 0; j < i; ++j) at(i, j) = at(j, i);
     });
     team.sync();
-    // Below the diagonal: L. On it: 1 / L_ii.
-    for (std::uint32_t k = 0; k < d; ++k) {
-      if (team.lane() == 0) at(k, k) = 1.0f / std::sqrt(at(k, k) - dot(row(k), row(k), k));
-      team.sync();
-      team.for_each(d - k - 1, [&](std::uint32_t n) {
-        std::uint32_t const i = k + 1 + n;
-        at(i, k) = (at(i, k) - dot(row(i), row(k), k)) * at(k, k);
-      });
-      team.sync();
-    }
+    factor_cholesky(team, a, d, r);
     // Above the diagonal: the columns of L^-1, each by one lane.
     team.for_each(d, [&](std::uint32_t j) {
       for (std::uint32_t i = j + 1; i < d; ++i) {
