@@ -34,7 +34,7 @@ namespace score {
 /// entry, as Compactor takes leverage of keys before their rotation; scores then do not see positions. If the
 /// squares of a track's keys sum up to 0 or overflow, all its entries score 0. Needs no attention. Reads the
 /// keys three times. Cost: d^2 multiply-adds per entry and d^3 / 3 per track, for d key channels; with `rope`
-/// 3 d sines per entry more. Scratch: d^2 + 64 d floats.
+/// 3 rotations per entry more. Scratch: d^2 + 64 d floats.
 struct leverage {
   float ridge = 0.1f;  ///< above 0; larger: only directions of large extent count
   /// How the engine rotated the keys that it stored; by default they count as they lie. `frequencies` and
@@ -121,11 +121,7 @@ struct leverage {
     if (!(ridge > 0.0f) || !is_finite(ridge)) {
       return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");
     }
-    if (rope.active() && rope.positions == rope_positions::slot) {
-      return refusal("policy", "score::leverage.rope.positions", "rope_positions::slot",
-                     "rope_positions::stored, because keys that lie rotated do not turn when slots change");
-    }
-    return {};
+    return detail::score_rope_problem(name, rope, false, true);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);
@@ -139,19 +135,13 @@ private:
   template <class Team, class Row>
   KVMELD_HD void turn_back(Team const& team, score_view const& view, slot_t s, std::uint32_t rows,
                            Row const& row, double const* turns, std::uint32_t d, float* to) const {
-    std::uint32_t const pairs = rope.pairs(d);
-    if (pairs == 0) return;
+    if (!rope.active()) return;
     for (std::uint32_t i = 0; i < rows; ++i) {
       row_ref const key = row(i);
       team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
     }
-    team.sync();
-    team.for_each(rows * pairs, [&](std::uint32_t m) {
-      std::uint32_t const i = m / pairs, p = m % pairs;
-      position_t const at = rope.turned_for(s + i, view.position(s + i));
-      rotate_pair(rope, to + std::size_t{i} * d, p, pairs, turns[p], -at);
-    });
-    team.sync();
+    rotate_rows(team, rope, turns, to, rows, d,
+                [&](std::uint32_t i) { return -rope.turned_for(s + i, view.position(s + i)); });
   }
 
   /// The mean key over tokens. `block` has room for a block of keys. Collective; barrier at the end.
