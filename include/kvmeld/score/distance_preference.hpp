@@ -66,9 +66,7 @@ struct distance_preference {
   static constexpr bool reads_rows = true;
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
   /// Every query may count, unless means are given.
-  observation_need need() const {
-    return {means != nullptr ? observation::none : observes, 0, means == nullptr};
-  }
+  observation_need need() const { return {means != nullptr ? observation::none : observes}; }
 
   /// Floats of a query head, for d key channels: a count, the mean query, and the mean length per band.
   KVMELD_HD std::size_t table_of_head(std::uint32_t d) const { return std::size_t{1} + d + bands(d); }
