@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "query_talk.hpp"
 #include "reference/expected_attention.hpp"
 #include "reference/row_scores.hpp"
 #include "scores_of.hpp"
@@ -19,19 +20,11 @@ namespace leverage_cases {
 using kvmeld::rope_pairing;
 using kvmeld::rope_params;
 using kvmeld::score::leverage;
+using score_test::rope_of;
 using score_test::scores_of;
 using support::dice;
 
 namespace {
-
-rope_params rope_of(reference::pair_rotation const& turn) {
-  rope_params rope;
-  rope.pairing = turn.interleaved ? rope_pairing::interleaved : rope_pairing::half_split;
-  rope.rotary_dim = static_cast<std::uint32_t>(turn.dim);
-  rope.base = turn.base;
-  rope.factor = turn.factor;
-  return rope;
-}
 
 template <class T> void check_scores(dice& d) {
   kvmeld::shape const s{
