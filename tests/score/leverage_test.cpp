@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -71,6 +72,31 @@ template <class T> void check_scores(dice& d) {
 }
 
 }  // namespace
+
+TEST_CASE("rows that turn together turn as each by itself") {
+  dice d(2506);
+  kvmeld::serial_team const team(nullptr, 0);
+  for (int round = 0; round < 40; ++round) {
+    std::uint32_t const dim = 2 * d.between(1, 40), count = d.between(1, 64);
+    rope_params const rope = rope_of(score_test::random_turn(d, dim));
+    std::vector<double> turns;
+    for (std::uint32_t p = 0; p < rope.pairs(dim); ++p) turns.push_back(kvmeld::rope_turns(rope, p, dim));
+    std::vector<float> together;
+    std::vector<kvmeld::position_t> at{static_cast<kvmeld::position_t>(d.below(1 << 20))};
+    for (std::uint32_t i = 0; i < count * dim; ++i)
+      together.push_back(static_cast<float>(d.between(0, 8)) - 4.0f);
+    int const step = d.chance(0.5) ? 1 : -1;  // mostly
+    while (at.size() < count)
+      at.push_back(at.back() + (d.chance(0.9) ? step : static_cast<int>(d.below(9)) - 4));
+    std::vector<float> alone = together;
+    kvmeld::rotate_rows(team, rope, turns.data(), together.data(), count, dim,
+                        [&](std::uint32_t i) { return at[i]; });
+    for (std::uint32_t i = 0; i < count; ++i) kvmeld::rotate_row(rope, at[i], alone.data() + i * dim, dim);
+    float worst = 0;
+    for (std::size_t i = 0; i < alone.size(); ++i) worst = std::max(worst, std::abs(together[i] - alone[i]));
+    CHECK(worst <= 8 * 3e-7f);
+  }
+}
 
 TEST_CASE("leverage before rotation is what plain loops over the keys, turned back, compute") {
   dice d(2401);

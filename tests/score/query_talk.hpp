@@ -3,6 +3,7 @@
 
 #include <kvmeld/kvmeld.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
