@@ -3,6 +3,7 @@
 
 #include "layouts.hpp"
 #include "observing_impl.hpp"
+#include "scores_impl.hpp"
 #include "stages.hpp"
 #include "workbench.hpp"
 
@@ -20,9 +21,6 @@
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/global.hpp>
-#include <kvmeld/score/key_geometry.hpp>
-#include <kvmeld/score/lag_relative.hpp>
-#include <kvmeld/score/leverage.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -52,14 +50,13 @@ struct empty_phase {
 /// per KV head.
 template <class T> void run_observation(session& s, tensors<T>& x) {
   using keys_type = kvmeld::strided<T>;
-  using score_type = kvmeld::score::global;
   input const& of = x.of();
-  if (!s.wants_any({"launch", "inspect", "score/key_norm", "score/key_difference", "score/lag_relative",
-                    "score/leverage", "observe_queries", "observe_rows"},
+  if (!s.wants_any({"launch", "inspect", "observe_queries", "observe_rows", "observe_queries/max_attention",
+                    "observe_queries/root_mean_square"},
                    "", of))
     return;
   x.restore();
-  workbench b(x.extent(), score_type::channels(), s.threads());
+  workbench b(x.extent(), kvmeld::score::global::channels(), s.threads());
   auto const none = [] {};
   double const entries = 1.0 * heads_of(of.n) * of.n;
   double const key_bytes = double{head_dim} * sizeof(T);
@@ -78,24 +75,6 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
       },
       [&] { return entries * (key_bytes + 2); });
 
-  auto const score = [&](char const* name, auto const& by_rows, double rows_read) {
-    using phase =
-        kvmeld::detail::score_phase<std::decay_t<decltype(by_rows)>, kvmeld::kv<keys_type, keys_type>>;
-    s.measure(
-        std::string("score/") + name, of,
-        [&] {
-          b.launch(kvmeld::detail::begin_phase{{b.wave()}, kvmeld::budget::entries(1)});
-        },
-        [&] {
-          b.launch(phase{by_rows, b.wave(), {x.rows().keys, x.rows().values}});
-        },
-        [&] { return entries * (rows_read * key_bytes + 4); });
-  };
-  score("key_norm", kvmeld::score::key_norm{}, 1);
-  score("key_difference", kvmeld::score::key_difference{}, 2);
-  score("lag_relative", kvmeld::score::lag_relative{}, 4);
-  score("leverage", kvmeld::score::leverage{}, 3);
-
   std::array<std::uint32_t, 1> const sequences{0};
   std::array<std::uint32_t, 1> const queries{observed_rows};
   kvmeld::batch_source const source{x.extent(), {0, sequences, queries}};
@@ -104,20 +83,24 @@ template <class T> void run_observation(session& s, tensors<T>& x) {
   std::uint32_t state = 3;
   for (float& q : query) q = noise(state);
   std::vector<float> const lse(std::size_t{observed_rows} * heads, std::log(static_cast<float>(of.n)) + 0.5f);
-  kvmeld::detail::observe_queries_phase<score_type, keys_type, float const> const from_queries{
-      {{}, b.ledger(), source},
-      x.rows().keys,
-      {},
-      kvmeld::rows_by_token<float const>(query.data(), observed_rows, heads, head_dim),
-      kvmeld::rows_by_head<float const>(lse.data(), observed_rows, heads, 1)};
-  s.measure(
-      "observe_queries", of, none,
-      [&] { b.executor().run(from_queries, x.extent(), source.items(), source); },
-      [&] { return entries * (key_bytes + 12); });
+  auto const from_queries = [&](char const* name, auto const& folding) {
+    kvmeld::detail::observe_queries_phase<std::decay_t<decltype(folding)>, keys_type, float const> const
+        phase{{folding, b.ledger(), source},
+              x.rows().keys,
+              {},
+              kvmeld::rows_by_token<float const>(query.data(), observed_rows, heads, head_dim),
+              kvmeld::rows_by_head<float const>(lse.data(), observed_rows, heads, 1)};
+    s.measure(
+        name, of, none, [&] { b.executor().run(phase, x.extent(), source.items(), source); },
+        [&] { return entries * (key_bytes + 12); });
+  };
+  from_queries("observe_queries", kvmeld::score::global{});
+  from_queries("observe_queries/max_attention", kvmeld::score::max_attention{});
+  from_queries("observe_queries/root_mean_square", kvmeld::score::root_mean_square{});
 
   // The rows borrow the memory of V, which is just as large: 32 queries x 32 heads = 8 heads x 128 channels.
   static_assert(observed_rows * group == head_dim);
-  kvmeld::detail::observe_rows_phase<score_type, T const> const from_rows{
+  kvmeld::detail::observe_rows_phase<kvmeld::score::global, T const> const from_rows{
       {{}, b.ledger(), source}, {}, kvmeld::rows_by_head<T const>(x.values(), observed_rows, heads, of.n)};
   s.measure(
       "observe_rows", of, none, [&] { b.executor().run(from_rows, x.extent(), source.items(), source); },
@@ -397,6 +380,7 @@ void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const
 
 template <class T> void run_stages(session& s, tensors<T>& x) {
   run_observation(s, x);
+  run_scores(s, x);
   run_observing(s, x);
   run_policy_stages(s, x, "h2o", kvmeld::preset::h2o::defaults());
   run_policy_stages(s, x, "chelsea", kvmeld::preset::chelsea::llama3());

@@ -37,14 +37,15 @@ struct counts {
 /// All eight tracks form one wave, so that a stage is one launch over all of them.
 class workbench {
 public:
-  workbench(kvmeld::shape const& extent, kvmeld::channel_list const& channels, std::uint32_t threads)
+  workbench(kvmeld::shape const& extent, kvmeld::channel_list const& channels, std::uint32_t threads,
+            std::uint32_t table_floats = 0)
       : executor_(threads), extent_(extent) {
     kvmeld::arena sizing;
-    carve(sizing, channels);
+    carve(sizing, channels, table_floats);
     memory_ = executor_.allocate(sizing.bytes());
     std::memset(memory_.data(), 0, memory_.size());
     kvmeld::arena a(memory_.data(), memory_.size());
-    carve(a, channels);
+    carve(a, channels, table_floats);
     kvmeld::track_source const source{extent_, work()};
     executor_.run(
         kvmeld::sequences::tracks_phase<kvmeld::sequences::open>{{ledger_, work(), &extent_.capacity},
@@ -100,8 +101,8 @@ public:
   }
 
 private:
-  void carve(kvmeld::arena& a, kvmeld::channel_list const& channels) {
-    ledger_ = kvmeld::carve_ledger(a, extent_, channels, 0);
+  void carve(kvmeld::arena& a, kvmeld::channel_list const& channels, std::uint32_t table_floats) {
+    ledger_ = kvmeld::carve_ledger(a, extent_, channels, 0, table_floats);
     workspace_ = kvmeld::carve_workspace(a, extent_, extent_.tracks(), extent_.tracks());
   }
   kvmeld::work_list work() const { return {&sequence_, 1}; }

@@ -11,6 +11,7 @@
 #include "cache/refusal.hpp"
 #include "layout/tensors.hpp"
 #include "reference/fitted.hpp"
+#include "score/query_talk.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
@@ -22,6 +23,7 @@ using kvmeld::quantity;
 using kvmeld::reference_queries;
 using kvmeld::reference_sample;
 using support::dice;
+using speech = score_test::query_talk<float>;
 
 namespace {
 
@@ -43,38 +45,18 @@ kvmeld::merge::fitted fitting(bool values, bool degrees, float ridge, std::uint3
   return m;
 }
 
-// Queries [token][head][channel] of layer 0, sequence 0.
-struct speech {
-  kvmeld::shape extent;
-  std::vector<float> said;
-
-  explicit speech(kvmeld::shape const& s) : extent(s) {}
-  std::size_t row() const { return std::size_t{extent.query_heads()} * extent.key_dim; }
-  void say(dice& d, std::uint32_t tokens, double size) {
-    for (std::size_t i = 0; i < tokens * row(); ++i) said.push_back(static_cast<float>(size * d.normal()));
-  }
-  kvmeld::head_rows<float const> at(std::uint32_t first, std::uint32_t n) const {
-    return kvmeld::rows_by_token<float const>(said.data() + first * row(), n, extent.query_heads(),
-                                              extent.key_dim);
-  }
-  // The scaled queries of the heads that read a KV head, at the listed tokens.
-  reference::matrix scaled(kvmeld::track t, reference::indices const& tokens) const {
-    reference::matrix out;
-    for (std::uint32_t h = 0; h < extent.queries_per_kv_head; ++h) {
-      for (std::size_t i : tokens) {
-        reference::row q;
-        float const* const from = said.data() + i * row() +
-                                  std::size_t{t.kv_head * extent.queries_per_kv_head + h} * extent.key_dim;
-        for (std::uint32_t c = 0; c < extent.key_dim; ++c)
-          q.push_back(static_cast<double>(from[c]) / std::sqrt(static_cast<double>(extent.key_dim)));
-        bool finite = true;
-        for (double x : q) finite = finite && kvmeld::is_finite(static_cast<float>(x));
-        if (finite) out.push_back(q);
-      }
+// The scaled queries of the heads that read a KV head, at the listed tokens.
+reference::matrix scaled(speech const& spoken, kvmeld::track t, reference::indices const& tokens) {
+  reference::matrix out;
+  for (auto const& of_head : spoken.rows_of_heads(t, tokens, 1 / std::sqrt(double(spoken.extent.key_dim)))) {
+    for (reference::row const& q : of_head) {
+      bool finite = true;
+      for (double x : q) finite = finite && kvmeld::is_finite(static_cast<float>(x));
+      if (finite) out.push_back(q);
     }
-    return out;
   }
-};
+  return out;
+}
 
 reference::indices sampled(reference_queries const& kept, std::uint32_t n) {
   std::vector<long> at;
@@ -90,7 +72,7 @@ reference::indices sampled(reference_queries const& kept, std::uint32_t n) {
 // Shows the queries of the first n tokens to the score, and gives the entries random scores.
 template <class Cache> void observe(Cache& cache, speech const& spoken, std::uint32_t n, dice& d) {
   std::vector<float> lse(std::size_t{n} * spoken.extent.query_heads(), 1e30f);  // attention of nearly 0
-  cache.observe({0, 0, n}, spoken.at(0, n),
+  cache.observe({0, 0, n}, spoken.of(0, n),
                 kvmeld::rows_by_head<float const>(lse.data(), n, spoken.extent.query_heads(), 1));
   support::for_tracks(spoken.extent, 0, [&](kvmeld::track t) {
     support::set_scores(cache.ledger(), t, support::random_scores(d, n));
@@ -173,7 +155,7 @@ template <class T> void check_fit(dice& d, kvmeld::plan_scope scope, double tole
     CHECK(after.size() == budget);
     std::vector<char> writable(n, 1);
     std::fill(writable.begin(), writable.begin() + frozen, char{0});
-    auto const queries = spoken.scaled(t, sampled(kept, n));
+    auto const queries = scaled(spoken, t, sampled(kept, n));
     auto const wanted = reference::fitted(queries, all, stayed(after), writable, o);
     c.add(after, wanted);
     for (std::size_t j = 0; j < after.size(); ++j) {  // rows that may not change
@@ -241,7 +223,7 @@ template <class Keys, class Values> void fits_in(char const* name, double tolera
   support::for_tracks(s, 0, [&](kvmeld::track t) {
     auto const after = loaded_track(cache.ref(), t);
     REQUIRE(after.size() == 25);
-    c.add(after, reference::fitted(spoken.scaled(t, sampled({8}, 60)), before[item++], stayed(after),
+    c.add(after, reference::fitted(scaled(spoken, t, sampled({8}, 60)), before[item++], stayed(after),
                                    std::vector<char>(60, 1), o));
   });
   CHECK(c.worst_value <= tolerance * c.most_value);
@@ -292,7 +274,7 @@ TEST_CASE("fewer queries than entries and a small ridge: their outputs are those
     cache.compress({0}, kvmeld::budget::entries(30));
     auto const after = support::read_track(cache.ref(), t);
     auto const plain = reference::kept_of(all, stayed(after));
-    auto const queries = spoken.scaled(t, sampled(kept, 80));
+    auto const queries = scaled(spoken, t, sampled(kept, 80));
     REQUIRE(queries.size() == 6);
     double const without = reference::output_error(queries, plain, all);
     CHECK(without > 1e-3);
@@ -318,7 +300,7 @@ TEST_CASE("the fit never makes the outputs of its queries, or their masses, wors
     auto const all = support::read_track(cache.ref(), t);
     cache.compress({0}, kvmeld::budget::entries(d.between(5, 60)));
     auto const after = support::read_track(cache.ref(), t), plain = reference::kept_of(all, stayed(after));
-    auto const queries = spoken.scaled(t, sampled(kept, 90));
+    auto const queries = scaled(spoken, t, sampled(kept, 90));
     if (i % 2 == 0) {
       CHECK(reference::output_error(queries, after, all) <=
             1.001 * reference::output_error(queries, plain, all));
@@ -399,7 +381,7 @@ TEST_CASE("plan and apply give the bits of compress, and an edited plan is fitte
   o.degrees = true;
   o.ridge = static_cast<double>(policy.merge.ridge);
   comparison c;
-  c.add(after_a, reference::fitted(f.spoken.scaled(a, sampled({8}, 40)), before_a, stayed(after_a),
+  c.add(after_a, reference::fitted(scaled(f.spoken, a, sampled({8}, 40)), before_a, stayed(after_a),
                                    std::vector<char>(40, 1), o));
   CHECK(c.worst_value <= 2e-3 * c.most_value);
   CHECK(c.worst_degree <= 1e-3);
@@ -417,18 +399,18 @@ TEST_CASE("which queries are kept does not depend on the calls, and queries with
     auto once = make_cache(f.memory, policy_with({}, kept)),
          often = make_cache(f.memory, policy_with({}, kept));
     f.spoken.say(f.d, 40, 1);
-    f.spoken.said[38 * f.spoken.row() + 3] = std::numeric_limits<float>::quiet_NaN();
-    f.spoken.said[24 * f.spoken.row() + 3] = std::numeric_limits<float>::infinity();
+    f.spoken.rows[38 * f.spoken.floats_of_token() + 3] = std::numeric_limits<float>::quiet_NaN();
+    f.spoken.rows[24 * f.spoken.floats_of_token() + 3] = std::numeric_limits<float>::infinity();
     std::vector<float> const lse(40 * 4, 1e30f);
     auto const lses = [&](std::uint32_t n) { return kvmeld::rows_by_head<float const>(lse.data(), n, 4, 1); };
     once.open(0, 40);
-    once.observe({0, 0, 40}, f.spoken.at(0, 40), lses(40));
+    once.observe({0, 0, 40}, f.spoken.of(0, 40), lses(40));
     often.open(0);
     for (std::uint32_t at = 0; at < 40;) {
       std::uint32_t const n = std::min(f.d.pick({1u, 3u, 11u}), 40 - at);
       often.append({0}, {n});
       often.commit({0}, {n});
-      often.observe({0, 0, n}, f.spoken.at(at, n), lses(n));
+      often.observe({0, 0, n}, f.spoken.of(at, n), lses(n));
       at += n;
     }
     support::for_tracks(f.extent, 0, [&](kvmeld::track t) {
@@ -445,7 +427,7 @@ TEST_CASE("which queries are kept does not depend on the calls, and queries with
         for (std::uint32_t c = 0; c < 8; ++c)
           got.back().push_back(static_cast<double>(rows.data()[i * rows.stride() + c]));
       }
-      auto const wanted = f.spoken.scaled(t, sampled(kept, 40));
+      auto const wanted = scaled(f.spoken, t, sampled(kept, 40));
       REQUIRE(got.size() == wanted.size());
       for (std::size_t i = 0; i < got.size(); ++i) {
         for (std::size_t c = 0; c < 8; ++c) CHECK(got[i][c] == doctest::Approx(wanted[i][c]).epsilon(1e-5));
@@ -494,7 +476,7 @@ TEST_CASE("a value that its storage cannot hold stays") {
     support::write_row(memory.tensors().values, t, i, {i < 6 ? 60000.0f : -60000.0f});
   }
   speech spoken(s);
-  for (int i = 0; i < 8; ++i) spoken.said.insert(spoken.said.end(), {i == 3 ? -1.0f : 1.0f, 0.0f});
+  for (int i = 0; i < 8; ++i) spoken.rows.insert(spoken.rows.end(), {i == 3 ? -1.0f : 1.0f, 0.0f});
   dice d(3);
   observe(cache, spoken, 8, d);
   support::set_scores(cache.ledger(), t, {0, 0, 0, 0, 0, 0, 5, 1});

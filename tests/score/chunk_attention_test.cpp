@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cache/refusal.hpp"
+#include "query_talk.hpp"
 #include "reference/chunk_attention.hpp"
 #include "reference/expected_attention.hpp"
 #include "scores_of.hpp"
@@ -24,48 +25,12 @@ namespace chunk_attention_cases {
 
 using cache_test::refusal_of;
 using kvmeld::score::chunk_attention;
+using score_test::evicting;
+using score_test::query_talk;
 using score_test::scores_of;
 using support::dice;
 
 namespace {
-
-auto evicting(chunk_attention const& score) {
-  return kvmeld::policy{score,
-                        kvmeld::select::top{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
-                        kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
-}
-
-// The queries of one layer and sequence: [token][head][channel].
-template <class Q> struct speech {
-  kvmeld::shape extent;
-  std::vector<Q> data;
-
-  void say(dice& d, std::uint32_t tokens, double spread = 1) {
-    for (std::size_t i = 0; i < std::size_t{tokens} * row(); ++i)
-      data.push_back(kvmeld::element_traits<Q>::from_float(static_cast<float>(spread * d.normal())));
-  }
-  std::size_t row() const { return std::size_t{extent.query_heads()} * extent.key_dim; }
-  // The last `n` tokens, as the engine has them.
-  kvmeld::head_rows<Q const> last(std::uint32_t n) const { return from(data.size() / row() - n, n); }
-  kvmeld::head_rows<Q const> from(std::size_t token, std::uint32_t n) const {
-    return kvmeld::rows_by_token<Q const>(data.data() + token * row(), n, extent.query_heads(),
-                                          extent.key_dim);
-  }
-  // [head of the KV head][token]
-  std::vector<reference::matrix> of(kvmeld::track t, std::vector<std::size_t> const& tokens) const {
-    std::vector<reference::matrix> out(extent.queries_per_kv_head);
-    for (std::uint32_t h = 0; h < extent.queries_per_kv_head; ++h) {
-      for (std::size_t token : tokens) {
-        Q const* const q = data.data() + token * row() +
-                           (std::size_t{t.kv_head} * extent.queries_per_kv_head + h) * extent.key_dim;
-        out[h].emplace_back();
-        for (std::uint32_t c = 0; c < extent.key_dim; ++c)
-          out[h].back().push_back(static_cast<double>(kvmeld::element_traits<Q>::to_float(q[c])));
-      }
-    }
-    return out;
-  }
-};
 
 template <class T, class Q> void check_scores(dice& d, double tolerance) {
   kvmeld::shape const s{2,
@@ -94,7 +59,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
     params.rope.pairing = kvmeld::rope_pairing::half_split;
   }
   kvmeld::query_sample const probes{0, d.pick({1u, 1u, 3u})};
-  speech<Q> spoken{s, {}};
+  query_talk<Q> spoken(s);
   cache.open(0);
   generic.open(0);
   std::uint32_t const layer = 1, n = d.between(1, s.capacity);
@@ -129,7 +94,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
       o.softcap = static_cast<double>(params.softcap);
       o.degrees = params.use_degree;
       sums[h].resize(length, 0.0);
-      reference::add_chunk_attention(sums[h], track, spoken.of(t, shown), shown, o);
+      reference::add_chunk_attention(sums[h], track, spoken.rows_of_heads(t, shown), shown, o);
     }
     cache.observe({layer, 0, more}, spoken.last(more), {}, params, probes);
     generic.observe({layer, 0, more}, spoken.last(more), {}, params, probes);
@@ -175,10 +140,10 @@ TEST_CASE("a chunk's sums add up to the queries of the chunk, and see later entr
   dice d(2502);
   kvmeld::shape const s{1, 1, 1, 3, 8, 4, 100};
   support::engine_memory<float> memory(s);
-  auto cache = support::make_cache(memory, evicting({20, 8}));
+  auto cache = support::make_cache(memory, evicting(chunk_attention{20, 8}));
   cache.open(0, 100);
   memory.fill_sequence(d, 0, 0, 100, support::texture::walk);
-  speech<float> spoken{s, {}};
+  query_talk<float> spoken(s);
   spoken.say(d, 100);
   cache.observe({0, 0, 100}, spoken.last(100), {});
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
@@ -193,15 +158,15 @@ TEST_CASE("a chunk's sums add up to the queries of the chunk, and see later entr
   }
 
   // Calls that end where chunks end give the same sums; a cut chunk has those of the entries then present.
-  auto parts = support::make_cache(memory, evicting({20, 8}));
-  auto cut = support::make_cache(memory, evicting({20, 8}));
+  auto parts = support::make_cache(memory, evicting(chunk_attention{20, 8}));
+  auto cut = support::make_cache(memory, evicting(chunk_attention{20, 8}));
   auto const tell = [&](auto& other, std::vector<std::uint32_t> const& calls) {
     other.open(0);
     std::uint32_t at = 0;
     for (std::uint32_t n : calls) {
       other.append({0}, {n});
       other.commit({0}, {n});
-      other.observe({0, 0, n}, spoken.from(at, n), {});
+      other.observe({0, 0, n}, spoken.of(at, n), {});
       at += n;
     }
   };
@@ -226,9 +191,10 @@ TEST_CASE("attention inside chunks: rows that are no number, one entry, none, an
   memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
   memory.keys[10 * 8 + 3] = std::numeric_limits<float>::quiet_NaN();
   memory.keys[12 * 8] = std::numeric_limits<float>::infinity();
-  speech<float> spoken{s, {}};
+  query_talk<float> spoken(s);
   spoken.say(d, 40);
-  for (std::size_t c = 0; c < spoken.row(); ++c) spoken.data[25 * spoken.row() + c] = NAN;  // of one query
+  std::fill_n(spoken.rows.begin() + static_cast<std::ptrdiff_t>(25 * spoken.floats_of_token()),
+              spoken.floats_of_token(), NAN);  // of one query
   cache.observe({0, 0, 40}, spoken.last(40), {});
   auto const sums = sums_of(cache, t);
   double total[3] = {};
@@ -247,13 +213,13 @@ TEST_CASE("attention inside chunks: rows that are no number, one entry, none, an
     cache.close(0);
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::walk);
-    cache.observe({0, 0, n}, spoken.from(0, n), {});
+    cache.observe({0, 0, n}, spoken.of(0, n), {});
     auto const got = sums_of(cache, t);
     for (std::uint32_t i = 0; i < n; ++i) CHECK(got[i] == (i < 4 ? 0.0f : 1.0f));
   }
   cache.close(0);
   cache.open(0);
-  CHECK(cache.observe({0, 0, 0}, spoken.from(0, 0), {}).ok());
+  CHECK(cache.observe({0, 0, 0}, spoken.of(0, 0), {}).ok());
 }
 
 TEST_CASE("the sums go where the entries go: fork, save, resume, compression") {
@@ -265,7 +231,7 @@ TEST_CASE("the sums go where the entries go: fork, save, resume, compression") {
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   cache.open(0, 50);
   memory.fill_sequence(d, 0, 0, 50, support::texture::walk);
-  speech<float> spoken{s, {}};
+  query_talk<float> spoken(s);
   spoken.say(d, 50);
   cache.observe({0, 0, 50}, spoken.last(50), {});
   auto const sums = sums_of(cache, t);
@@ -325,9 +291,9 @@ TEST_CASE("only queries can feed attention inside chunks") {
     CHECK(sums_of(cache, t) == sums_of(twin, t));
     CHECK(sums_of(cache, t)[10] > 0.0f);
   };
-  check(support::make_cache(memory, evicting({})));
+  check(support::make_cache(memory, evicting(chunk_attention{})));
   check(support::make_cache(memory, kvmeld::preset::compactor::with_rope({})));
-  check(support::make_cache(memory, kvmeld::compose::composed_of(evicting({}))));
+  check(support::make_cache(memory, kvmeld::compose::composed_of(evicting(chunk_attention{}))));
   auto const ordinary = support::make_cache(memory, kvmeld::preset::kvzip::for_budget());
   CHECK_FALSE(ordinary.needs_observation().queries);
   CHECK(kvmeld::need_of(kvmeld::preset::expected_attention::with_rope({})).queries);
@@ -360,7 +326,7 @@ TEST_CASE("Compactor: leverage by the share removed, plus attention inside chunk
     std::uint32_t const n = s.capacity, limit = d.between(20, n - 1);
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::walk);
-    speech<float> spoken{s, {}};
+    query_talk<float> spoken(s);
     spoken.say(d, n);
     cache.observe({0, 0, n}, spoken.last(n), {});
     kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
@@ -374,7 +340,7 @@ TEST_CASE("Compactor: leverage by the share removed, plus attention inside chunk
     std::vector<double> sums(n, 0.0);
     reference::chunk_options o;
     o.scale = 1 / std::sqrt(double(s.key_dim));
-    reference::add_chunk_attention(sums, track, spoken.of(t, all), all, o);
+    reference::add_chunk_attention(sums, track, spoken.rows_of_heads(t, all), all, o);
     auto const by_key = reference::standardised(reference::leverage(before, 0.1), track.bad);
     auto const by_query = reference::standardised(reference::chunk_scores(sums, track, 8, 3), track.bad);
     double const removed = 1 - static_cast<double>(limit) / n;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cache/refusal.hpp"
+#include "query_talk.hpp"
 #include "reference/expected_attention.hpp"
 #include "scores_of.hpp"
 #include "support/random_cache.hpp"
@@ -21,18 +22,13 @@ namespace expected_attention_cases {
 
 using cache_test::refusal_of;
 using kvmeld::score::expected_attention;
+using score_test::evicting;
+using score_test::rope_of;
 using score_test::scores_of;
+using score_test::worst_of;
 using support::dice;
 
 namespace {
-
-// A policy that evicts by this score alone.
-auto evicting(expected_attention const& score) {
-  auto p = kvmeld::preset::expected_attention::with_rope({}, kvmeld::quantity::entries(0),
-                                                         kvmeld::quantity::entries(0));
-  p.score = score;
-  return p;
-}
 
 // The queries of one layer and sequence, token by token, before and after their rotation.
 template <class Q> struct speech {
@@ -78,25 +74,6 @@ std::vector<reference::matrix> queries_of(speech<Q> const& s, kvmeld::track t,
   return out;
 }
 
-void check_close(std::vector<float> const& got, std::vector<double> const& wanted, double tolerance) {
-  REQUIRE(got.size() == wanted.size());
-  double most = 0, worst = 0;
-  for (double x : wanted) most = std::max(most, std::abs(x));
-  for (std::size_t i = 0; i < got.size(); ++i)
-    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - wanted[i]));
-  CHECK(worst <= tolerance * most);
-}
-
-kvmeld::rope_params rope_of(reference::pair_rotation const& turn) {
-  kvmeld::rope_params rope;
-  if (turn.dim == 0) return rope;
-  rope.pairing = turn.interleaved ? kvmeld::rope_pairing::interleaved : kvmeld::rope_pairing::half_split;
-  rope.rotary_dim = static_cast<std::uint32_t>(turn.dim);
-  rope.base = turn.base;
-  rope.factor = turn.factor;
-  return rope;
-}
-
 template <class T, class Q> void check_scores(dice& d, double tolerance) {
   kvmeld::shape const s{1,
                         1,
@@ -106,12 +83,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
                         d.between(1, 20),
                         d.between(70, 180)};
   CAPTURE(s.key_dim);
-  reference::pair_rotation turn;
-  if (d.chance(0.8)) turn.dim = s.key_dim / 2 * 2;
-  if (d.chance(0.3)) turn.dim = turn.dim / 4 * 2;
-  turn.interleaved = d.chance(0.5);
-  turn.base = d.pick({10.0, 10000.0, 500000.0});
-  turn.factor = d.chance(0.3) ? 4.0 : 1.0;
+  reference::pair_rotation const turn = score_test::random_turn(d, s.key_dim);
   CAPTURE(turn.dim);
   expected_attention score{rope_of(turn), d.pick({1u, 7u, 512u}), d.pick({0u, 4u, 9u}),
                            d.chance(0.5) ? 0.0f : 0.02f, d.chance(0.5)};
@@ -167,8 +139,8 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
     for (std::uint32_t i = 0; i < ref.length(t) && !score.keys_rotated; ++i)
       o.turned_for.push_back(by_slot ? i : static_cast<double>(track.position[i]));
     auto const wanted = reference::expected_attention(queries_of(spoken, t, shown), track, o);
-    check_close(scores_of(score, ref, t), wanted, tolerance);
-    check_close(scores_of(score, ref, t, score_test::tuned()), wanted, tolerance);
+    CHECK(worst_of(scores_of(score, ref, t), wanted) <= tolerance);
+    CHECK(worst_of(scores_of(score, ref, t, score_test::tuned()), wanted) <= tolerance);
   });
 }
 
@@ -240,7 +212,7 @@ TEST_CASE("queries that are all equal: a softmax of one product, times the norm 
   }
   double const best = *std::max_element(wanted.begin(), wanted.end());
   for (std::size_t i = 0; i < 4; ++i) wanted[i] = best;
-  check_close(got, wanted, 2e-5);
+  CHECK(worst_of(got, wanted) <= 2e-5);
 }
 
 TEST_CASE("queries far from 0, observed at once or in several calls, have the same moments") {
@@ -248,7 +220,7 @@ TEST_CASE("queries far from 0, observed at once or in several calls, have the sa
   kvmeld::shape const s{1, 1, 2, 3, 9, 4, 200};
   support::engine_memory<float> memory(s);
   reference::pair_rotation const turn{8, true, 50.0, 1.0};
-  auto const policy = evicting({rope_of(turn)});
+  auto const policy = evicting(expected_attention{rope_of(turn)});
   auto once = support::make_cache(memory, policy), often = support::make_cache(memory, policy);
   speech<float> spoken(s, turn);
   for (long i = 0; i < 200; ++i) spoken.say(d, i);
@@ -335,7 +307,7 @@ TEST_CASE("queries that hold no number count for nothing") {
   dice d(2205);
   kvmeld::shape const s{1, 1, 1, 2, 8, 4, 40};
   support::engine_memory<float> memory(s);
-  auto const policy = evicting({rope_of({8, false, 100.0, 1.0})});
+  auto const policy = evicting(expected_attention{rope_of({8, false, 100.0, 1.0})});
   auto cache = support::make_cache(memory, policy), fewer = support::make_cache(memory, policy);
   cache.open(0, 40);
   fewer.open(0, 40);
@@ -424,7 +396,7 @@ TEST_CASE("what cannot be is refused") {
                          {"rope.positions is rope_positions::slot"});
   kvmeld::shape const wide{1, 1, 1, 1, 1u << 14, 1, 1};
   support::engine_memory<float> memory(wide);
-  cache_test::check_text(refusal_of([&] { support::make_cache(memory, evicting({})); }),
+  cache_test::check_text(refusal_of([&] { support::make_cache(memory, evicting(expected_attention{})); }),
                          {"number of floats that the score keeps of each track is 268451841"});
 }
 

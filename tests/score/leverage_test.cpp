@@ -4,10 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "query_talk.hpp"
 #include "reference/expected_attention.hpp"
 #include "reference/row_scores.hpp"
 #include "scores_of.hpp"
@@ -19,19 +21,11 @@ namespace leverage_cases {
 using kvmeld::rope_pairing;
 using kvmeld::rope_params;
 using kvmeld::score::leverage;
+using score_test::rope_of;
 using score_test::scores_of;
 using support::dice;
 
 namespace {
-
-rope_params rope_of(reference::pair_rotation const& turn) {
-  rope_params rope;
-  rope.pairing = turn.interleaved ? rope_pairing::interleaved : rope_pairing::half_split;
-  rope.rotary_dim = static_cast<std::uint32_t>(turn.dim);
-  rope.base = turn.base;
-  rope.factor = turn.factor;
-  return rope;
-}
 
 template <class T> void check_scores(dice& d) {
   kvmeld::shape const s{
@@ -78,6 +72,31 @@ template <class T> void check_scores(dice& d) {
 }
 
 }  // namespace
+
+TEST_CASE("rows that turn together turn as each by itself") {
+  dice d(2506);
+  kvmeld::serial_team const team(nullptr, 0);
+  for (int round = 0; round < 40; ++round) {
+    std::uint32_t const dim = 2 * d.between(1, 40), count = d.between(1, 64);
+    rope_params const rope = rope_of(score_test::random_turn(d, dim));
+    std::vector<double> turns;
+    for (std::uint32_t p = 0; p < rope.pairs(dim); ++p) turns.push_back(kvmeld::rope_turns(rope, p, dim));
+    std::vector<float> together;
+    std::vector<kvmeld::position_t> at{static_cast<kvmeld::position_t>(d.below(1 << 20))};
+    for (std::uint32_t i = 0; i < count * dim; ++i)
+      together.push_back(static_cast<float>(d.between(0, 8)) - 4.0f);
+    int const step = d.chance(0.5) ? 1 : -1;  // mostly
+    while (at.size() < count)
+      at.push_back(at.back() + (d.chance(0.9) ? step : static_cast<int>(d.below(9)) - 4));
+    std::vector<float> alone = together;
+    kvmeld::rotate_rows(team, rope, turns.data(), together.data(), count, dim,
+                        [&](std::uint32_t i) { return at[i]; });
+    for (std::uint32_t i = 0; i < count; ++i) kvmeld::rotate_row(rope, at[i], alone.data() + i * dim, dim);
+    float worst = 0;
+    for (std::size_t i = 0; i < alone.size(); ++i) worst = std::max(worst, std::abs(together[i] - alone[i]));
+    CHECK(worst <= 8 * 3e-7f);
+  }
+}
 
 TEST_CASE("leverage before rotation is what plain loops over the keys, turned back, compute") {
   dice d(2401);

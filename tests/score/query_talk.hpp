@@ -3,6 +3,7 @@
 
 #include <kvmeld/kvmeld.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -31,21 +32,31 @@ template <class Q> struct query_talk {
     return kvmeld::rows_by_token(rows.data() + first * floats_of_token(), n, extent.query_heads(),
                                  extent.key_dim);
   }
+  // Those of the last `n` tokens.
+  kvmeld::head_rows<Q const> last(std::uint32_t n) const { return of(tokens() - n, n); }
   // The queries of these tokens of the heads of a KV head, for the references.
-  std::vector<reference::shown_queries> of_heads(kvmeld::track t, std::vector<std::uint32_t> const& tokens,
-                                                 double scale) const {
-    std::vector<reference::shown_queries> out(extent.queries_per_kv_head);
+  template <class Token>
+  std::vector<reference::matrix> rows_of_heads(kvmeld::track t, std::vector<Token> const& shown,
+                                               double scale = 1) const {
+    std::vector<reference::matrix> out(extent.queries_per_kv_head);
     for (std::uint32_t h = 0; h < extent.queries_per_kv_head; ++h) {
-      for (std::uint32_t token : tokens) {
+      for (std::size_t token : shown) {
         std::size_t const head = std::size_t{t.kv_head} * extent.queries_per_kv_head + h;
         Q const* const q = rows.data() + token * floats_of_token() + head * extent.key_dim;
         reference::row x;
         for (std::uint32_t c = 0; c < extent.key_dim; ++c)
           x.push_back(scale * static_cast<double>(kvmeld::element_traits<Q>::to_float(q[c])));
-        out[h].rows.push_back(x);
-        out[h].position.push_back(token);
+        out[h].push_back(x);
       }
     }
+    return out;
+  }
+  // The same, with their positions.
+  std::vector<reference::shown_queries> of_heads(kvmeld::track t, std::vector<std::uint32_t> const& shown,
+                                                 double scale) const {
+    std::vector<reference::shown_queries> out;
+    for (reference::matrix const& of_head : rows_of_heads(t, shown, scale))
+      out.push_back({of_head, {shown.begin(), shown.end()}});
     return out;
   }
 };

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "cache/refusal.hpp"
+#include "query_talk.hpp"
 #include "support/random_cache.hpp"
 
 namespace table_cases {
+
+using score_test::evicting;
 
 namespace {
 
@@ -30,13 +33,6 @@ struct witness : kvmeld::score::global {
     }
   }
 };
-
-template <class Score> auto evicting(Score const& score) {
-  return kvmeld::policy{score,
-                        kvmeld::select::top{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0),
-                                            kvmeld::quantity::rest_of_budget()},
-                        kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
-}
 
 }  // namespace
 

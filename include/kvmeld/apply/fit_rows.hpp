@@ -9,6 +9,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/cholesky.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -25,35 +26,25 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Solves (G + r I) X = B in place. G [n][n] is symmetric and becomes a factor, B [n][d] becomes X. The sums
+/// Solves (G + r I) X = -B in place. G [n][n] is symmetric and becomes a factor, B [n][d] becomes X. The sums
 /// of a column of X are one lane's, in order. Collective; barrier at the end.
 template <class Team>
 KVMELD_HD void solve_ridge(Team const& team, float* g, std::uint32_t n, float r, float* b, std::uint32_t d) {
   auto const row = [&](std::uint32_t i) { return g + std::size_t{i} * n; };
-  // Cholesky. Below the diagonal: L. On it: 1 / L_ii. Rounding never makes a pivot less than half of r.
-  for (std::uint32_t k = 0; k < n; ++k) {
-    if (team.lane() == 0)
-      row(k)[k] = 1.0f / std::sqrt(max_of(row(k)[k] + r - dot(row(k), row(k), k), 0.5f * r));
-    team.sync();
-    team.for_each(n - k - 1, [&](std::uint32_t m) {
-      float* const below = row(k + 1 + m);
-      below[k] = (below[k] - dot(below, row(k), k)) * row(k)[k];
-    });
-    team.sync();
-  }
-  team.for_each(d, [&](std::uint32_t c) {
-    auto const at = [&](std::uint32_t i) -> float& { return b[std::size_t{i} * d + c]; };
-    for (std::uint32_t i = 0; i < n; ++i) {
-      float x = at(i);
-      for (std::uint32_t j = 0; j < i; ++j) x -= row(i)[j] * at(j);
-      at(i) = x * row(i)[i];
-    }
-    for (std::uint32_t i = n; i-- > 0;) {
-      float x = at(i);
-      for (std::uint32_t j = i + 1; j < n; ++j) x -= row(j)[i] * at(j);
-      at(i) = x * row(i)[i];
-    }
+  factor_cholesky(team, g, n, r);
+  team.for_each(n, [&](std::uint32_t i) {
+    for (std::uint32_t j = 0; j < i; ++j) row(j)[i] = row(i)[j];
   });
+  team.sync();
+  float const plus = 1.0f, minus = -1.0f;
+  // b_i becomes `times` b_i plus the sum over `tokens` rows of X from `first` on, over -L_ii.
+  auto const step = [&](std::uint32_t i, std::uint32_t first, std::uint32_t tokens, float const& times) {
+    float* const x = b + std::size_t{i} * d;
+    add_weighted_rows(team, row(i) + first, 1, n, &times, b + std::size_t{first} * d, d, tokens, d, x, d);
+    team.for_each(d, [&](std::uint32_t c) { x[c] *= -row(i)[i]; });
+  };
+  for (std::uint32_t i = 0; i < n; ++i) step(i, 0, i, plus);
+  for (std::uint32_t i = n; i-- > 0;) step(i, i + 1, n - i - 1, minus);
   team.sync();
 }
 
@@ -240,10 +231,7 @@ private:
         add_weighted_rows(team_, share_, rows_, block, ones_, values_, dv_, count, dv_, rest_, dv_);
         add_weighted_rows(team_, share_, rows_, block, ones_, turned_, rows_, count, rows_, gram_, rows_);
       });
-      // The system is solved for -X, because rest = A v - O.
-      solve_ridge(team_, gram_, rows_, ridge(true), rest_, dv_);
-      team_.for_each(rows_ * dv_, [&](std::uint32_t i) { rest_[i] = -rest_[i]; });
-      team_.sync();
+      solve_ridge(team_, gram_, rows_, ridge(true), rest_, dv_);  // rest = A v - O
       each_block([&](std::uint32_t first, std::uint32_t count) {
         attend(first, count);
         load_values(first, count);

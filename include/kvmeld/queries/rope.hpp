@@ -92,6 +92,22 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
   return {};
 }
 
+/// Why the score `name` cannot take these parameters; empty if it can. `keys_rotated`: keys lie rotated.
+/// `future`: the score turns queries for future positions, and can take keys that lie unrotated.
+inline std::string score_rope_problem(char const* name, rope_params const& r, bool future,
+                                      bool keys_rotated) {
+  if (future && (r.map != nullptr || r.mapped != 0)) {
+    return refusal("policy", message("score::", name, ".rope.map"), "given",
+                   "null, because future positions follow one another");
+  }
+  if (keys_rotated && r.active() && r.positions == rope_positions::slot) {
+    return refusal("policy", message("score::", name, ".rope.positions"), "rope_positions::slot",
+                   "rope_positions::stored, because keys that lie rotated do not turn when slots change",
+                   future ? " (or set keys_rotated = false)" : "");
+  }
+  return {};
+}
+
 }  // namespace detail
 
 /// Rotation of pair i per position, in turns (of 2 pi), in double. A tile keeps these numbers in scratch.
@@ -102,15 +118,9 @@ KVMELD_HD inline double rope_turns(rope_params const& r, std::uint32_t i, std::u
   return std::pow(r.base, -exponent) / r.factor * per_turn;
 }
 
-/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines and cosines are computed
-/// in float. Each factor lies within 3e-7 of the exact one for positions up to 2^20 in magnitude. The same
-/// libm gives the same bits.
+/// Rotates pair i of a row by an angle of the given cosine and sine.
 KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_t i, std::uint32_t pairs,
-                                  double turns, position_t position) {
-  double const whole = static_cast<double>(position) * turns;
-  float const angle = static_cast<float>((whole - std::floor(whole + 0.5)) * 6.28318530717958647693);
-  float const c = std::cos(angle);
-  float const s = std::sin(angle);
+                                  float c, float s) {
   float& a = row[r.pairing == rope_pairing::half_split ? i : 2 * i];
   float& b = row[r.pairing == rope_pairing::half_split ? i + pairs : 2 * i + 1];
   float const x = a;
@@ -118,11 +128,78 @@ KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_
   b = x * s + b * c;
 }
 
+/// Rotates pair i of a row by position * turns. Angles are reduced in double, sines and cosines are computed
+/// in float. Each factor lies within 3e-7 of the exact one for positions up to 2^20 in magnitude. The same
+/// libm gives the same bits.
+KVMELD_HD inline void rotate_pair(rope_params const& r, float* row, std::uint32_t i, std::uint32_t pairs,
+                                  double turns, position_t position) {
+  double const whole = static_cast<double>(position) * turns;
+  float const angle = static_cast<float>((whole - std::floor(whole + 0.5)) * 6.28318530717958647693);
+  rotate_pair(r, row, i, pairs, std::cos(angle), std::sin(angle));
+}
+
 /// Rotates one row of `dim` channels in place. Gives the same bits as rotate_tile. For single rows, such as
 /// queries and rows in tests.
 KVMELD_HD inline void rotate_row(rope_params const& r, position_t position, float* row, std::uint32_t dim) {
   std::uint32_t const pairs = r.pairs(dim);
   for (std::uint32_t i = 0; i < pairs; ++i) rotate_pair(r, row, i, pairs, rope_turns(r, i, dim), position);
+}
+
+namespace detail {
+
+/// A rotation in double.
+struct rotation {
+  double cosine, sine;
+  /// This rotation and another one.
+  KVMELD_HD rotation then(rotation const& b) const {
+    return {cosine * b.cosine - sine * b.sine, cosine * b.sine + sine * b.cosine};
+  }
+};
+
+/// The rotation by a number of turns, within 1e-15 of what the number says: power series of the angle to the
+/// nearest quarter of a turn.
+KVMELD_HD inline rotation rotation_of(double turns) {
+  double const part = turns - std::floor(turns + 0.5), quarters = std::floor(4.0 * part + 0.5);
+  double const x = (part - 0.25 * quarters) * 6.28318530717958647693, square = x * x;
+  double c = 1.0, s = 1.0;
+  for (int n = 16; n > 0; n -= 2) {
+    c = 1.0 - square * c * (1.0 / (n * (n - 1)));
+    s = 1.0 - square * s * (1.0 / (n * (n + 1)));
+  }
+  s *= x;
+  switch (static_cast<int>(quarters) & 3) {
+  case 0: return {c, s};
+  case 1: return {-s, c};
+  case 2: return {-c, -s};
+  default: return {s, -c};
+  }
+}
+
+}  // namespace detail
+
+/// Rotates rows[count][dim] in place, row i by the position at(i). Where positions follow one another, the
+/// factors of a pair step from row to row in double, so that few sines are computed. They differ from those
+/// of rotate_pair in their last bits. `turns` is the table of rope_table. Collective; begins and ends with a
+/// barrier. Does nothing without rope.
+template <class Team, class At>
+KVMELD_HD void rotate_rows(Team const& team, rope_params const& r, double const* turns, float* rows,
+                           std::uint32_t count, std::uint32_t dim, At at) {
+  std::uint32_t const pairs = r.pairs(dim);
+  if (pairs == 0) return;
+  team.sync();
+  team.for_each(pairs, [&](std::uint32_t p) {
+    detail::rotation const one = detail::rotation_of(turns[p]);
+    detail::rotation now{};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      std::int64_t const step = i == 0 ? 0 : std::int64_t{at(i)} - at(i - 1);
+      now = step == 1    ? now.then(one)
+            : step == -1 ? now.then({one.cosine, -one.sine})
+                         : detail::rotation_of(at(i) * turns[p]);
+      float* const row = rows + std::size_t{i} * dim;
+      rotate_pair(r, row, p, pairs, static_cast<float>(now.cosine), static_cast<float>(now.sine));
+    }
+  });
+  team.sync();
 }
 
 /// Bytes of the table that rope_table takes from a team's scratch.

@@ -24,7 +24,7 @@ namespace detail {
 /// unless the selector thins any track.
 struct begin_phase : track_phase {
   budget allowed;
-  bool any_track;  ///< of the selector: thins_any_track
+  bool any_track = false;  ///< of the selector: thins_any_track
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;

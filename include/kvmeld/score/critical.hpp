@@ -6,10 +6,12 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/global.hpp>
@@ -86,7 +88,11 @@ template <class Of, class T = float> struct critical : Of {
   Of const& of() const { return *this; }
 
   std::size_t scratch_bytes(shape const& s, int lanes) const {
-    return detail::scratch_of_score(of(), s, lanes) + select_k_scratch();
+    std::size_t const products = projection.layers == nullptr
+                                     ? 0
+                                     : scratch_size(std::size_t{block} * s.value_dim * sizeof(float)) +
+                                           scratch_size(std::size_t{block} * columns * sizeof(float));
+    return detail::scratch_of_score(of(), s, lanes) + select_k_scratch() + products;
   }
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& kv_rows, float* out) const {
@@ -94,7 +100,7 @@ template <class Of, class T = float> struct critical : Of {
     float const rows = rows_of(view);
     detail::evaluate_score(static_cast<Of const&>(*this), team, view, kv_rows, out);
     float* const reach = view.room();
-    kv_rows.values.for_each(team, [&](slot_t s, row_ref const& v) { reach[s] = reach_of(view, v); });
+    find_reach(team, view, kv_rows.values, reach);
     auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
     std::uint32_t const limit = view.limit();
     std::uint32_t const begin = min_of(n, sinks.resolve(n, limit, 0));
@@ -107,11 +113,9 @@ template <class Of, class T = float> struct critical : Of {
         team, n, chosen, [&](std::uint32_t i) { return eligible(i) ? eligible_key(out[i]) : 0u; },
         [&](std::uint32_t i) { reach[i] = -1.0f; });
     team.for_each(n, [&](std::uint32_t i) {
-      if (i < begin || i >= end) reach[i] = -1.0f;
-    });
-    team.for_each(n, [&](std::uint32_t i) {
       if (!usable(i)) return;
-      out[i] = reach[i] < 0.0f ? -element_traits<float>::lowest : (out[i] / rows + epsilon) * reach[i];
+      bool const above = i < begin || i >= end || reach[i] < 0.0f;
+      out[i] = above ? -element_traits<float>::lowest : (out[i] / rows + epsilon) * reach[i];
     });
     team.sync();
   }
@@ -137,20 +141,45 @@ private:
     if constexpr (contract::allows<score_uses::observed_rows, Of>) n = min_of(n, Of::observed_rows());
     return static_cast<float>(max_of(n, 1u));
   }
-  /// How far a value reaches: the mean over the query heads of the sum over rows of |W_O v|.
-  KVMELD_HD float reach_of(score_view const& view, row_ref const& v) const {
+  static constexpr std::uint32_t block = row_scratch::block;
+  static constexpr std::uint32_t columns = 64;  ///< rows of W_O at once
+
+  /// reach[s] = how far value s reaches: the mean over the query heads of the sum over rows of |W_O v|.
+  /// Collective; barrier at the end.
+  template <class Team, class Values>
+  KVMELD_HD void find_reach(Team const& team, score_view const& view, Values const& values,
+                            float* reach) const {
     if (projection.layers == nullptr) {
-      return ordered_sum(v.size(), [&](std::uint32_t c) { return std::abs(v[c]); });
+      values.for_each(team, [&](slot_t s, row_ref const& v) {
+        reach[s] = ordered_sum(v.size(), [&](std::uint32_t c) { return std::abs(v[c]); });
+      });
+      return;
     }
     track const where = view.where();
-    std::uint32_t const group = view.queries_per_kv_head();
-    float total = 0.0f;
-    for (std::uint32_t h = 0; h < group; ++h) {
-      total += ordered_sum(projection.rows, [&](std::uint32_t r) {
-        return std::abs(projection.product(where.layer, r, where.kv_head * group + h, v));
-      });
-    }
-    return total / static_cast<float>(group);
+    std::uint32_t const d = values.channels(), group = view.queries_per_kv_head();
+    float* const mine = team.template scratch<float>(std::size_t{block} * d);
+    float* const product = team.template scratch<float>(std::size_t{block} * columns);
+    values.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        row_ref const v = row(i);
+        team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
+      }
+      team.for_each(count, [&](std::uint32_t i) { reach[s + i] = 0.0f; });
+      team.sync();
+      for (std::uint32_t h = 0; h < group; ++h) {
+        for (std::uint32_t r = 0; r < projection.rows; r += columns) {
+          std::uint32_t const some = min_of(columns, projection.rows - r);
+          row_products(team, mine, count, d, projection.at(where.layer, r, where.kv_head * group + h), some,
+                       static_cast<std::size_t>(projection.row_stride), d, product, columns);
+          team.for_each(count, [&](std::uint32_t i) {
+            float const* const of_row = product + i * columns;
+            reach[s + i] += ordered_sum(some, [&](std::uint32_t j) { return std::abs(of_row[j]); });
+          });
+          team.sync();
+        }
+      }
+      team.for_each(count, [&](std::uint32_t i) { reach[s + i] /= static_cast<float>(group); });
+    });
   }
 };
 

@@ -66,9 +66,7 @@ struct distance_preference {
   static constexpr bool reads_rows = true;
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
   /// Every query may count, unless means are given.
-  observation_need need() const {
-    return {means != nullptr ? observation::none : observes, 0, means == nullptr};
-  }
+  observation_need need() const { return {means != nullptr ? observation::none : observes}; }
 
   /// Floats of a query head, for d key channels: a count, the mean query, and the mean length per band.
   KVMELD_HD std::size_t table_of_head(std::uint32_t d) const { return std::size_t{1} + d + bands(d); }
@@ -94,21 +92,7 @@ struct distance_preference {
     double const* const turns = rope_table(team, rope, d);
     for (std::uint32_t first = 0; first < n; first += block) {
       std::uint32_t const rows = min_of(block, n - first);
-      queries.load(team, first, rows, x);
-      team.sync();
-      team.for_each(rows * pairs, [&](std::uint32_t m) {
-        std::uint32_t const i = m / pairs, p = m % pairs;
-        position_t const at = rope.turned_for(queries.slot(first + i), queries.position(first + i));
-        rotate_pair(rope, x + std::size_t{i} * d, p, pairs, turns[p], -at);
-      });
-      team.sync();
-      team.for_each(rows, [&](std::uint32_t i) {
-        float const* const row = x + std::size_t{i} * d;
-        counts[i] = is_finite(dot(row, row, d)) ? 1.0f : 0.0f;
-      });
-      team.sync();
-      float used = 0.0f;
-      for (std::uint32_t i = 0; i < rows; ++i) used += counts[i];
+      float const used = queries.load_unrotated(team, rope, turns, first, rows, 0, x, counts);
       float const share = used > 0.0f ? used / (count[0] + used) : 0.0f;
       // Moves a mean towards that of the block.
       auto const add = [&](float& to, auto const& at) {
@@ -157,12 +141,8 @@ struct distance_preference {
         }
         team.sync();
         if (!keys_rotated) {
-          team.for_each(count * pairs, [&](std::uint32_t m) {
-            std::uint32_t const i = m / pairs, p = m % pairs;
-            rotate_pair(rope, keys + std::size_t{i} * d, p, pairs, turns[p],
-                        rope.turned_for(s + i, view.position(s + i)));
-          });
-          team.sync();
+          rotate_rows(team, rope, turns, keys, count, d,
+                      [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
         }
         team.for_each(count, [&](std::uint32_t i) {
           float const* const key = keys + std::size_t{i} * d;
@@ -183,17 +163,7 @@ struct distance_preference {
   std::string problem() const {
     if (farthest == 0)
       return refusal("policy", "score::distance_preference.farthest", farthest, "at least 1");
-    if (rope.map != nullptr || rope.mapped != 0) {
-      return refusal("policy", "score::distance_preference.rope.map", "given",
-                     "null, because future positions follow one another");
-    }
-    if (keys_rotated && rope.active() && rope.positions == rope_positions::slot) {
-      return refusal(
-          "policy", "score::distance_preference.rope.positions", "rope_positions::slot",
-          "rope_positions::stored, because keys that lie rotated do not turn when slots change (or "
-          "set keys_rotated = false)");
-    }
-    return {};
+    return detail::score_rope_problem(name, rope, true, keys_rotated);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);

@@ -76,7 +76,7 @@ struct expected_attention {
   /// Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, equation 2.1).
   template <class Team, class Queries>
   KVMELD_HD void absorb(Team const& team, float* table, std::uint32_t head, Queries const& queries) const {
-    std::uint32_t const d = queries.channels(), n = queries.count(), pairs = rope.pairs(d), ld = block + 1;
+    std::uint32_t const d = queries.channels(), n = queries.count(), ld = block + 1;
     float* const count = table + head * floats_of_head(d);
     float* const mean = count + 1;
     float* const square = mean + d;
@@ -88,23 +88,8 @@ struct expected_attention {
     team.for_each(block, [&](std::uint32_t i) { ones[i] = 1.0f; });
     for (std::uint32_t first = 0; first < n; first += block) {
       std::uint32_t const rows = min_of(block, n - first);
-      queries.load(team, first, rows, x);
-      team.sync();
-      team.for_each(rows * pairs, [&](std::uint32_t m) {
-        std::uint32_t const i = m / pairs, p = m % pairs;
-        position_t const at = rope.turned_for(queries.slot(first + i), queries.position(first + i));
-        rotate_pair(rope, x + std::size_t{i} * d, p, pairs, turns[p], -at);
-      });
-      team.sync();
-      team.for_each(rows, [&](std::uint32_t i) {
-        float const* const row = x + std::size_t{i} * d;
-        bool const sink = std::int64_t{queries.position(first + i)} < std::int64_t{sinks};
-        counts[i] = !sink && is_finite(dot(row, row, d)) ? 1.0f : 0.0f;
-      });
-      team.sync();
+      float const used = queries.load_unrotated(team, rope, turns, first, rows, sinks, x, counts);
       float const before = count[0];
-      float used = 0.0f;
-      for (std::uint32_t i = 0; i < rows; ++i) used += counts[i];
       if (used == 0.0f) continue;
       // The distance between the two means is a row of its own.
       float const share = used / (before + used), weight = std::sqrt(before * share);
@@ -184,17 +169,7 @@ struct expected_attention {
     if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
       return refusal("policy", "score::expected_attention.epsilon", epsilon, "at least 0 and finite");
     }
-    if (rope.map != nullptr || rope.mapped != 0) {
-      return refusal("policy", "score::expected_attention.rope.map", "given",
-                     "null, because future positions follow one another");
-    }
-    if (keys_rotated && rope.active() && rope.positions == rope_positions::slot) {
-      return refusal(
-          "policy", "score::expected_attention.rope.positions", "rope_positions::slot",
-          "rope_positions::stored, because keys that lie rotated do not turn when slots change (or "
-          "set keys_rotated = false)");
-    }
-    return {};
+    return detail::score_rope_problem(name, rope, true, keys_rotated);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);
@@ -207,7 +182,7 @@ private:
     return 1 + d + std::size_t{d} * d;
   }
 
-  /// turn[2 p] and turn[2 p + 1] = mean of the cosines and of the sines by which pair p turns at `future`
+  /// turn[p] and turn[pairs + p] = mean of the cosines and of the sines by which pair p turns at `future`
   /// positions from `next` on. The mean of exp(i a j) over j < F is exp(i a (F - 1) / 2) sin(F a / 2) / (F
   /// sin(a / 2)); whole turns of a do not matter. Collective; barrier at the end.
   template <class Team>
@@ -220,8 +195,8 @@ private:
       float const length = base == 0.0f ? 1.0f : sine_of_half_turns(f * one) / base;
       double const middle = (static_cast<double>(next) + (f - 1.0) / 2.0) * one;
       float const angle = static_cast<float>(2.0 * pi * (middle - std::floor(middle + 0.5)));
-      turn[2 * p] = length * std::cos(angle);
-      turn[2 * p + 1] = length * std::sin(angle);
+      turn[p] = length * std::cos(angle);
+      turn[pairs + p] = length * std::sin(angle);
     });
     team.sync();
   }
@@ -246,20 +221,16 @@ private:
       row_ref const key = row(i);
       team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
     }
+    if (!keys_rotated) {
+      rotate_rows(team, rope, turns, to, rows, d,
+                  [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
+    }
     team.sync();
-    team.for_each(rows * pairs, [&](std::uint32_t m) {
-      std::uint32_t const i = m / pairs, p = m % pairs;
+    for (std::uint32_t i = 0; i < rows; ++i) {
       float* const key = to + std::size_t{i} * d;
-      if (!keys_rotated) {
-        rotate_pair(rope, key, p, pairs, turns[p], rope.turned_for(s + i, view.position(s + i)));
-      }
-      bool const halves = rope.pairing == rope_pairing::half_split;
-      float& a = key[halves ? p : 2 * p];
-      float& b = key[halves ? p + pairs : 2 * p + 1];
-      float const x = a, y = b;
-      a = turn[2 * p] * x + turn[2 * p + 1] * y;
-      b = turn[2 * p] * y - turn[2 * p + 1] * x;
-    });
+      team.for_each(pairs,
+                    [&](std::uint32_t p) { rotate_pair(rope, key, p, pairs, turn[p], -turn[pairs + p]); });
+    }
     team.sync();
   }
 

@@ -147,19 +147,14 @@ struct last_queries {
   KVMELD_HD void for_each_key_tile(Team const& team, score_view const& view, Keys const& keys,
                                    key_tile const& scratch, Use use) const {
     if (!rope.active()) return keys.for_each_tile(team, 0, view.length(), use);
-    std::uint32_t const d = keys.channels(), pairs = rope.pairs(d);
+    std::uint32_t const d = keys.channels();
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
       for (std::uint32_t i = 0; i < count; ++i) {
         row_ref const key = row(i);
         team.for_each(d, [&](std::uint32_t c) { scratch.rows[std::size_t{i} * d + c] = key[c]; });
       }
-      team.sync();
-      team.for_each(count * pairs, [&](std::uint32_t m) {
-        std::uint32_t const i = m / pairs, p = m % pairs;
-        rotate_pair(rope, scratch.rows + std::size_t{i} * d, p, pairs, scratch.turns[p],
-                    rope.turned_for(s + i, view.position(s + i)));
-      });
-      team.sync();
+      rotate_rows(team, rope, scratch.turns, scratch.rows, count, d,
+                  [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
       float const* const rotated = scratch.rows;
       use(s, count, rotated, std::size_t{d});
     });

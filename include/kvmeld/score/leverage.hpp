@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/cholesky.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -33,7 +34,7 @@ namespace score {
 /// entry, as Compactor takes leverage of keys before their rotation; scores then do not see positions. If the
 /// squares of a track's keys sum up to 0 or overflow, all its entries score 0. Needs no attention. Reads the
 /// keys three times. Cost: d^2 multiply-adds per entry and d^3 / 3 per track, for d key channels; with `rope`
-/// 3 d sines per entry more. Scratch: d^2 + 64 d floats.
+/// 3 rotations per entry more. Scratch: d^2 + 64 d floats.
 struct leverage {
   float ridge = 0.1f;  ///< above 0; larger: only directions of large extent count
   /// How the engine rotated the keys that it stored; by default they count as they lie. `frequencies` and
@@ -91,10 +92,7 @@ struct leverage {
       team.sync();
       return;
     }
-    float const added = ridge * (trace / static_cast<float>(d));
-    team.for_each(d, [&](std::uint32_t c) { gram[std::size_t{c} * d + c] += added; });
-    team.sync();
-    invert_factor(team, gram, d);
+    invert_factor(team, gram, d, ridge * (trace / static_cast<float>(d)));
     float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
     keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
       turn_back(team, view, s, count, row, turns, d, centred);
@@ -123,11 +121,7 @@ struct leverage {
     if (!(ridge > 0.0f) || !is_finite(ridge)) {
       return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");
     }
-    if (rope.active() && rope.positions == rope_positions::slot) {
-      return refusal("policy", "score::leverage.rope.positions", "rope_positions::slot",
-                     "rope_positions::stored, because keys that lie rotated do not turn when slots change");
-    }
-    return {};
+    return detail::score_rope_problem(name, rope, false, true);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);
@@ -141,19 +135,13 @@ private:
   template <class Team, class Row>
   KVMELD_HD void turn_back(Team const& team, score_view const& view, slot_t s, std::uint32_t rows,
                            Row const& row, double const* turns, std::uint32_t d, float* to) const {
-    std::uint32_t const pairs = rope.pairs(d);
-    if (pairs == 0) return;
+    if (!rope.active()) return;
     for (std::uint32_t i = 0; i < rows; ++i) {
       row_ref const key = row(i);
       team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
     }
-    team.sync();
-    team.for_each(rows * pairs, [&](std::uint32_t m) {
-      std::uint32_t const i = m / pairs, p = m % pairs;
-      position_t const at = rope.turned_for(s + i, view.position(s + i));
-      rotate_pair(rope, to + std::size_t{i} * d, p, pairs, turns[p], -at);
-    });
-    team.sync();
+    rotate_rows(team, rope, turns, to, rows, d,
+                [&](std::uint32_t i) { return -rope.turned_for(s + i, view.position(s + i)); });
   }
 
   /// The mean key over tokens. `block` has room for a block of keys. Collective; barrier at the end.
@@ -185,25 +173,17 @@ private:
     team.sync();
   }
 
-  /// Replaces a positive definite matrix A = L L^T, given by its lower triangle, by L^-1, with zeros above
-  /// the diagonal. Collective; barrier at the end.
-  template <class Team> KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d) {
+  /// Replaces a matrix A, given by its upper triangle, by L^-1, where A + r I = L L^T, with zeros above the
+  /// diagonal. Collective; barrier at the end.
+  template <class Team>
+  KVMELD_HD static void invert_factor(Team const& team, float* a, std::uint32_t d, float r) {
     auto const at = [&](std::uint32_t i, std::uint32_t j) -> float& { return a[std::size_t{i} * d + j]; };
     auto const row = [&](std::uint32_t i) { return a + std::size_t{i} * d; };
     team.for_each(d, [&](std::uint32_t i) {
       for (std::uint32_t j = 0; j < i; ++j) at(i, j) = at(j, i);
     });
     team.sync();
-    // Below the diagonal: L. On it: 1 / L_ii.
-    for (std::uint32_t k = 0; k < d; ++k) {
-      if (team.lane() == 0) at(k, k) = 1.0f / std::sqrt(at(k, k) - dot(row(k), row(k), k));
-      team.sync();
-      team.for_each(d - k - 1, [&](std::uint32_t n) {
-        std::uint32_t const i = k + 1 + n;
-        at(i, k) = (at(i, k) - dot(row(i), row(k), k)) * at(k, k);
-      });
-      team.sync();
-    }
+    factor_cholesky(team, a, d, r);
     // Above the diagonal: the columns of L^-1, each by one lane.
     team.for_each(d, [&](std::uint32_t j) {
       for (std::uint32_t i = j + 1; i < d; ++i) {

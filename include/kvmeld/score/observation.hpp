@@ -36,7 +36,7 @@ struct observation_need {
 };
 
 /// A score says when it observes by `static constexpr observation observes`, and how many rows count by
-/// `observed_rows()`. A score chosen at run time says both by `need()`. A score that has channels or a
+/// `observed_rows()`. A score that knows it at run time says both by `need()`. A score that has channels or a
 /// table and says none of this observes every step, all rows. A score with neither observes nothing.
 namespace score_uses {
 template <class S> using observes = std::integral_constant<observation, S::observes>;
@@ -71,13 +71,15 @@ template <class Score> bool needs_queries(Score const& score) {
 
 /// When this score wants to be shown attention, and how much of it.
 template <class Score> observation_need need_of_score(Score const& score) {
+  observation_need need{observation_of_score<Score>()};
   if constexpr (contract::allows<score_uses::need, Score>) {
-    return score.need();
+    need = score.need();
   } else if constexpr (contract::allows<score_uses::observed_rows, Score>) {
-    return {observation_of_score<Score>(), score.observed_rows(), needs_queries(score)};
-  } else {
-    return {observation_of_score<Score>(), 0, needs_queries(score)};
+    need.rows = score.observed_rows();
   }
+  // A score chosen at run time has the members of all alternatives, and tells by its `need`.
+  if constexpr (!has_max_channels<Score>) need.queries = need && needs_queries(score);
+  return need;
 }
 
 }  // namespace detail

@@ -1,11 +1,15 @@
 // The queries that a score with a table is shown.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvmeld {
@@ -47,6 +51,27 @@ public:
   KVMELD_HD void load(Team const& team, std::uint32_t first, std::uint32_t n, float* to) const {
     block_of_rows const rows{member_, queries_, at(first), 1, head_, n, shown_.stride};
     load_scaled(team, query_, rows, scale_, channels_, to);
+  }
+  /// The same rows before their rotation, and counts[i] = 1 for the finite ones of tokens at `least` or
+  /// later, 0 for the others. Returns how many count. `turns` is the table of rope_table. Collective; barrier
+  /// at the end.
+  template <class Team>
+  KVMELD_HD float load_unrotated(Team const& team, rope_params const& rope, double const* turns,
+                                 std::uint32_t first, std::uint32_t n, std::int64_t least, float* to,
+                                 float* counts) const {
+    load(team, first, n, to);
+    rotate_rows(team, rope, turns, to, n, channels_,
+                [&](std::uint32_t i) { return -rope.turned_for(slot(first + i), position(first + i)); });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) {
+      float const* const row = to + std::size_t{i} * channels_;
+      bool const known = std::int64_t{position(first + i)} >= least;
+      counts[i] = known && is_finite(dot(row, row, channels_)) ? 1.0f : 0.0f;
+    });
+    team.sync();
+    float used = 0.0f;
+    for (std::uint32_t i = 0; i < n; ++i) used += counts[i];
+    return used;
   }
 
 private:

@@ -41,8 +41,9 @@ namespace score {
 /// none. The paper has no degrees: here logits contain the log degree, and every entry counts once in r. Keys
 /// are compared as they lie, with their rotation. A key of zeros has cosine 0.
 ///
-/// Cost per track of n entries: n^2 d multiply-adds for the cosines, in tiles of 32 x 32, and 2 n d window
-/// for each query head. Reads the keys n / 32 + 4 times; no matrix of n x n is stored. Scratch: 32 (d + 43) +
+/// Cost per track of n entries: 2 n d window multiply-adds for each query head, 3 n d for the sums of
+/// cosines, and at most n^2 d for the cosines above `alike`, in tiles of 32 x 32 from the newest keys on. 32
+/// keys are done when each has found its last alike key. No matrix of n x n is stored. Scratch: 32 (d + 43) +
 /// 66 window floats.
 struct redundancy : last_queries {
   float lambda = 0.1f;                 ///< share of attention in the score, 0 to 1
@@ -68,10 +69,10 @@ struct redundancy : last_queries {
     float* const partial = team.template scratch<float>(team_partials);
     add_likeness(team, view, rows.keys, out);
     soften_likeness(team, view, out, partial);
-    slot_t const end = add_attention(team, view, rows.keys, out);
+    position_t const end = add_attention(team, view, rows.keys, out);
     // Entries of the window's own tokens.
     std::uint32_t best = 0;
-    auto const own = [&](std::uint32_t i) { return std::int64_t{view.position(i)} >= std::int64_t{end}; };
+    auto const own = [&](std::uint32_t i) { return view.position(i) >= end; };
     team.for_each(n, [&](std::uint32_t i) {
       if (view.usable(i) && !own(i)) best = max_of(best, order_key(out[i]));
     });
@@ -93,24 +94,29 @@ struct redundancy : last_queries {
 private:
   static constexpr std::uint32_t block = row_scratch::block;
 
-  /// out[j] = the sum over i != j of cos(k_i, k_j), without the cosines that are struck out. Uses the view's
-  /// room. Collective; barrier at the end.
+  /// out[j] = the sum over i != j of cos(k_i, k_j), without the cosines that are struck out. The sum of
+  /// cosines is a product with the sum of directions. Uses the view's room. Collective; barrier at the end.
   template <class Team, class Keys>
   KVMELD_HD void add_likeness(Team const& team, score_view const& view, Keys const& keys, float* out) const {
     std::uint32_t const n = view.length(), d = keys.channels();
     float* const mine = team.template scratch<float>(std::size_t{block} * d);
     float* const product = team.template scratch<float>(std::size_t{block} * block);
-    float* const sum = team.template scratch<float>(block);
+    float* const square = team.template scratch<float>(block);
     float* const last_cosine = team.template scratch<float>(block);
     std::uint32_t* const last = team.template scratch<std::uint32_t>(block);
     float* const inverse = view.room();
     keys.for_each_tile(team, 0, n, [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
-      row_measures(team, rows, ld, count, d, nullptr, sum, nullptr);
+      row_measures(team, rows, ld, count, d, nullptr, square, nullptr);
       team.for_each(count, [&](std::uint32_t i) {
-        bool const counts = view.usable(s + i) && is_finite(sum[i]);
-        inverse[s + i] = counts ? inverse_norm(sum[i]) : 0.0f;
+        bool const counts = view.usable(s + i) && is_finite(square[i]);
+        inverse[s + i] = counts ? inverse_norm(square[i]) : 0.0f;
         out[s + i] = 0.0f;
       });
+    });
+    keys.weighted_sum(
+        team, [&](slot_t s, float) { return inverse[s]; }, mine);
+    keys.products(team, mine, [&](slot_t s, float, float sum) {
+      if (inverse[s] > 0.0f) out[s] = sum * inverse[s] - 1.0f;
     });
     for (slot_t first = 0; first < n; first += block) {
       std::uint32_t const here = min_of(block, n - first);
@@ -119,40 +125,48 @@ private:
           row_ref const key = row(i);
           team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = key[c]; });
         }
-        team.for_each(count, [&](std::uint32_t i) {
-          sum[i] = 0.0f;
-          last[i] = n;
-        });
+        team.for_each(count, [&](std::uint32_t i) { last[i] = n; });
       });
-      keys.for_each_tile(team, 0, n, [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
-        row_products(team, mine, here, d, rows, count, ld, d, product, block);
-        auto const counts = [&](std::uint32_t i, std::uint32_t j) {
-          return first + i != s + j && inverse[first + i] > 0.0f && inverse[s + j] > 0.0f;
-        };
-        team.for_each(here * block, [&](std::uint32_t m) {
-          std::uint32_t const i = m / block, j = m % block;
-          if (j >= count) return;
-          product[m] = counts(i, j) ? cosine(product[m], inverse[first + i], inverse[s + j]) : 0.0f;
-        });
-        team.sync();
-        team.for_each(here, [&](std::uint32_t i) {
-          float const* const cosines = product + i * block;
-          sum[i] += ordered_sum(count, [&](std::uint32_t j) { return cosines[j]; });
-          for (std::uint32_t j = count; j-- > 0;) {
-            if (!(cosines[j] > alike) || !counts(i, j)) continue;
-            last[i] = s + j;
-            last_cosine[i] = cosines[j];
-            break;
-          }
-        });
-      });
+      // From the last tile on, until every row has found its last entry that is alike.
+      for (slot_t tiles = ceil_div(n, block), open = 1; tiles > 0 && open != 0; --tiles) {
+        slot_t const begin = (tiles - 1) * block;
+        keys.for_each_tile(team, begin, min_of(n, begin + block),
+                           [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
+                             row_products(team, mine, here, d, rows, count, ld, d, product, block);
+                             team.for_each(here, [&](std::uint32_t i) {
+                               if (last[i] == n)
+                                 find_last(inverse, first + i, s, count, product + i * block, last + i,
+                                           last_cosine + i);
+                             });
+                           });
+        open = 0;
+        team.for_each(here,
+                      [&](std::uint32_t i) { open |= last[i] == n && inverse[first + i] > 0.0f ? 1u : 0u; });
+        open = team.reduce(open, op_max{});
+      }
       if (team.lane() == 0) {  // in the order of i
         for (std::uint32_t i = 0; i < here; ++i) {
-          out[first + i] += sum[i];
           if (last[i] < n) out[last[i]] -= last_cosine[i];
         }
       }
       team.sync();
+    }
+  }
+
+  /// Looks for the last of the entries s + j, j < count, whose cosine with entry `own` is above `alike`.
+  KVMELD_HD void find_last(float const* inverse, slot_t own, slot_t s, std::uint32_t count,
+                           float const* product, slot_t* last, float* last_cosine) const {
+    auto const cosine_with = [&](std::uint32_t j) {
+      return cosine(product[j], inverse[own], inverse[s + j]);
+    };
+    std::uint32_t any = 0;
+    for (std::uint32_t j = 0; j < count; ++j) any |= cosine_with(j) > alike ? 1u : 0u;
+    for (std::uint32_t j = count; any != 0 && j-- > 0;) {
+      float const x = cosine_with(j);
+      if (!(x > alike) || s + j == own || inverse[own] == 0.0f || inverse[s + j] == 0.0f) continue;
+      *last = s + j;
+      *last_cosine = x;
+      return;
     }
   }
 
