@@ -1,6 +1,6 @@
 // What compressions and attention move on an emulated device, over the bytes that must move at least: a bound
 // on how near to a copy they can come on a real one, whose clock is all that is missing here.
-//   kvmeld_cuda_traffic [entries] [preset]
+//   kvmeld_cuda_traffic [entries] [preset | all]
 // Sectors of 32 bytes count once a launch, as with a cache that holds whatever one launch touches and nothing
 // of the last.
 #include "bench.cuh"
@@ -19,6 +19,7 @@ using element = __nv_bfloat16;
 constexpr std::uint32_t heads = 4, group = 4, channels = 128;
 constexpr double kept_share = 0.2;
 constexpr std::uint32_t few = 512;
+constexpr std::uint32_t shown = 16;  ///< queries
 
 // Of a kernel that runs a phase, the phase: run_tiles<ns::phase<...>, ...>(...).
 std::string short_name(std::string name) {
@@ -55,7 +56,7 @@ void print_all(std::string const& what, double least, sums const& all) {
 /// To a share of the entries; 0: to few, however many there were, and nothing is written where they lay.
 template <class Policy>
 void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
-  if (wanted != nullptr && std::strcmp(wanted, name) != 0) return;
+  if (wanted != nullptr && std::strcmp(wanted, "all") != 0 && std::strcmp(wanted, name) != 0) return;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
   kvmeld::cache_options sizes{s};
   sizes.zero_emptied = kept != 0;
@@ -69,13 +70,23 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   fill(values.data(), count, 2u);
   device_array<float> probabilities(std::size_t{s.query_heads()} * n);
   fill(probabilities.data(), std::size_t{s.query_heads()} * n, 3u);
+  std::size_t const query_floats = std::size_t{shown} * s.query_heads() * channels;
+  device_array<element> queries(query_floats);
+  fill(queries.data(), query_floats, 5u);
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy,
                              kvmeld::kv{kvmeld::strided<element>(keys.data(), "LSHTC", s, channels),
                                         kvmeld::strided<element>(values.data(), "LSHTC", s, channels)},
                              sizes};
   cache.open(0, n);
-  cache.observe_rows({0, 0, 1},
-                     kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
+  using score_type = typename Policy::score_type;
+  if constexpr (kvmeld::detail::has_table<score_type> || kvmeld::detail::reads_rows<score_type>) {
+    cache.observe({0, 0, shown},
+                  kvmeld::rows_by_token<element const>(queries.data(), shown, s.query_heads(), channels),
+                  kvmeld::rows_by_head<float const>(probabilities.data(), shown, s.query_heads(), 1));
+  } else {
+    cache.observe_rows({0, 0, 1},
+                       kvmeld::rows_by_head<float const>(probabilities.data(), 1, s.query_heads(), n));
+  }
   emulator::take_figures();
   cache.compress({0}, kvmeld::budget::entries(budget));
   double const least = bytes_to_move<element>(s, budget, sizes.zero_emptied);
@@ -120,5 +131,17 @@ int main(int count, char** arguments) {
   run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
   run("h2o_to_few", wanted, kvmeld::preset::h2o::defaults(), n, 0);
   run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
+  if (wanted == nullptr) return 0;  // these compute much, and take minutes for 4096 entries
+  kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
+  auto const snapkv = kvmeld::preset::snapkv::with_window();
+  run("leverage", wanted, kvmeld::preset::leverage::with_rope(rope), n, kept_share);
+  run("compactor", wanted, kvmeld::preset::compactor::with_rope(rope), n, kept_share);
+  run("expected_attention", wanted, kvmeld::preset::expected_attention::with_rope(rope), n, kept_share);
+  run("triattention", wanted, kvmeld::preset::triattention::with_rope(rope), n, kept_share);
+  run("rkv", wanted, kvmeld::preset::rkv::for_budget(), n, kept_share);
+  run("dropkv", wanted, kvmeld::preset::dropkv::with_window(), n, kept_share);
+  run("criticalkv", wanted, kvmeld::preset::criticalkv::over(snapkv), n, kept_share);
+  run("kvzip", wanted, kvmeld::preset::kvzip::for_budget(), n, kept_share);
+  run("attention_matching", wanted, kvmeld::preset::attention_matching::for_budget(), n, kept_share);
   return 0;
 }

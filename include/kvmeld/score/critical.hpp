@@ -65,6 +65,7 @@ namespace score {
 ///
 /// `Of` gives weights. What it observes is what this score observes. Cost per entry: 2 * queries_per_kv_head
 /// * projection.rows * value_dim operations with a projection, value_dim without. Reads the values once.
+/// Scratch with a projection: 32 (value_dim + 64) floats.
 template <class Of, class T = float> struct critical : Of {
   static_assert(Of::gives == score_kind::weights,
                 "kvmeld: score::critical refines scores that give weights, such as attention");
