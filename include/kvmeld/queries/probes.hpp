@@ -23,7 +23,7 @@ struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
   /// [listed sequences][queries] or null: what the probabilities of a query are multiplied by before anything
-  /// else is made of them, such as 1 / |h| of its hidden state h (score::max_output). Null: 1. In memory that
+  /// else is made of them, such as 1 / |x| of its hidden state x (score::max_output). Null: 1. In memory that
   /// phases can read; queries that are not sampled have a weight too, which is not read. A query whose weight
   /// is negative, NaN or infinite gives nothing, as if it were 0; it counts as observed.
   float const* weights = nullptr;
