@@ -125,7 +125,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
       [&] {
         double const before = 1.0 * heads_of(x.of().n) * x.of().n;
         double const after = static_cast<double>(cache.entries(0));
-        return row_bytes * (2 * before + 2 * after + (before - after));
+        return row_bytes * (2 * before + 2 * after);
       },
       [&] {
         references r;

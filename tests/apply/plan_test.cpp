@@ -176,7 +176,9 @@ TEST_CASE("a plan with every fate, by hand: what it prints and what it does") {
   support::engine_memory<float> memory(s);
   memory.fill({0, 0, 0, 0}, 0, {{3, 4}, {0, 2}, {1, 0}, {6, 8}, {1, 1}, {2, 2}, {7, 7}, {8, 8}},
               {{10}, {20}, {30}, {40}, {50}, {60}, {70}, {80}});
-  auto cache = make_cache(memory, hand_made::policy(), support::with_plan(4));
+  kvmeld::cache_options sizes = support::with_plan(4);
+  sizes.zero_emptied = true;
+  auto cache = make_cache(memory, hand_made::policy(), sizes);
   cache.open(0, 8);
   cache.plan({0}, kvmeld::budget::entries(9));
   kvmeld::plan_ref const& p = cache.current_plan();

@@ -251,9 +251,9 @@ TEST_CASE("emptied values are zeroed, or left to an engine that never reads them
     at_first.fill_sequence(d, 0, 0, 40, support::texture::walk);
     auto zeroed = at_first, left = at_first;
     kvmeld::cache_options sizes{};
-    auto cache = support::make_cache(zeroed, policy, sizes);
-    sizes.zero_emptied = false;
     auto other = support::make_cache(left, policy, sizes);
+    sizes.zero_emptied = true;
+    auto cache = support::make_cache(zeroed, policy, sizes);
     for (auto* c : {&cache, &other}) {
       c->open(0, 40);
       kvmeld::testing::watch const before(*c);

@@ -3,6 +3,7 @@
 #include <kvmeld/kvmeld.hpp>
 #include <kvmeld/testing.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,12 +33,17 @@ struct world {
   support::engine_memory<float> memory{extent};
   decltype(support::make_cache(memory, merging())) cache;
 
-  world() : cache(support::make_cache(memory, merging(), support::with_plan(12))) {
+  world() : cache(support::make_cache(memory, merging(), options())) {
     support::dice d(3);
     for (std::uint32_t q = 0; q < 2; ++q) {
       memory.fill_sequence(d, q, 0, 40, support::texture::walk);
       cache.open(q, 30, q == 0 ? 2 : 0);
     }
+  }
+  static kvmeld::cache_options options() {
+    kvmeld::cache_options sizes = support::with_plan(12);
+    sizes.zero_emptied = true;
+    return sizes;
   }
   // What the watch says when `harm` is done on top of compressing sequence 0.
   template <class Harm> std::string after(Harm harm) {
@@ -154,6 +160,26 @@ TEST_CASE("members that change where nothing may are told") {
   l.degree[3] += 1;  // what a member brings along
   CHECK(before.unchanged(w.cache) == "track (layer 0, sequence 0, head 0) changed its members");
   CHECK(before.after_compress(w.cache, {0, 1}) == "track (layer 0, sequence 0, head 0) changed its members");
+}
+
+TEST_CASE("emptied rows are poisoned, and no others") {
+  world w;
+  watch const before(w.cache);
+  w.cache.compress({0}, kvmeld::budget::entries(15));
+  watch const after(w.cache);
+  before.poison_emptied(w.cache, {1});
+  CHECK(after.unchanged(w.cache) == "");
+  before.poison_emptied(w.cache, {0});
+  auto const ref = w.cache.ref();
+  for (std::uint32_t q = 0; q < 2; ++q) {
+    support::for_tracks(extent, q, [&](kvmeld::track t) {
+      for (kvmeld::slot_t s = 0; s < 40; ++s) {
+        bool const emptied = q == 0 && s >= 15 && s < 30;
+        for (auto const& row : {support::get_row(ref.keys, t, s), support::get_row(ref.values, t, s)})
+          for (float const x : row) CHECK(std::isnan(x) == emptied);
+      }
+    });
+  }
 }
 
 TEST_CASE("what compression must not do is told") {

@@ -39,8 +39,7 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
   return s;
 }
 
-/// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros. Values need this: a
-/// stale NaN would poison an engine's output even at weight 0.
+/// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time

@@ -52,7 +52,7 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
   std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;
   c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members,
                                 tracks_per_split(sizes.budgets_over, sizes.extent));
-  c.workspace.zero_emptied = sizes.zero_emptied;
+  c.workspace.zero_emptied = sizes.clears_emptied();
   c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
   if (sizes.stats) {
     c.workspace.stats = a.take<stat_counts>(sizes.extent.tracks());

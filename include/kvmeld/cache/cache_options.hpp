@@ -66,13 +66,18 @@ struct cache_options {
   /// channels at their initial values, flags 0, the position of the entry before them. Appended entries lie
   /// behind the empty slots. The next `compress` first takes the empty slots out.
   bool padded = false;
-  /// true: when a track becomes shorter, the V rows behind its new end become zeros. A kernel that reads
-  /// whole tiles past the end then never multiplies 0 by a stale NaN. false: these rows have unspecified
-  /// contents and are not cleared, for engines that free the pages or mask what they load.
-  bool zero_emptied = true;
+  /// true: when a track becomes shorter, the V rows behind its new end become zeros, which costs about as
+  /// much as an eviction that moves as many rows. Needed by attention kernels that read whole tiles past the
+  /// end and only add a bias there: their weight 0 times a stale NaN is NaN. false: these rows keep what was
+  /// in them. kvmeld never reads them (testing::watch::poison_emptied shows whether an engine does). `padded`
+  /// implies it.
+  bool zero_emptied = false;
   /// Compressions count what they do, for request_stats. This costs two more launches per wave and 112 bytes
   /// per track.
   bool stats = false;
+
+  /// Whether rows behind a shortened track are cleared.
+  bool clears_emptied() const { return zero_emptied || padded; }
 };
 
 namespace detail {

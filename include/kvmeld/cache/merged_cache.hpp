@@ -289,7 +289,7 @@ public:
   /// evicted, and warning::evicted_fallback says so. With shortfall::keep nothing is evicted for that: the
   /// track stays longer and gets warning::budget_unreached. Guarded policies accept only shortfall::keep.
   /// Rows that a layout refuses to write stay, too; on devices they may keep a track above its budget.
-  /// Entries keep their order. V rows behind the new length become zeros (options.zero_emptied). Costs
+  /// Entries keep their order. V rows behind the new length become zeros where options ask for it. Costs
   /// O(entries) work and a fixed number of launches per wave and round. Needs no executor memory besides
   /// `workspace_bytes` and scratch. Deterministic: the result depends neither on the other sequences of the
   /// call nor on threads.

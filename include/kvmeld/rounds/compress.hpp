@@ -51,7 +51,7 @@ struct workspace_ref {
   plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
   stat_counts* stats;         ///< [tracks of the cache] null: nothing is counted
-  bool zero_emptied = true;   ///< rows of V behind a shortened track become zeros
+  bool zero_emptied = false;  ///< rows of V behind a shortened track become zeros
 };
 
 /// Carves the workspace, or only sizes it if the arena has no memory. `members`: members per track, for

@@ -73,7 +73,7 @@ public:
   /// hold. Other sequences and frozen, shared or unused rows have the same bits. Tracks are not longer. A
   /// track of the same length has the same bits. Entries keep their stored positions and order. Degrees sum
   /// to no more than before, unless values are spread or degrees fitted (such degrees are masses). Emptied
-  /// value rows are zero, unless options.zero_emptied is off. Frozen entries may lose members. Padded tracks
+  /// value rows are zero if the options clear them. Frozen entries may lose members. Padded tracks
   /// may gain and lose empty slots. This holds for every preset; a plan by hand may choose other weights.
   template <class Cache> std::string after_compress(Cache const& cache, index_list slots) const {
     std::string problem = invariant_problem(cache);
@@ -108,7 +108,7 @@ public:
         }
         if (problem.empty())
           problem = change(next, t, before, l.extent.capacity, ", though it was not in use");
-        for (slot_t s = after; problem.empty() && s < before && cache.sizes().zero_emptied; ++s) {
+        for (slot_t s = after; problem.empty() && s < before && cache.sizes().clears_emptied(); ++s) {
           if (!is_zero_row(ref.values, t, s))
             problem = slot_name(t, s) + " was emptied, but its value is not zero";
         }
@@ -116,6 +116,23 @@ public:
       }
     });
     return problem;
+  }
+
+  /// Writes NaN to the K and V rows that `compress` of the sequences in `slots` emptied, as far as they may
+  /// be written: what attends afterwards must not see it. Padded caches have no such rows. Host only.
+  template <class Cache> void poison_emptied(Cache const& cache, index_list slots) const {
+    auto const ref = cache.ref();
+    each_track(cache.ledger().extent, [&](track t) {
+      bool listed = false;
+      for (std::uint32_t q : slots) listed = listed || q == t.sequence;
+      std::uint32_t const end = listed && !cache.sizes().padded ? now_.length[t.index] : 0;
+      for (slot_t s = ref.length(t); s < end; ++s) {
+        auto const nan = [](std::uint32_t) { return bits_float(0x7fc00000u); };
+        serial_team const alone(nullptr, 0);
+        if (ref.keys.writable(t, s)) ref.keys.encode_row(alone, t, s, nan);
+        if (ref.values.writable(t, s)) ref.values.encode_row(alone, t, s, nan);
+      }
+    });
   }
 
   /// Checks after a refused call, or after `plan` alone, that K, V, lengths, entries and sequences are as
