@@ -42,16 +42,60 @@ template <class T> struct output_projection {
   KVMELD_HD T const* at(std::uint32_t layer, std::uint32_t r, std::uint32_t h) const {
     return layers[layer] + std::int64_t{r} * row_stride + std::int64_t{h} * head_stride;
   }
-  /// Row `r` of what query head `h` of a layer makes of the value `v`.
-  KVMELD_HD float product(std::uint32_t layer, std::uint32_t r, std::uint32_t h, row_ref const& v) const {
-    T const* const w = at(layer, r, h);
-    return ordered_sum(v.size(), [&](std::uint32_t c) { return element_traits<T>::to_float(w[c]) * v[c]; });
+  /// use(s, h, x) for every value s of a track and every query head h of its KV head, of which there are
+  /// several: x is the sum of term(y) over the products y of the value with the rows of W_O,h, or over its
+  /// channels if there is no projection. One lane calls it for all heads of a value. Collective; barrier at
+  /// the end. Needs scratch_bytes.
+  template <class Team, class Values, class Term, class Use>
+  KVMELD_HD void for_each_output(Team const& team, score_view const& view, Values const& values,
+                                 Term const& term, Use const& use) const {
+    track const where = view.where();
+    std::uint32_t const d = values.channels(), group = view.queries_per_kv_head();
+    float* const mine = team.template scratch<float>(std::size_t{block} * d);
+    float* const product = team.template scratch<float>(std::size_t{block} * columns);
+    float* const sum = team.template scratch<float>(block);
+    values.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        row_ref const v = row(i);
+        team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
+      }
+      team.sync();
+      for (std::uint32_t h = 0; h < group; ++h) {
+        if (layers == nullptr) {
+          team.for_each(count, [&](std::uint32_t i) {
+            float const* const v = mine + std::size_t{i} * d;
+            sum[i] = ordered_sum(d, [&](std::uint32_t c) { return term(v[c]); });
+          });
+        }
+        for (std::uint32_t r = 0; layers != nullptr && r < rows; r += columns) {
+          std::uint32_t const some = min_of(columns, rows - r);
+          row_products(team, mine, count, d, at(where.layer, r, where.kv_head * group + h), some,
+                       static_cast<std::size_t>(row_stride), d, product, columns);
+          team.for_each(count, [&](std::uint32_t i) {
+            float const* const y = product + i * columns;
+            float const part = ordered_sum(some, [&](std::uint32_t j) { return term(y[j]); });
+            sum[i] = r == 0 ? part : sum[i] + part;
+          });
+          team.sync();
+        }
+        team.for_each(count, [&](std::uint32_t i) { use(s + i, h, sum[i]); });
+      }
+    });
+  }
+  /// Bytes of scratch that for_each_output needs.
+  static std::size_t scratch_bytes(shape const& s) {
+    return scratch_size(std::size_t{block} * s.value_dim * sizeof(float)) +
+           scratch_size(std::size_t{block} * columns * sizeof(float)) + scratch_size(block * sizeof(float));
   }
   /// Why it cannot be used; empty if it can. `whose` names it.
   std::string problem(char const* whose) const {
     if (layers == nullptr || rows != 0) return {};
     return refusal("policy", message(whose, ".projection.rows"), 0, "at least 1");
   }
+
+private:
+  static constexpr std::uint32_t block = row_scratch::block;
+  static constexpr std::uint32_t columns = 64;  // rows of W_O at once
 };
 
 namespace score {
@@ -89,11 +133,8 @@ template <class Of, class T = float> struct critical : Of {
   Of const& of() const { return *this; }
 
   std::size_t scratch_bytes(shape const& s, int lanes) const {
-    std::size_t const products = projection.layers == nullptr
-                                     ? 0
-                                     : scratch_size(std::size_t{block} * s.value_dim * sizeof(float)) +
-                                           scratch_size(std::size_t{block} * columns * sizeof(float));
-    return detail::scratch_of_score(of(), s, lanes) + select_k_scratch() + products;
+    return detail::scratch_of_score(of(), s, lanes) + select_k_scratch() +
+           output_projection<T>::scratch_bytes(s);
   }
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& kv_rows, float* out) const {
@@ -101,7 +142,10 @@ template <class Of, class T = float> struct critical : Of {
     float const rows = rows_of(view);
     detail::evaluate_score(static_cast<Of const&>(*this), team, view, kv_rows, out);
     float* const reach = view.room();
-    find_reach(team, view, kv_rows.values, reach);
+    float const group = static_cast<float>(view.queries_per_kv_head());
+    projection.for_each_output(
+        team, view, kv_rows.values, [](float y) { return std::abs(y); },
+        [&](slot_t at, std::uint32_t h, float x) { reach[at] = (h == 0 ? 0.0f : reach[at]) + x / group; });
     auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
     std::uint32_t const limit = view.limit();
     std::uint32_t const begin = min_of(n, sinks.resolve(n, limit, 0));
@@ -141,46 +185,6 @@ private:
     std::uint32_t n = view.observed_rows();
     if constexpr (contract::allows<score_uses::observed_rows, Of>) n = min_of(n, Of::observed_rows());
     return static_cast<float>(max_of(n, 1u));
-  }
-  static constexpr std::uint32_t block = row_scratch::block;
-  static constexpr std::uint32_t columns = 64;  ///< rows of W_O at once
-
-  /// reach[s] = how far value s reaches: the mean over the query heads of the sum over rows of |W_O v|.
-  /// Collective; barrier at the end.
-  template <class Team, class Values>
-  KVMELD_HD void find_reach(Team const& team, score_view const& view, Values const& values,
-                            float* reach) const {
-    if (projection.layers == nullptr) {
-      values.for_each(team, [&](slot_t s, row_ref const& v) {
-        reach[s] = ordered_sum(v.size(), [&](std::uint32_t c) { return std::abs(v[c]); });
-      });
-      return;
-    }
-    track const where = view.where();
-    std::uint32_t const d = values.channels(), group = view.queries_per_kv_head();
-    float* const mine = team.template scratch<float>(std::size_t{block} * d);
-    float* const product = team.template scratch<float>(std::size_t{block} * columns);
-    values.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        row_ref const v = row(i);
-        team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
-      }
-      team.for_each(count, [&](std::uint32_t i) { reach[s + i] = 0.0f; });
-      team.sync();
-      for (std::uint32_t h = 0; h < group; ++h) {
-        for (std::uint32_t r = 0; r < projection.rows; r += columns) {
-          std::uint32_t const some = min_of(columns, projection.rows - r);
-          row_products(team, mine, count, d, projection.at(where.layer, r, where.kv_head * group + h), some,
-                       static_cast<std::size_t>(projection.row_stride), d, product, columns);
-          team.for_each(count, [&](std::uint32_t i) {
-            float const* const of_row = product + i * columns;
-            reach[s + i] += ordered_sum(some, [&](std::uint32_t j) { return std::abs(of_row[j]); });
-          });
-          team.sync();
-        }
-      }
-      team.for_each(count, [&](std::uint32_t i) { reach[s + i] /= static_cast<float>(group); });
-    });
   }
 };
 
@@ -222,14 +226,13 @@ template <class T = float> struct max_output : max_attention {
   }
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& kv_rows, float* out) const {
-    std::uint32_t const heads = view.queries_per_kv_head();
-    kv_rows.values.for_each(team, [&](slot_t s, row_ref const& v) {
-      float most = 0.0f;
-      for (std::uint32_t h = 0; h < heads; ++h)
-        most = max_of(most, view.channel(h, s) * reach_of(view, h, v));
-      out[s] = most;
-    });
+    projection.for_each_output(
+        team, view, kv_rows.values, [](float y) { return y * y; },
+        [&](slot_t s, std::uint32_t h, float x) {
+          out[s] = max_of(h == 0 ? 0.0f : out[s], view.channel(h, s) * std::sqrt(x));
+        });
   }
+  std::size_t scratch_bytes(shape const& s, int) const { return output_projection<T>::scratch_bytes(s); }
   void importance() const = delete;
 
   std::string problem() const { return projection.problem("score::max_output"); }
@@ -237,18 +240,6 @@ template <class T = float> struct max_output : max_attention {
     if (extent.queries_per_kv_head <= max_channels) return {};
     return refusal("policy", "number of query heads of a KV head", extent.queries_per_kv_head, "at most ",
                    max_channels, ", because score::max_output keeps a number for each");
-  }
-
-private:
-  /// How far a value reaches through query head `h` of its KV head.
-  KVMELD_HD float reach_of(score_view const& view, std::uint32_t h, row_ref const& v) const {
-    if (projection.layers == nullptr) return v.norm();
-    track const where = view.where();
-    std::uint32_t const head = where.kv_head * view.queries_per_kv_head() + h;
-    return std::sqrt(ordered_sum(projection.rows, [&](std::uint32_t r) {
-      float const x = projection.product(where.layer, r, head, v);
-      return x * x;
-    }));
   }
 };
 
