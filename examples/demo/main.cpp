@@ -165,6 +165,14 @@ tiny_llama::report run(options o) {
   o.loaded = &model;
   std::string const path = o.tasks_path();
   reading_list const list = path.empty() ? planted(model, o) : tasks_of(model, o, path);
+  if (o.chunk != 0) {
+    auto const whole = [&](std::string const& m) {
+      return m == "chelsea_probed" || demo::wants_replay(m, o);
+    };
+    for (std::string const& m : o.methods)
+      if (whole(m)) std::cerr << m << " needs the whole context at once, and is left out with --chunk\n";
+    o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), whole), o.methods.end());
+  }
   bool const replays = std::any_of(o.methods.begin(), o.methods.end(),
                                    [&](std::string const& m) { return demo::wants_replay(m, o); });
   // The context, the longest question or the continuation, and an answer; for a second reading the first two
@@ -199,8 +207,14 @@ tiny_llama::report run(options o) {
       bar.update(done, name + v.name);
       std::vector<demo::tally> of_context(v.targets.size());
       demo::with_policy(v, o, [&](auto const& policy) {
-        demo::measure(model, policy, context, capacity, v.targets, demo::reading_of(v.method, o), of_context,
-                      [&] { bar.update(++done, name + v.name); });
+        auto const step = [&] { bar.update(++done, name + v.name); };
+        tiny_llama::reading const how = demo::reading_of(v.method, o);
+        if (o.chunk != 0) {
+          demo::measure_in_chunks(model, policy, context, capacity, static_cast<std::size_t>(o.chunk),
+                                  v.targets, how, of_context, step);
+        } else {
+          demo::measure(model, policy, context, capacity, v.targets, how, of_context, step);
+        }
       });
       for (std::size_t b = 0; b < v.targets.size(); ++b) tallies[n][b][task] += of_context[b];
     }

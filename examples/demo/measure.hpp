@@ -75,6 +75,36 @@ struct target {
   }
 };
 
+/// Reads a context `chunk` tokens at a time, compressing to each target's share of the context, and asks.
+template <class Policy>
+void measure_in_chunks(tiny_llama::model& model, Policy const& policy, context const& c,
+                       std::uint32_t capacity, std::size_t chunk, std::vector<target> const& targets,
+                       tiny_llama::reading how, std::vector<tally>& tallies,
+                       std::function<void()> const& done) {
+  for (std::size_t b = 0; b < targets.size(); ++b) {
+    std::size_t const whole = c.source.context.size();
+    auto const entries = kvmeld::floor_share(targets[b].share, static_cast<std::uint32_t>(whole));
+    auto const read = [&](tiny_llama::engine<Policy>& engine, std::vector<int> const& question) {
+      std::vector<int> all = c.source.context;
+      all.insert(all.end(), question.begin(), question.end());
+      if (targets[b].compresses) return engine.read_within(all, chunk, entries);
+      return engine.read_within(all, all.size(), capacity);
+    };
+    tiny_llama::engine<Policy> engine(model, policy, capacity, how);
+    tallies[b].compress_seconds += read(engine, {});
+    tallies[b].live += engine.figures();
+    tallies[b].scored = bool(engine.cache().needs_observation());
+    question(engine, c, tallies[b]);
+    done();
+    for (asked_prompt const& p : c.with_question) {
+      tiny_llama::engine<Policy> asked(model, policy, capacity, how);
+      read(asked, p.question);
+      tallies[b].inside += ask(asked, p.rest, p.answer);
+    }
+  }
+  for (std::size_t i = 0; i < c.with_question.size(); ++i) done();
+}
+
 /// Compresses copies of the prompt to every target and asks. `done` is told after each step.
 template <class Policy>
 void measure(tiny_llama::model& model, Policy const& policy, context const& c, std::uint32_t capacity,

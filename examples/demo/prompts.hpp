@@ -27,6 +27,7 @@ using full_policy = kvmeld::compose::composed;
 /// digit of an answer is read from the compressed cache).
 struct asked_prompt {
   tiny_llama::prompt_state state;
+  std::vector<int> question;  ///< without its last token
   std::vector<int> rest;
   std::string answer;
 };
@@ -131,6 +132,7 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
     std::vector<int> question = tiny_llama::byte_tokens(needle.question);
     asked.rest = {question.back()};
     question.pop_back();
+    asked.question = question;
     asked.answer = needle.answer;
     asked.state = out.plain;
     tiny_llama::engine<full_policy> ahead(engine);

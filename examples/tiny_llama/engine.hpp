@@ -10,6 +10,7 @@
 #include <kvmeld/kvmeld.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -115,6 +116,23 @@ public:
       observe(layer, n, q, lse);
       seen(layer, n, q, lse);
     });
+  }
+
+  /// Reads tokens for good, `chunk` at a time, and compresses to `entries` per head after each: what is held
+  /// never exceeds both together. The scores see every chunk once. Returns the seconds of the compressions.
+  double read_within(std::vector<int> const& tokens, std::size_t chunk, std::uint32_t entries) {
+    std::vector<float> logits;
+    double seconds = 0;
+    for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+      auto const begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+      auto const n = static_cast<std::ptrdiff_t>(std::min(chunk, tokens.size() - first));
+      read({begin, begin + n}, logits, [](auto&&...) {});
+      auto const start = std::chrono::steady_clock::now();
+      cache_.compress({0}, kvmeld::budget::entries(entries).over(cache_.sizes().budgets_over, floor_),
+                      fallback());
+      seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    return seconds;
   }
 
   /// Reads tokens as drafts, which `forget` takes back. logits [n][vocab], or the last row only.

@@ -105,7 +105,7 @@ std::vector<std::string> const& known_methods() {
 parsed_options parse_options(int argc, char const* const* argv) {
   parsed_options result;
   auto& o = result.chosen;
-  o.methods = parse_methods("full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended");
+  o.methods = parse_methods("full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended");
   bool composes = false;
   bool lists = false, budgeted = false;
   auto const max_needles = static_cast<int>(needle_names.size());
@@ -132,7 +132,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
       "chelsea_flat (its degrees ignored), recommended, keydiff_merging, leverage_merging, "
       "triattention_merging, rkv_merging, dropkv_merging, "
       "chelsea_probed, composed (comma-separated), or all: all but "
-      "chelsea_probed and composed [full,snapkv,keydiff,leverage,kvmerger,chelsea,recommended]",
+      "chelsea_probed and composed [full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended]",
       [&](auto const& v) {
         o.methods = parse_methods(v);
         lists = true;
@@ -188,6 +188,10 @@ parsed_options parse_options(int argc, char const* const* argv) {
         o.split = v;
         if (v != "head" && v != "layer" && v != "group") refuse_option("--split", v, "head, layer or group");
       });
+  add("--chunk", "N",
+      "read N tokens at a time and compress to the budget after each, as during a long prompt or answer; "
+      "methods that read a prompt twice are left out [the whole context at once]",
+      [&](auto const& v) { o.chunk = small_number("--chunk", v, 1, 1 << 20); });
   add("--threads", "N", "threads, 0 for as many as the machine has [0]",
       [&](auto const& v) { o.threads = small_number("--threads", v, 0, 1024); });
 
@@ -206,6 +210,10 @@ parsed_options parse_options(int argc, char const* const* argv) {
   if (!o.tasks.empty() && o.plants) {
     refuse_option("--tasks", o.tasks,
                   "given without --text, --context and --needles: it has contexts of its own");
+  }
+  if (o.chunk != 0 && !o.calibration.empty()) {
+    refuse_option("--chunk", std::to_string(o.chunk),
+                  "given without --calibration, whose shares are of a whole context");
   }
   if (o.tasks.empty()) check_budgets(o, o.context, "--context " + std::to_string(o.context));
   return result;

@@ -29,6 +29,7 @@ struct options {
   double epsilon = 0.25;                      ///< of the method "chelsea_probed"
   std::string split = "head";                 ///< whose entries a budget counts together: head, layer, group
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
+  int chunk = 0;                              ///< tokens read between two compressions; 0: all of them
   int threads = 0;                            ///< 0: as many as the machine has
 
   /// The file of tasks to run; empty: numbers are planted instead.

@@ -32,8 +32,8 @@ TEST_CASE("options: defaults") {
   CHECK(all.back() == "chelsea_probed");
   all.pop_back();  // takes minutes
   CHECK(parse({"--method", "all"}).chosen.methods == all);
-  CHECK(o.methods == std::vector<std::string>{"full", "snapkv", "keydiff", "leverage", "kvmerger", "chelsea",
-                                              "recommended"});
+  CHECK(o.methods == std::vector<std::string>{"full", "snapkv", "compactor", "kvzip", "attention_matching",
+                                              "chelsea", "recommended"});
   CHECK(o.budgets == std::vector<double>{0.2, 0.06});
   CHECK(parse({"--context", "512"}).chosen.budgets == std::vector<double>{0.2, 0.08});
   CHECK(parse({"--context", "64", "--needles", "0"}).chosen.budgets == std::vector<double>{0.63});
@@ -42,6 +42,7 @@ TEST_CASE("options: defaults") {
   CHECK(o.needles == 4);
   CHECK(o.seed == 1);
   CHECK(o.threads == 0);
+  CHECK(o.chunk == 0);
   CHECK(o.text_path() == o.model + "/heldout.txt");
   CHECK(option_error::exit_code == 2);
 }
@@ -97,6 +98,7 @@ TEST_CASE("options: values") {
   CHECK(beside.identify == "evict_rest");
   CHECK(test::has(parse({"--help"}).help, "--budget"));
   CHECK(parse({}).help.empty());
+  CHECK(parse({"--chunk", "64"}).chosen.chunk == 64);
 }
 
 TEST_CASE("options: refusals") {
@@ -137,6 +139,9 @@ TEST_CASE("options: refusals") {
     CHECK(told({"--epsilon", bad}) ==
           "--epsilon is '" + std::string(bad) + "'; it must be a number above 0 and below 1e30.");
   }
+  CHECK(told({"--chunk", "0"}) == "--chunk is '0'; it must be a whole number from 1 to 1048576.");
+  CHECK(told({"--chunk", "8", "--calibration", "c.json"}) ==
+        "--chunk is '8'; it must be given without --calibration, whose shares are of a whole context.");
   CHECK(told({"--split", "rank"}) == "--split is 'rank'; it must be head, layer or group.");
   for (char const* bad : {"-1", "", "+1", "1e3", "0x1"}) {
     CHECK(told({"--seed", bad}) ==
