@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <utility>
 
@@ -77,17 +76,16 @@ public:
   /// has the instructions, otherwise the generic forms.
   explicit host_executor(std::uint32_t threads = 0, tuning t = tuning::on,
                          instruction_set wanted = best_instruction_set())
-      : host_executor(possible_threads(threads == 0 ? detail::usable_processors() : threads), nullptr, t,
-                      wanted) {
-    if (threads_ > 1) loop_ = std::make_shared<parallel_for>(thread_pool(threads_));
+      : host_executor(possible_threads(threads == 0 ? detail::usable_processors() : threads), parallel_for(),
+                      t, wanted) {
+    if (threads_ > 1) loop_ = thread_pool(threads_);
   }
   /// Runs in the engine's threads: a launch calls loop(n, body) with n of at most `threads`, 1 to
   /// largest::threads. Copies call the same `loop`. Small launches run in the caller's thread. Refused are an
   /// empty `loop` and other numbers; where exceptions are off, the executor runs in its caller's thread then.
   host_executor(parallel_for const& loop, std::uint32_t threads, tuning t = tuning::on,
                 instruction_set wanted = best_instruction_set())
-      : host_executor(loop == nullptr ? no_loop() : possible_threads(threads),
-                      std::make_shared<parallel_for>(loop), t, wanted) {}
+      : host_executor(loop ? possible_threads(threads) : no_loop(), loop, t, wanted) {}
 
   /// Copies threads, tuning and kernels. The copy has scratch of its own.
   host_executor(host_executor const& other)
@@ -141,42 +139,46 @@ public:
       }
     }
     std::uint64_t const per_item = phase.tiles(extent);
-    std::int64_t const total = static_cast<std::int64_t>(per_item * items);
-    std::size_t const wanted = phase.scratch_bytes(1);
-    if (rehearses()) {
-      if (!make_room(wanted)) lacks(wanted);
-      return;
-    }
-    if (status const s = reserve(wanted); !s.ok()) return;
-    std::size_t const bytes = scratch_.size() / threads_;
-    std::size_t const phase_bytes = bytes - kernel_bytes();
-    auto const tiles = [&](std::int64_t first, std::int64_t last, std::uint32_t worker) {
+    auto const tiles = [&](std::uint64_t first, std::uint64_t last, std::uint32_t worker) {
+      std::size_t const bytes = scratch_.size() / threads_, phase_bytes = bytes - kernel_bytes();
       std::byte* const scratch = static_cast<std::byte*>(scratch_.data()) + worker * bytes;
-      for (std::int64_t n = first; n < last; ++n) {
-        auto const item = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) / per_item);
-        auto const index = static_cast<std::uint32_t>(static_cast<std::uint64_t>(n) % per_item);
+      for (std::uint64_t n = first; n < last; ++n) {
+        auto const item = static_cast<std::uint32_t>(n / per_item);
         if (source.idle(item)) continue;
         phase(host_team(bytes == 0 ? nullptr : scratch, phase_bytes, kernels_, scratch + phase_bytes),
-              tile{source.where(item), item, index});
+              tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
       }
     };
     // A thread that sleeps needs some 40 us to wake. One thread handles so many entries in that time.
     constexpr std::uint64_t few_entries = 40000;
     bool const few = is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries;
-    if (threads_ == 1 || total <= 1 || few) return tiles(0, total, 0);
-    // Neighbouring tiles read the same rows, so one thread takes up to 8 of them at a time, as long as all
-    // threads stay busy.
-    std::int64_t const share = max_of<std::int64_t>(1, min_of<std::int64_t>(8, total / (16 * threads_)));
-    std::int64_t const shares = (total + share - 1) / share;
-    std::atomic<std::int64_t> taken{0};
-    auto const work = [&](std::uint32_t worker) {
-      for (std::int64_t n = taken.fetch_add(share); n < total; n = taken.fetch_add(share))
-        tiles(n, min_of(n + share, total), worker);
-    };
-    (*loop_)(static_cast<std::uint32_t>(min_of<std::int64_t>(threads_, shares)), part_ref(work));
+    share_out(per_item * items, few, phase.scratch_bytes(1), tiles_ref(tiles));
   }
 
 private:
+  using tiles_ref = call_ref<std::uint64_t, std::uint64_t, std::uint32_t>;
+
+  /// Calls tiles(first, last, worker) for pieces of `total` tiles, or makes room in a rehearsal. No template:
+  /// it is compiled once.
+  void share_out(std::uint64_t total, bool few, std::size_t scratch, tiles_ref tiles) {
+    if (rehearses()) {
+      if (!make_room(scratch)) lacks(scratch);
+      return;
+    }
+    if (status const s = reserve(scratch); !s.ok()) return;
+    if (threads_ == 1 || total <= 1 || few) return tiles(0, total, 0);
+    // Neighbouring tiles read the same rows, so one thread takes up to 8 of them at a time, as long as all
+    // threads stay busy.
+    std::uint64_t const share =
+        max_of<std::uint64_t>(1, min_of<std::uint64_t>(8, total / (std::uint64_t{16} * threads_)));
+    std::uint64_t const shares = (total + share - 1) / share;
+    std::atomic<std::uint64_t> taken{0};
+    auto const work = [&](std::uint32_t worker) {
+      for (std::uint64_t n = taken.fetch_add(share); n < total; n = taken.fetch_add(share))
+        tiles(n, min_of(n + share, total), worker);
+    };
+    loop_(static_cast<std::uint32_t>(min_of<std::uint64_t>(threads_, shares)), part_ref(work));
+  }
   bool make_room(std::size_t bytes) {
     std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
     if (wanted <= scratch_.size() / threads_) return true;
@@ -186,8 +188,7 @@ private:
     return true;
   }
   std::size_t kernel_bytes() const { return kernels_ == nullptr ? 0 : host_team::tuned_bytes; }
-  host_executor(std::uint32_t threads, std::shared_ptr<parallel_for const> loop, tuning t,
-                instruction_set wanted)
+  host_executor(std::uint32_t threads, parallel_for loop, tuning t, instruction_set wanted)
       : threads_(threads),
         loop_(std::move(loop)),
         tuning_(t),
@@ -204,7 +205,7 @@ private:
   }
 
   std::uint32_t threads_;
-  std::shared_ptr<parallel_for const> loop_;
+  parallel_for loop_;
   tuning tuning_;
   host_kernels const* kernels_;
   instruction_set instructions_;

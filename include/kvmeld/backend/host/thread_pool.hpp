@@ -8,11 +8,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -26,25 +27,46 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The body of a parallel loop: body(i) does part i. It refers to a callable that must outlive it.
-class part_ref {
+/// Refers to a callable that must outlive it, and calls it.
+template <class... Args> class call_ref {
 public:
-  /// Refers to `body`, which is called as body(i).
+  /// Refers to `f`, which is called as f(args...).
   template <class F>
-  explicit part_ref(F const& body)
-      : body_(&body), call_([](void const* f, std::uint32_t i) { (*static_cast<F const*>(f))(i); }) {}
-  /// Does part i.
-  void operator()(std::uint32_t i) const { call_(body_, i); }
+  explicit call_ref(F const& f)
+      : f_(&f), call_([](void const* g, Args... args) { (*static_cast<F const*>(g))(args...); }) {}
+  /// Calls it.
+  void operator()(Args... args) const { call_(f_, args...); }
 
 private:
-  void const* body_;
-  void (*call_)(void const*, std::uint32_t);
+  void const* f_;
+  void (*call_)(void const*, Args...);
 };
+/// The body of a parallel loop: body(i) does part i.
+using part_ref = call_ref<std::uint32_t>;
 
-/// How an engine lends its threads: f(count, body) calls body(i) exactly once for every i < count, in any
-/// order, on any threads, and returns when all calls have returned. The calls need not run at the same time.
-/// The body throws nothing.
-using parallel_for = std::function<void(std::uint32_t count, part_ref body)>;
+/// How an engine lends its threads: a callable f of which f(count, body) calls body(i) exactly once for every
+/// i < count, in any order, on any threads, and returns when all calls have returned. The calls need not run
+/// at the same time. The body throws nothing. Copies share the callable.
+class parallel_for {
+public:
+  /// Empty: must not be called.
+  parallel_for() = default;
+  /// Holds `f`, which is called as a constant, from one thread at a time for each executor that has it.
+  template <class F, std::enable_if_t<std::is_invocable_v<F const&, std::uint32_t, part_ref>, int> = 0>
+  parallel_for(F f)
+      : f_(std::make_shared<F const>(std::move(f))),
+        call_([](void const* g, std::uint32_t count, part_ref body) {
+          (*static_cast<F const*>(g))(count, body);
+        }) {}
+  /// Whether there is a callable.
+  explicit operator bool() const { return call_ != nullptr; }
+  /// Calls it.
+  void operator()(std::uint32_t count, part_ref body) const { call_(f_.get(), count, body); }
+
+private:
+  std::shared_ptr<void const> f_;
+  void (*call_)(void const*, std::uint32_t, part_ref) = nullptr;
+};
 
 namespace detail {
 
