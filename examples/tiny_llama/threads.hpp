@@ -1,4 +1,4 @@
-// The threads of the engine, which its caches use too.
+// The engine's threads. The caches use the same ones.
 #pragma once
 
 #include <kvmeld/backend/host/host_executor.hpp>
@@ -9,9 +9,9 @@
 
 namespace tiny_llama {
 
-/// The pool of this process.
+/// The pool of this process. It is never destroyed: a program may end while a loop runs.
 inline kvmeld::thread_pool& pool() {
-  static kvmeld::thread_pool threads;
+  static kvmeld::thread_pool& threads = *new kvmeld::thread_pool;
   return threads;
 }
 
@@ -21,7 +21,8 @@ inline void use_threads(int count) { pool() = kvmeld::thread_pool(static_cast<st
 /// What caches run on.
 inline kvmeld::host_executor executor() { return {pool(), pool().size()}; }
 
-/// f(first, last) for pieces of 0 .. count - 1, in threads if there is more than one piece.
+/// Splits 0 .. count - 1 into pieces and calls f(first, last) for each. Several pieces run in several
+/// threads.
 template <class F> void in_pieces(std::size_t count, std::size_t piece, F const& f) {
   if (count == 0) return;
   auto const body = [&](std::uint32_t i) {

@@ -167,9 +167,9 @@ TEST_CASE("emptied rows are poisoned, and no others") {
   watch const before(w.cache);
   w.cache.compress({0}, kvmeld::budget::entries(15));
   watch const after(w.cache);
-  before.poison_emptied(w.cache, {1});
+  CHECK(before.poison_emptied(w.cache, {1}) == 0);
   CHECK(after.unchanged(w.cache) == "");
-  before.poison_emptied(w.cache, {0});
+  CHECK(before.poison_emptied(w.cache, {0}) == extent.layers * extent.kv_heads * 2 * 15);
   auto const ref = w.cache.ref();
   for (std::uint32_t q = 0; q < 2; ++q) {
     support::for_tracks(extent, q, [&](kvmeld::track t) {

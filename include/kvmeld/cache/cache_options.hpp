@@ -67,10 +67,10 @@ struct cache_options {
   /// behind the empty slots. The next `compress` first takes the empty slots out.
   bool padded = false;
   /// true: when a track becomes shorter, the V rows behind its new end become zeros, which costs about as
-  /// much as an eviction that moves as many rows. Needed by attention kernels that read whole tiles past the
-  /// end and only add a bias there: their weight 0 times a stale NaN is NaN. false: these rows keep what was
-  /// in them. kvmeld never reads them (testing::watch::poison_emptied shows whether an engine does). `padded`
-  /// implies it.
+  /// much as an eviction that moves as many rows. Some attention kernels read whole tiles past the end, and
+  /// only add a bias there. Their weight is 0, but 0 times NaN is NaN. Such kernels need zeros. false: these
+  /// rows keep what was in them. kvmeld never reads them (testing::watch::poison_emptied shows whether an
+  /// engine does). `padded` implies it.
   bool zero_emptied = false;
   /// Compressions count what they do, for request_stats. This costs two more launches per wave and 112 bytes
   /// per track.

@@ -22,10 +22,13 @@ namespace recommended {
 using type = policy<score::blended<score::leverage, score::drop_error>, select::top, identify::evict_rest,
                     merge::drop>;
 
-/// For prompts that are read once. Keeps what the outputs of the last 8 queries need (DropKV's score) and
-/// what no other key can stand in for (Compactor's leverage); both count alike. Show it the last 8 queries by
-/// `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. Budgets may be shared
-/// by all layers, budget::over(budget_scope::all_layers), which changes little (docs/budgets.md).
+/// For prompts and answers that are read once. Keeps what the outputs of the last 8 queries need (DropKV's
+/// score) and what no other key can stand in for (Compactor's leverage); both count alike. Show it the last 8
+/// queries by `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. Budgets
+/// may be shared by all layers, budget::over(budget_scope::all_layers), which changes little
+/// (docs/budgets.md). Compressed every 64 tokens while a context grows, it recalls on tiny-kjv what the full
+/// cache recalls at a fifth of the entries; at a sixteenth, keydiff and expected_attention then recall more
+/// (docs/demo.md).
 inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};

@@ -118,21 +118,32 @@ public:
     return problem;
   }
 
-  /// Writes NaN to the K and V rows that `compress` of the sequences in `slots` emptied, as far as they may
-  /// be written: what attends afterwards must not see it. Padded caches have no such rows. Host only.
-  template <class Cache> void poison_emptied(Cache const& cache, index_list slots) const {
+  /// Writes NaN to the writable K and V rows that `compress` of the sequences in `slots` emptied. An
+  /// attention kernel that reads such a row afterwards shows NaN in its output. Call it directly after
+  /// `compress`, before blocks are freed or tokens appended. Padded caches have no such rows. Returns how
+  /// many of the rows read back as NaN: 0 for formats that cannot hold one. Host only.
+  template <class Cache> std::size_t poison_emptied(Cache const& cache, index_list slots) const {
     auto const ref = cache.ref();
+    std::size_t poisoned = 0;
+    auto const poison = [&](auto const& rows, track t, slot_t s) {
+      if (!rows.writable(t, s)) return;
+      std::vector<std::byte> scratch(4096);
+      rows.encode_row(serial_team(scratch.data(), scratch.size()), t, s,
+                      [](std::uint32_t) { return bits_float(0x7fc00000u); });
+      float first = 0;
+      rows.load_tile(serial_team(scratch.data(), scratch.size()), t, s, 1, 0, 1, &first, 1);
+      poisoned += (float_bits(first) & 0x7fffffffu) > 0x7f800000u ? 1 : 0;
+    };
     each_track(cache.ledger().extent, [&](track t) {
       bool listed = false;
       for (std::uint32_t q : slots) listed = listed || q == t.sequence;
       std::uint32_t const end = listed && !cache.sizes().padded ? now_.length[t.index] : 0;
       for (slot_t s = ref.length(t); s < end; ++s) {
-        auto const nan = [](std::uint32_t) { return bits_float(0x7fc00000u); };
-        serial_team const alone(nullptr, 0);
-        if (ref.keys.writable(t, s)) ref.keys.encode_row(alone, t, s, nan);
-        if (ref.values.writable(t, s)) ref.values.encode_row(alone, t, s, nan);
+        poison(ref.keys, t, s);
+        poison(ref.values, t, s);
       }
     });
+    return poisoned;
   }
 
   /// Checks after a refused call, or after `plan` alone, that K, V, lengths, entries and sequences are as

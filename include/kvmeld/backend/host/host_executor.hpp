@@ -58,18 +58,19 @@ private:
   std::size_t bytes_ = 0;
 };
 
-/// Runs phases on this machine. Results do not depend on the number of threads, nor on whose they are: a tile
-/// is one team of one lane, and no tile reads what another tile of the same launch writes. All work is done
-/// when a call returns. The executor owns the scratch of its threads, which grows to the largest phase that
+/// Runs phases on this machine. The results are the same bits for any number of threads and for any loop. One
+/// lane computes a tile, and no tile reads what another tile of the same launch writes. All work is done when
+/// a call returns. The executor owns the scratch of its threads, which grows to the largest phase that
 /// it has run. Call `reserve` first where nothing may allocate later. Two threads must not use one executor
-/// at the same time. Copies share the threads and nothing else: each may be used in a thread of its own, and
-/// while one of them has the pool, the others run in their callers' threads.
+/// at the same time. Copies share the threads and nothing else. Each copy may be used in its own thread. The
+/// pool serves one copy at a time; the others meanwhile work in their callers' threads.
 class host_executor : public executor_base {
 public:
   using memory = host_memory;
   static constexpr bool immediate = true;  ///< all work is done when a call returns
 
-  /// Runs in `threads` threads, the caller's included. 0: one for each processor that this process may use.
+  /// Runs in `threads` threads, the caller's included. 0: one for each processor that the calling
+  /// thread may run on; CPU quotas of containers are not considered.
   /// 1: no other thread, and no synchronisation. The others are a thread_pool's, and start when a launch
   /// first needs them. More than largest::threads are refused; where exceptions are off, the executor runs in
   /// its caller's thread then. With tuning on, the executor uses the kernels for `wanted` if this processor
@@ -81,8 +82,9 @@ public:
     if (threads_ > 1) loop_ = thread_pool(threads_);
   }
   /// Runs in the engine's threads: a launch calls loop(n, body) with n of at most `threads`, 1 to
-  /// largest::threads. Copies call the same `loop`. Small launches run in the caller's thread. Refused are an
-  /// empty `loop` and other numbers; where exceptions are off, the executor runs in its caller's thread then.
+  /// largest::threads. Copies call the same `loop`. Small launches run in the caller's thread. An
+  /// empty `loop` and other numbers are refused. Where exceptions are off, a refused executor runs in its
+  /// caller's thread.
   host_executor(parallel_for const& loop, std::uint32_t threads, tuning t = tuning::on,
                 instruction_set wanted = best_instruction_set())
       : host_executor(loop ? possible_threads(threads) : no_loop(), loop, t, wanted) {}
@@ -149,7 +151,7 @@ public:
               tile{source.where(item), item, static_cast<std::uint32_t>(n % per_item)});
       }
     };
-    // A thread that sleeps needs some 40 us to wake. One thread handles so many entries in that time.
+    // A thread that sleeps needs some 40 us to wake. In that time one thread handles about so many entries.
     constexpr std::uint64_t few_entries = 40000;
     bool const few = is_light<Phase>::value && std::uint64_t{items} * extent.capacity <= few_entries;
     share_out(per_item * items, few, phase.scratch_bytes(1), tiles_ref(tiles));
@@ -158,8 +160,8 @@ public:
 private:
   using tiles_ref = call_ref<std::uint64_t, std::uint64_t, std::uint32_t>;
 
-  /// Calls tiles(first, last, worker) for pieces of `total` tiles, or makes room in a rehearsal. No template:
-  /// it is compiled once.
+  /// Calls tiles(first, last, worker) for pieces of `total` tiles. In a rehearsal it only makes room. It is
+  /// no template, so it is compiled once.
   void share_out(std::uint64_t total, bool few, std::size_t scratch, tiles_ref tiles) {
     if (rehearses()) {
       if (!make_room(scratch)) lacks(scratch);
