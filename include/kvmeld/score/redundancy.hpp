@@ -84,7 +84,7 @@ struct redundancy : last_queries {
   }
 
   std::string problem() const {
-    if (!is_within(lambda, 0.0, 1.0)) {
+    if (!is_within(static_cast<double>(lambda), 0.0, 1.0)) {
       return refusal("policy", "score::redundancy.lambda", lambda, "0 to 1, a share");
     }
     if (!is_finite(alike)) return refusal("policy", "score::redundancy.alike", alike, "finite");
