@@ -74,6 +74,7 @@ template <class T, class Policy> struct subject {
     kvmeld::cache_options s;
     s.wave_tracks = wave;
     s.whole_plan = whole;
+    s.zero_emptied = true;  // images hold the rows behind the end too
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 50 : 0;
     return s;
   }
