@@ -57,7 +57,7 @@ void check_sums(dice& d, std::size_t sequences, std::uint32_t queries, Observe o
   CHECK(observe(sample) == plain);
   std::vector<double> wanted(plain.size());
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (!std::isfinite(weights[i]) || weights[i] <= 0) continue;
+    if (!kvmeld::is_finite(weights[i]) || weights[i] <= 0) continue;
     std::vector<float> alone(weights.size());
     alone[i] = 1;
     sample.weights = alone.data();
