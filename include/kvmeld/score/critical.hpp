@@ -61,7 +61,7 @@ template <class T> struct output_projection {
       }
       team.sync();
       for (std::uint32_t h = 0; h < group; ++h) {
-        if (layers == nullptr) {
+        if (layers == nullptr && h == 0) {  // the same for every head
           team.for_each(count, [&](std::uint32_t i) {
             float const* const v = mine + std::size_t{i} * d;
             sum[i] = ordered_sum(d, [&](std::uint32_t c) { return term(v[c]); });
