@@ -89,8 +89,7 @@ public:
     }
     each_track(l.extent, [&](track t) {
       if (!problem.empty()) return;
-      bool listed = false;
-      for (std::uint32_t q : slots) listed = listed || q == t.sequence;
+      bool const listed = lists(slots, t);
       std::uint32_t const before = now_.length[t.index], after = next.length[t.index];
       if (after > before) {
         problem = message(check_calls::track_name(t), " grew from ", before, " to ", after, " entries");
@@ -135,8 +134,7 @@ public:
       poisoned += (float_bits(first) & 0x7fffffffu) > 0x7f800000u ? 1 : 0;
     };
     each_track(cache.ledger().extent, [&](track t) {
-      bool listed = false;
-      for (std::uint32_t q : slots) listed = listed || q == t.sequence;
+      bool const listed = lists(slots, t);
       std::uint32_t const end = listed && !cache.sizes().padded ? now_.length[t.index] : 0;
       for (slot_t s = ref.length(t); s < end; ++s) {
         poison(ref.keys, t, s);
@@ -171,6 +169,12 @@ public:
   }
 
 private:
+  /// Whether a track's sequence is one of `slots`.
+  static bool lists(index_list slots, track t) {
+    bool found = false;
+    for (std::uint32_t q : slots) found = found || q == t.sequence;
+    return found;
+  }
   /// Whether degrees are masses, whose sum may grow.
   template <class Merge> static bool has_masses(Merge const& merge) {
     return traits_of_merge(merge).spreads || fit_of(merge).degrees;
