@@ -1,6 +1,7 @@
 // The host backend. A team is one lane. Threads share the tiles: a small pool's, or the engine's own.
 #pragma once
 
+#include <kvmeld/backend/host/processors.hpp>
 #include <kvmeld/backend/host/thread_pool.hpp>
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 #include <kvmeld/backend/host/tuned/host_team.hpp>
@@ -70,7 +71,7 @@ public:
   static constexpr bool immediate = true;  ///< all work is done when a call returns
 
   /// Runs in `threads` threads, the caller's included. 0: one for each processor that the calling
-  /// thread may run on; CPU quotas of containers are not considered.
+  /// thread may run on, but no more than the CPU quota of a container grants.
   /// 1: no other thread, and no synchronisation. The others are a thread_pool's, and start when a launch
   /// first needs them. More than largest::threads are refused; where exceptions are off, the executor runs in
   /// its caller's thread then. With tuning on, the executor uses the kernels for `wanted` if this processor

@@ -1,6 +1,7 @@
 // The threads that a host executor shares tiles over: those of the engine, or a small pool.
 #pragma once
 
+#include <kvmeld/backend/host/processors.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/size_limits.hpp>
@@ -22,9 +23,6 @@
 #define KVMELD_POSIX_THREADS 1
 #include <pthread.h>
 #include <signal.h>
-#endif
-#if defined(__linux__)
-#include <sched.h>
 #endif
 
 namespace kvmeld {
@@ -123,16 +121,6 @@ inline std::uint32_t forks() {
 #else
   return 0;
 #endif
-}
-
-/// The number of processors that the calling thread may run on. CPU quotas are not considered.
-inline std::uint32_t usable_processors() {
-#if defined(__linux__) && defined(CPU_COUNT)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-    return static_cast<std::uint32_t>(CPU_COUNT(&set));
-#endif
-  return max_of<std::uint32_t>(1, std::thread::hardware_concurrency());
 }
 
 #if defined(KVMELD_POSIX_THREADS)
@@ -313,7 +301,7 @@ private:
 class thread_pool {
 public:
   /// `threads` counts the caller, largest::threads at most; 0: one for each processor that the calling thread
-  /// may run on. CPU quotas of containers are not considered.
+  /// may run on, but no more than the CPU quota of a container grants.
   explicit thread_pool(std::uint32_t threads = 0)
       : state_(std::make_shared<state>(
             min_of(threads == 0 ? detail::usable_processors() : threads, largest::threads))) {}
