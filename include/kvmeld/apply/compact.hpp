@@ -21,10 +21,11 @@ namespace detail {
 struct renumber_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
-    std::size_t const base = wave.plan.at(t.item, 0);
+    fate const* const fates = wave.plan.fates + wave.plan.at(t.item, 0);
+    slot_t* const new_slot = wave.plan.new_slot + wave.plan.at(t.item, 0);
     std::uint32_t const kept = compact_indices(
-        team, n, [&](std::uint32_t s) { return wave.plan.fates[base + s] == fate::keep; },
-        [&](std::uint32_t rank, std::uint32_t s) { wave.plan.new_slot[base + s] = rank; });
+        team, n, [=](std::uint32_t s) { return fates[s] == fate::keep; },
+        [=](std::uint32_t rank, std::uint32_t s) { new_slot[s] = rank; });
     if (team.lane() == 0) {
       wave.plan.old_length[t.item] = n;
       wave.plan.new_length[t.item] = kept;
@@ -283,9 +284,11 @@ private:
     T* const x = array + wave.ledger.at(t.where, 0);
     fate const* const what = plan.fates + plan.at(t.item, 0);
     slot_t const* const to = plan.new_slot + plan.at(t.item, 0);
-    if (team.lanes() == 1) {
+    if (team.lanes() == 1) {  // what goes is overwritten by what stays: a branch would cost more
+      slot_t next = begin;
       for (slot_t s = begin; s < n; ++s) {
-        if (what[s] == fate::keep) x[to[s]] = x[s];
+        x[next] = x[s];
+        next += what[s] == fate::keep ? 1u : 0u;
       }
       return;
     }

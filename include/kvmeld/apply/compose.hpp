@@ -22,20 +22,26 @@ struct compose_phase : slot_phase {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
     if (begin >= n || wave.state[t.item].unchanged != 0) return;
-    team.for_each(min_of(block, n - begin), [&](std::uint32_t entry) {
-      slot_t const s = begin + entry;
-      std::size_t const i = plan.at(t.item, s);
-      if (plan.fates[i] == fate::drop || plan.fates[i] == fate::spread) return;
+    std::size_t const first = plan.at(t.item, begin), origin = step.at(t.item, 0);
+    fate const* const fates = plan.fates + first;
+    slot_t const* const target = plan.target + first;
+    // The entry that the step acts on: the entry itself, or what it has merged into.
+    auto const root_of = [=](std::uint32_t i) {
+      return origin + (fates[i] == fate::keep ? begin + i : target[i]);
+    };
+    auto const changes = [=](std::uint32_t i) {
+      std::size_t const root = root_of(i);
+      bool const stays = (step.fates[root] == fate::keep) & (step.key_weight[root] == 1.0f) &
+                         (step.value_weight[root] == 1.0f) & (step.degree_weight[root] == 1.0f);
+      return (fates[i] != fate::drop) & (fates[i] != fate::spread) & !stays;  // few entries in most rounds
+    };
+    for_each_chosen(team, min_of(block, n - begin), changes, [&](std::uint32_t entry) {
+      std::size_t const i = first + entry, root = root_of(entry);
+      plan.key_weight[i] *= step.key_weight[root];
+      plan.value_weight[i] *= step.value_weight[root];
+      plan.degree_weight[i] *= step.degree_weight[root];
+      if (step.fates[root] == fate::keep) return;
       bool const held = plan.fates[i] == fate::keep;
-      std::size_t const root = step.at(t.item, held ? s : plan.target[i]);
-      float const key = step.key_weight[root], value = step.value_weight[root],
-                  degree = step.degree_weight[root];
-      bool const kept = step.fates[root] == fate::keep;
-      if (kept && key == 1.0f && value == 1.0f && degree == 1.0f) return;  // most entries in most rounds
-      plan.key_weight[i] *= key;
-      plan.value_weight[i] *= value;
-      plan.degree_weight[i] *= degree;
-      if (kept) return;
       plan.fates[i] = !held && step.fates[root] == fate::merge ? plan.fates[i] : step.fates[root];
       plan.target[i] = step.target[root];
       plan.span[i] = step.span[root];

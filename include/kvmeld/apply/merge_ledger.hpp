@@ -27,10 +27,8 @@ struct merge_ledger_phase : slot_phase {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
     if (begin >= n || wave.state[t.item].unchanged != 0) return;
-    team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
-      member_list const m = members_of(wave, t.item, begin + i);
-      if (m.count > 1) merge_set(t, begin + i, m);
-    });
+    for_each_set(team, wave, t.item, begin, min_of(block, n - begin),
+                 [&](slot_t p, member_list const& m) { merge_set(t, p, m); });
     if (t.index == 0) receive_spreads(team, t, n);
   }
 

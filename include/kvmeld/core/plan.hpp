@@ -87,5 +87,23 @@ KVMELD_HD inline void keep_entry(plan_ref const& p, std::uint32_t item, slot_t s
   p.degree_weight[i] = 1.0f;
 }
 
+/// Writes into the plan that the first `n` entries of track `item` stay as they are. Array by array, so that
+/// compilers fill whole vectors. Cooperative; no barrier.
+template <class Team>
+KVMELD_HD void keep_entries(Team const& team, plan_ref const& p, std::uint32_t item, std::uint32_t n) {
+  std::size_t const base = p.at(item, 0);
+  auto const fill = [&](auto* x, auto value) {
+    x += base;
+    team.for_each(n, [=](std::uint32_t i) { x[i] = value; });
+  };
+  slot_t* const target = p.target + base;
+  team.for_each(n, [=](std::uint32_t i) { target[i] = i; });
+  fill(p.fates, fate::keep);
+  fill(p.span, slot_t{0});
+  fill(p.key_weight, 1.0f);
+  fill(p.value_weight, 1.0f);
+  fill(p.degree_weight, 1.0f);
+}
+
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

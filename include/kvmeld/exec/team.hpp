@@ -153,23 +153,6 @@ KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chos
 
 }  // namespace detail
 
-/// Calls emit(rank, i) for the indices i < n with chosen(i), in ascending order. Returns how many there are.
-/// Collective. `chosen` is called once or twice per index.
-template <class Team, class Chosen, class Emit>
-KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
-  if constexpr (has_warps<Team>::value) return detail::compact_on_warps(team, n, chosen, emit);
-  lane_range const mine = contiguous_range(team, n);
-  std::uint32_t count = 0;
-  for (std::uint32_t i = mine.begin; i < mine.end; ++i) count += chosen(i) ? 1u : 0u;
-  scan_result const s = team.scan(count);
-  std::uint32_t rank = s.before;
-  for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
-    if (chosen(i)) emit(rank++, i);
-  }
-  team.sync();
-  return s.total;
-}
-
 /// Whether tuned kernels of the host are compiled (instruction_set.hpp). Not under nvcc, which would ask for
 /// their device form.
 #if defined(__CUDACC__)
@@ -211,6 +194,73 @@ KVMELD_HD bool with_kernels([[maybe_unused]] Team const& team, [[maybe_unused]] 
 /// data by that.
 template <class T = float, class Team> KVMELD_HD bool is_tuned(Team const& team) {
   return with_kernels<T>(team, [](auto const&) {});
+}
+
+namespace detail {
+
+/// Calls emit(rank, i) for the indices i < n with chosen(i), in ascending order; returns how many there are.
+/// One lane. Asks for a piece of indices before it emits any of them, so that hardly a branch depends on the
+/// data.
+template <class Chosen, class Emit> std::uint32_t emit_in_pieces(std::uint32_t n, Chosen chosen, Emit emit) {
+  constexpr std::uint32_t piece = 128;
+  bool taken[piece];
+  std::uint32_t list[piece];
+  std::uint32_t rank = 0;
+  for (std::uint32_t first = 0; first < n; first += piece) {
+    std::uint32_t const count = min_of(piece, n - first);
+    std::uint32_t all = 0;
+    for (std::uint32_t i = 0; i < count; ++i) taken[i] = chosen(first + i);
+    for (std::uint32_t i = 0; i < count; ++i) all += taken[i] ? 1u : 0u;
+    if (all == count) {
+      for (std::uint32_t i = 0; i < count; ++i) emit(rank + i, first + i);
+    } else if (all != 0) {
+      std::uint32_t found = 0;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        list[found] = first + i;
+        found += taken[i] ? 1u : 0u;
+      }
+      for (std::uint32_t i = 0; i < found; ++i) emit(rank + i, list[i]);
+    }
+    rank += all;
+  }
+  return rank;
+}
+
+}  // namespace detail
+
+/// Calls emit(rank, i) for the indices i < n with chosen(i), in ascending order. Returns how many there are.
+/// Collective. `chosen` is called once or twice per index, and nothing that it reads may depend on `emit`.
+template <class Team, class Chosen, class Emit>
+KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
+  if constexpr (has_warps<Team>::value) return detail::compact_on_warps(team, n, chosen, emit);
+  if constexpr (may_be_tuned<Team>) {
+    if (is_tuned(team)) return detail::emit_in_pieces(n, chosen, emit);
+  }
+  lane_range const mine = contiguous_range(team, n);
+  std::uint32_t count = 0;
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) count += chosen(i) ? 1u : 0u;
+  scan_result const s = team.scan(count);
+  std::uint32_t rank = s.before;
+  for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
+    if (chosen(i)) emit(rank++, i);
+  }
+  team.sync();
+  return s.total;
+}
+
+/// Calls f(i) for the indices i < n with chosen(i), divided among the lanes. There is no order and no barrier
+/// at the end. `chosen` is called once per index, and nothing that it reads may depend on `f`.
+template <class Team, class Chosen, class F>
+KVMELD_HD void for_each_chosen(Team const& team, std::uint32_t n, Chosen chosen, F f) {
+  if constexpr (may_be_tuned<Team>) {
+    if (is_tuned(team)) {
+      detail::emit_in_pieces(n, chosen, [&](std::uint32_t, std::uint32_t i) { f(i); });
+      return;
+    }
+  }
+  team.for_each(n, [&](std::uint32_t i) {
+    if (chosen(i)) f(i);
+  });
 }
 
 /// Marks a phase that a backend replaces by a tuned form. A specialisation has value = true, `static bool

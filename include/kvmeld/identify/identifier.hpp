@@ -136,8 +136,7 @@ struct round_phase : track_phase {
     bool const active = s.over_budget != 0;
     // Rounds may be enqueued before it is known whether a track needs them. Most of these rounds find the
     // track done and leave its step alone. The plan of a single round is its own step, and was just begun.
-    if (s.unchanged == 0 && !wave.plans_directly())
-      team.for_each(n, [&](std::uint32_t i) { keep_entry(wave.step, t.item, i); });
+    if (s.unchanged == 0 && !wave.plans_directly()) keep_entries(team, wave.step, t.item, n);
     team.sync();
     if (team.lane() == 0) {
       s.merged = 0;
@@ -148,24 +147,24 @@ struct round_phase : track_phase {
     slot_t* const field = wave.live + wave.at(t.item, 0);
     std::uint32_t* const place = wave.place + wave.at(t.item, 0);
     slot_t* const mergeable = wave.spare_words(t.item);
-    auto const lives = [&](std::uint32_t i) {
-      return wave.plan.fates[wave.plan.at(t.item, i)] == fate::keep;
+    fate const* const fates = wave.plan.fates + wave.plan.at(t.item, 0);
+    auto const lives_as = [=](role wanted) {
+      return [=](std::uint32_t i) { return (fates[i] == fate::keep) & (roles[i] == wanted); };
     };
     // Irrelevant entries (the zero class of the EMS paper) drop first. Later rounds do not find them.
     std::uint32_t dropped = 0;
-    team.for_each(n, [&](std::uint32_t i) {
-      if (lives(i) && roles[i] == role::irrelevant) {
-        wave.step.fates[wave.step.at(t.item, i)] = fate::drop;
-        ++dropped;
-      }
+    for_each_chosen(team, n, lives_as(role::irrelevant), [&](std::uint32_t i) {
+      wave.step.fates[wave.step.at(t.item, i)] = fate::drop;
+      ++dropped;
     });
     dropped = team.reduce(dropped, op_sum{});
-    std::uint32_t const places = compact_indices(
-        team, n, [&](std::uint32_t i) { return lives(i) && roles[i] == role::mergeable; },
-        [&](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; });
+    std::uint32_t const places =
+        compact_indices(team, n, lives_as(role::mergeable),
+                        [=](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; });
+    std::uint8_t const* const flags = wave.ledger.flags + wave.ledger.at(t.where, 0);
     std::uint32_t const numbers = compact_indices(
-        team, places, [&](std::uint32_t i) { return wave.ledger.usable(t.where, mergeable[i]); },
-        [&](std::uint32_t rank, std::uint32_t i) {
+        team, places, [=](std::uint32_t i) { return (flags[mergeable[i]] & entry_flag::nonfinite) == 0; },
+        [=](std::uint32_t rank, std::uint32_t i) {
           field[rank] = mergeable[i];
           place[rank] = i;
         });

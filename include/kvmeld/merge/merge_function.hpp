@@ -192,10 +192,8 @@ template <class Merge, class Keys> struct weigh_phase {
         team.sync();
       }
     } else {
-      team.for_each(count, [&](std::uint32_t i) {
-        member_list const m = members_of(wave, t.item, begin + i);
-        if (m.count <= 1) return;
-        weigh_set(merge, wave, t, begin + i, m);
+      for_each_set(team, wave, t.item, begin, count, [&](slot_t p, member_list const& m) {
+        weigh_set(merge, wave, t, p, m);
         if (adds_degrees) return;
         for (std::uint32_t j = 0; j < m.count; ++j) leave_degree(wave.step, t.item, m.slots[j]);
       });

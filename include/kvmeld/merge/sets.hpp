@@ -28,6 +28,18 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
 
+/// Calls f(pivot, members) for the sets of two or more among the pivots begin .. begin + count - 1, divided
+/// among the lanes. There is no order and no barrier at the end.
+template <class Team, class F>
+KVMELD_HD void for_each_set(Team const& team, wave_ref const& wave, std::uint32_t item, slot_t begin,
+                            std::uint32_t count, F f) {
+  slot_t const* const ends = wave.set_end + wave.at(item, begin);
+  slot_t const before = begin == 0 ? 0 : ends[-1];
+  for_each_chosen(
+      team, count, [=](std::uint32_t i) { return ends[i] > (i == 0 ? before : ends[i - 1]) + 1; },
+      [&](std::uint32_t i) { f(begin + i, members_of(wave, item, begin + i)); });
+}
+
 namespace detail {
 
 /// Calls placed(slot, place) for every member. `place` counts the members that come before it by
@@ -101,15 +113,12 @@ struct link_phase : track_phase {
       return;  // the lists are up to date
     slot_t* const end = wave.set_end + wave.at(t.item, 0);
     slot_t* const member = wave.set_member + wave.at(t.item, 0);
-    std::size_t const base = map.at(t.item, 0);
-    auto const joins = [&](std::uint32_t i) {
-      return map.fates[base + i] == fate::merge || map.fates[base + i] == fate::share;
-    };
+    fate const* const fates = map.fates + map.at(t.item, 0);
+    slot_t const* const target = map.target + map.at(t.item, 0);
+    auto const joins = [=](std::uint32_t i) { return (fates[i] == fate::merge) | (fates[i] == fate::share); };
     std::uint32_t changes = 0;
-    team.for_each(n, [&](std::uint32_t i) {
-      end[i] = 0;
-      changes |= map.fates[base + i] != fate::keep ? 1u : 0u;
-    });
+    team.for_each(n, [&](std::uint32_t i) { changes |= fates[i] != fate::keep ? 1u : 0u; });
+    team.for_each(n, [=](std::uint32_t i) { end[i] = 0; });
     changes = team.reduce(changes, op_max{});
     if (changes == 0) {
       if (team.lane() == 0) {
@@ -119,34 +128,33 @@ struct link_phase : track_phase {
       return;
     }
     team.sync();
-    team.for_each(n, [&](std::uint32_t i) {
-      if (joins(i)) team.fetch_add(&end[map.target[base + i]], 1);
-    });
+    for_each_chosen(team, n, joins, [&](std::uint32_t i) { team.fetch_add(&end[target[i]], 1); });
     team.sync();
     // A pivot belongs to its own set and comes first. Counts become cursors; filling turns cursors into ends.
     lane_range const mine = contiguous_range(team, n);
     std::uint32_t total = 0;
-    for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] == 0 ? 0 : end[i] + 1;
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] + (end[i] != 0 ? 1u : 0u);
     scan_result const s = team.scan(total);
     std::uint32_t begin = s.before;
+    bool const alone = team.lanes() == 1;  // may write where its next pivot goes: branches would cost more
     for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
-      std::uint32_t const count = end[i] == 0 ? 0 : end[i] + 1;
-      if (count != 0) member[begin] = i;
-      end[i] = begin + (count == 0 ? 0 : 1);
-      begin += count;
+      std::uint32_t const others = end[i], pivots = others != 0 ? 1u : 0u;
+      if ((pivots != 0) | (alone & (begin < n))) member[begin] = i;
+      end[i] = begin + pivots;
+      begin += others + pivots;
     }
     team.sync();
-    team.for_each(n, [&](std::uint32_t i) {
-      if (joins(i)) member[team.fetch_add(&end[map.target[base + i]], 1)] = i;
-    });
+    for_each_chosen(team, n, joins, [&](std::uint32_t i) { member[team.fetch_add(&end[target[i]], 1)] = i; });
     team.sync();
     // Every list is sorted, so that the order of atomics does not change results.
-    team.for_each(n, [&](std::uint32_t i) {
-      std::uint32_t const first = i == 0 ? 0 : end[i - 1];
-      if (end[i] > first + 1) sort_members(member + first, end[i] - first);
-    });
+    for_each_chosen(
+        team, n, [=](std::uint32_t i) { return end[i] > (i == 0 ? 0 : end[i - 1]) + 1; },
+        [=](std::uint32_t i) {
+          std::uint32_t const first = i == 0 ? 0 : end[i - 1];
+          sort_members(member + first, end[i] - first);
+        });
     std::uint32_t const spreads = compact_indices(
-        team, n, [&](std::uint32_t i) { return map.fates[base + i] == fate::spread; },
+        team, n, [=](std::uint32_t i) { return fates[i] == fate::spread; },
         [&](std::uint32_t rank, std::uint32_t i) { member[s.total + rank] = i; });
     if (team.lane() == 0) {
       wave.state[t.item].spreads = spreads;
@@ -166,9 +174,7 @@ struct fold_scores_phase : slot_phase {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
     if (begin >= n || wave.state[t.item].merged == 0) return;
-    team.for_each(min_of(block, n - begin), [&](std::uint32_t i) {
-      member_list const m = members_of(wave, t.item, begin + i);
-      if (m.count < 2) return;
+    for_each_set(team, wave, t.item, begin, min_of(block, n - begin), [&](slot_t p, member_list const& m) {
       auto const score = [&](std::uint32_t j) { return wave.score[wave.at(t.item, m.slots[j])]; };
       float of_set = adds ? 0.0f : score(0);
       for (std::uint32_t j = 0; j < m.count; ++j) {
@@ -178,7 +184,7 @@ struct fold_scores_phase : slot_phase {
           of_set = score(j);
         }
       }
-      wave.score[wave.at(t.item, begin + i)] = of_set;
+      wave.score[wave.at(t.item, p)] = of_set;
     });
   }
 };

@@ -29,7 +29,7 @@ struct begin_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = l.length[t.where.index];
-    team.for_each(n, [&](std::uint32_t s) { keep_entry(wave.plan, t.item, s); });
+    keep_entries(team, wave.plan, t.item, n);
     if (l.members.capacity != 0) {
       std::uint8_t* const kept = wave.plan.member_kept + std::size_t{t.item} * wave.plan.member_stride;
       team.for_each(l.members.count[t.where.index], [&](std::uint32_t m) { kept[m] = 1; });
