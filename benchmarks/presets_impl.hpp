@@ -98,9 +98,8 @@ void measure_attention(session& s, tensors<T>& x, std::string const& name, Cache
       });
 }
 
-/// Compresses to `kept_share`, or to `most` entries where that is less, in waves of two tracks per worker,
-/// the default of a cache. Methods that match every entry with every centre have a budget that does not grow
-/// with the text.
+/// Compresses to `kept_share`, or to `most` entries where that is less, in the default waves of a cache.
+/// Methods that match every entry with every centre have a budget that does not grow with the text.
 template <class T, class Policy>
 void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy const& policy,
                 bool with_attention = false, std::uint32_t most = 0xffffffffu) {
@@ -137,7 +136,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
                              std::to_string(x.of().n) + " entries, which is not its budget.");
   }
   s.remember({"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().max_scratch())});
-  // The default wave is two tracks per worker; the one launch behind all waves counts with each.
+  // The one launch behind all waves counts with each.
   std::uint32_t const waves = kvmeld::ceil_div(heads_of(x.of().n), cache.sizes().wave_tracks);
   s.remember({"launches per wave, " + preset + ", " + std::to_string(x.of().n) + " entries", "",
               static_cast<double>(

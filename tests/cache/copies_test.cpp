@@ -128,7 +128,7 @@ TEST_CASE("what a cache says about its memory") {
   filled x;
   auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
   using local = kvmeld::score::local;
-  CHECK(kvmeld::detail::cache_bytes(kvmeld::cache_options{extent}, kvmeld::channels_of(cache.policy().score),
+  CHECK(kvmeld::detail::cache_bytes(cache.sizes(), kvmeld::channels_of(cache.policy().score),
                                     cache.executor().workers()) ==
         cache.ledger_bytes() + cache.workspace_bytes());
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::channels_of(kvmeld::score::none{})) == 9);
@@ -138,7 +138,7 @@ TEST_CASE("what a cache says about its memory") {
   CHECK(cache.ledger_bytes() >= entries);
   CHECK(cache.ledger_bytes() <= entries + 16 * 64 + 200);
   CHECK(cache.workspace_bytes() > 0);
-  CHECK(cache.sizes().wave_tracks == 2);  // two per worker
+  CHECK(cache.sizes().wave_tracks == 2);
   CHECK(support::make_cache(x.memory, chelsea(), {}, 64).sizes().wave_tracks == extent.tracks());
   kvmeld::cache_options sizes{};
   sizes.wave_tracks = 3;
@@ -152,6 +152,37 @@ TEST_CASE("what a cache says about its memory") {
   auto const members = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
   CHECK(members.ledger_bytes() >= larger.ledger_bytes() + std::size_t{extent.tracks()} * 100 * 16);
   CHECK(cache.policy().score.window == 8);
+}
+
+TEST_CASE("a default wave: two tracks per worker, or 1 MiB of workspace per worker") {
+  auto const wave = [](std::uint32_t capacity, std::uint32_t workers, kvmeld::cache_options sizes = {}) {
+    sizes.extent = {32, 32, 8, 1, 128, 128, capacity};  // 8192 tracks
+    return kvmeld::detail::tracks_of_wave(sizes, workers);
+  };
+  // 83 bytes per entry and little more: 53 KB for 640 entries, 340 KB for 4096, 5.4 MB for 65536.
+  CHECK(wave(640, 66) > 1250);
+  CHECK(wave(640, 66) < 1303);
+  CHECK(wave(640, 1) == 19);
+  CHECK(wave(4096, 2) == 6);
+  CHECK(wave(4096, 1) == 3);
+  CHECK(wave(65536, 2) == 4);
+  CHECK(wave(65536, 66) == 132);
+  CHECK(wave(16, 66) == 8192);
+  kvmeld::cache_options sizes;
+  sizes.wave_tracks = 5;
+  CHECK(wave(640, 66, sizes) == 5);
+  sizes = {};
+  sizes.scope = kvmeld::plan_scope::layer;  // eight heads have one plan
+  CHECK(wave(4096, 1, sizes) == 8);
+  CHECK(wave(640, 1, sizes) == 16);
+  for (std::uint32_t capacity : {1u, 100u, 3000u, 40000u}) {
+    kvmeld::cache_options made;
+    made.extent = {32, 32, 8, 1, 128, 128, capacity};
+    made.wave_tracks = wave(capacity, 4);
+    CAPTURE(capacity);
+    CHECK((made.wave_tracks == 8 || made.wave_tracks == 8192 ||
+           kvmeld::workspace_bytes(made.extent, made.wave_tracks) <= 4u << 20));
+  }
 }
 
 TEST_CASE("a wave of any size gives the same result") {

@@ -135,10 +135,13 @@ private:
   }
 };
 
+// Waves of two tracks per thread unless `sizes` says otherwise, so that there are several: by default, tracks
+// as short as these make one wave.
 template <class T, class Policy>
 auto make_cache(engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {},
                 std::uint32_t threads = 1) {
   sizes.extent = memory.extent;
+  if (sizes.wave_tracks == 0) sizes.wave_tracks = 2 * threads;
   return kvmeld::merged_cache{kvmeld::host_executor(threads), policy, memory.tensors(), sizes};
 }
 

@@ -61,13 +61,21 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
   return c;
 }
 
-/// Number of tracks in a wave: options.wave_tracks, or two per worker if that is 0; at most all tracks, and
-/// rounded down to whole plan scopes and budget scopes, but at least one of them.
+/// Number of tracks in a wave: options.wave_tracks. If that is 0, two per worker, or more where tracks are
+/// short: as many as 1 MiB of workspace per worker holds. At most all tracks, and rounded down to whole plan
+/// scopes and budget scopes, but at least one of them.
 inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
-  std::uint32_t const scope =
-      max_of(tracks_per_plan(sizes.scope, sizes.extent), tracks_per_split(sizes.budgets_over, sizes.extent));
-  std::uint32_t const wanted = sizes.wave_tracks != 0 ? sizes.wave_tracks : 2 * workers;
-  return max_of(scope, min_of(wanted, sizes.extent.tracks()) / scope * scope);
+  constexpr std::size_t worth_a_launch = std::size_t{1} << 20;
+  std::uint32_t const split = tracks_per_split(sizes.budgets_over, sizes.extent),
+                      scope = max_of(tracks_per_plan(sizes.scope, sizes.extent), split),
+                      tracks = sizes.extent.tracks();
+  std::uint32_t wanted = sizes.wave_tracks;
+  if (wanted == 0) {
+    std::size_t const each = workspace_bytes(sizes.extent, scope, sizes.members, split) / scope;
+    std::size_t const short_ones = worth_a_launch * workers / max_of<std::size_t>(1, each);
+    wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks, short_ones)));
+  }
+  return max_of(scope, min_of(wanted, tracks) / scope * scope);
 }
 
 /// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger

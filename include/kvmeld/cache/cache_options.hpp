@@ -40,8 +40,9 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 /// Options fixed at construction. They determine how much memory a cache takes.
 struct cache_options {
   shape extent;  ///< layers, sequences, heads and capacity of the cache
-  std::uint32_t wave_tracks =
-      0;  ///< tracks compressed together, rounded to whole plan and budget scopes; 0: two per worker
+  /// Tracks compressed together, rounded to whole plan and budget scopes. 0: two per worker of the executor,
+  /// or as many as 1 MiB of workspace per worker holds, whichever are more.
+  std::uint32_t wave_tracks = 0;
   bool whole_plan = false;                     ///< hold a plan of every track; `plan` and `apply` need it
   std::uint32_t members = 0;                   ///< members per track, for policies that share entries
   std::uint32_t first_layer = 0;               ///< global number of the group's first layer
