@@ -63,18 +63,31 @@ template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {
   return p;
 }
 
-/// Stores a piece from registers to an aligned address.
-template <class T> KVMELD_HD void store_piece(void* to, row_piece<T> const& p) {
+/// The piece as four words, as it lies in memory. On a device, words are put together in registers.
+template <class T> KVMELD_HD void pack_piece(row_piece<T> const& p, std::uint32_t (&words)[4]) {
 #if defined(__CUDA_ARCH__)
   using bits = detail::bits_of<T>;
-  std::uint32_t words[4] = {};
+  words[0] = words[1] = words[2] = words[3] = 0;
   unrolled<row_piece<T>::size>([&](auto channel) {
     constexpr std::uint32_t c = decltype(channel)::value, byte = c * sizeof(T);
     bits x;
     std::memcpy(&x, &p.x[c], sizeof x);
     words[byte / 4] |= static_cast<std::uint32_t>(x) << byte % 4 * 8;
   });
-  *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+#else
+  std::memcpy(words, &p, sizeof words);
+#endif
+}
+
+/// Stores a piece to an aligned address in memory, with one instruction. nvcc takes a store of a uint4 apart
+/// where a branch beside it stores channel by channel.
+template <class T> KVMELD_HD void store_piece(void* to, row_piece<T> const& p) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t words[4];
+  pack_piece(p, words);
+  asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
 #else
   copy_piece(to, &p);
 #endif

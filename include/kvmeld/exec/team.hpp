@@ -5,7 +5,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/exec/team.hpp>
+#include <kvmeld/core/types.hpp>
 
 #include <cassert>
 #include <cstddef>

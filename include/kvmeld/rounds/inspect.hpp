@@ -90,17 +90,30 @@ private:
           slots[rank] = first + i;
           bad[rank] = 0;
         });
-    team.for_each(found * pieces, [&](std::uint32_t i) {
-      piece const p = rows.read(slots[i / pieces], i % pieces);
-      bool good = true;
-      for (std::uint32_t c = 0; c < rows.width(i % pieces); ++c) {
-        good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
+    // A lane reads several pieces before it looks at any of them.
+    std::uint32_t const all = found * pieces, stride = team.lanes();
+    for (std::uint32_t begin = team.lane(); begin < all; begin += pieces_in_flight * stride) {
+      piece held[pieces_in_flight];
+      for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+        std::uint32_t const i = begin + j * stride;
+        if (i < all) held[j] = rows.read(slots[i / pieces], i % pieces);
       }
-      if (!good) team.fetch_add(&bad[i / pieces], 1);
-    });
+      for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+        std::uint32_t const i = begin + j * stride;
+        if (i < all && !finite(held[j], rows.width(i % pieces))) team.fetch_add(&bad[i / pieces], 1);
+      }
+    }
     team.sync();
     team.for_each(found, [&](std::uint32_t i) { note(slots[i], bad[i] == 0); });
     team.sync();
+  }
+
+  template <class Piece> KVMELD_HD static bool finite(Piece const& p, std::uint32_t channels) {
+    bool good = true;
+    for (std::uint32_t c = 0; c < channels; ++c) {
+      good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
+    }
+    return good;
   }
 
   template <class Team, class Note>

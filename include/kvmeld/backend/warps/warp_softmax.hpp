@@ -68,7 +68,7 @@ KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece 
   unrolled<Slots * Pieces>([&](auto number) {
     constexpr std::uint32_t i = decltype(number)::value / Pieces, j = decltype(number)::value % Pieces;
     if (piece_of(j) >= there) return;
-    store_piece(to[i][j].w, rows.read(slots[i], piece_of(j)));
+    pack_piece(rows.read(slots[i], piece_of(j)), to[i][j].w);
   });
 }
 
