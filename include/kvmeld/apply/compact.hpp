@@ -107,10 +107,10 @@ template <class Layout> struct compact_rows_phase {
       });
     } else {
       bool const past_caches = streams(team, kept - begin);
+      fate const* const fates = plan.fates + base;
       for (slot_t from = begin; from < n; ++from) {
-        if (plan.fates[base + from] == fate::keep) {
-          move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
-        }
+        if (fates[from] != fate::keep) continue;
+        move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
       }
       if constexpr (has_row_kernels<Team, Layout>::value) {
         if (past_caches) finish_streams(team);
@@ -126,12 +126,14 @@ private:
     return layout.channels() * sizeof(typename Layout::element_type);
   }
 
-  /// Whether `rows` rows are moved past the caches, so that lines need not be read before they are written.
-  /// Fewer rows stay in the cache for the attention that follows.
+  /// Whether rows are moved past the caches, so that lines need not be read before they are written: where
+  /// all tracks of the call, each moving about as many rows as this one, would not stay in a cache for the
+  /// attention that follows.
   template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
       constexpr std::size_t worth_streaming = std::size_t{8} << 20;
-      return team.lanes() == 1 && rows * row_bytes() >= worth_streaming;
+      return team.lanes() == 1 &&
+             std::uint64_t{rows} * row_bytes() * wave.work.tracks(wave.ledger.extent) >= worth_streaming;
     } else {
       return false;
     }
