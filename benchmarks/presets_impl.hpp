@@ -10,20 +10,37 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include <cxxabi.h>
+
 namespace kvmeld_bench {
 
-template <class Phase> struct is_proposal : std::false_type {};
-template <class Identify, class Rows>
-struct is_proposal<kvmeld::detail::propose_phase<Identify, Rows>> : std::true_type {};
+/// The launches of one kind of phase.
+struct phase_meter {
+  std::size_t launches = 0;
+  double seconds = 0.0;
+};
 
-/// A host executor that notes how much scratch a worker needed, how often it launched, and how long proposals
-/// took.
+/// The name of a phase's template, such as propose_phase.
+template <class Phase> std::string name_of() {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(typeid(Phase).name(), nullptr, nullptr, &status);
+  std::string name = text == nullptr ? typeid(Phase).name() : text;
+  std::free(text);
+  name.resize(std::min(name.size(), name.find('<')));
+  std::size_t const colon = name.rfind(':');
+  return colon == std::string::npos ? name : name.substr(colon + 1);
+}
+
+/// A host executor that notes how much scratch a worker needed, and what its launches took by kind of phase.
 class metering_executor : public kvmeld::host_executor {
 public:
   using kvmeld::host_executor::host_executor;
@@ -31,26 +48,47 @@ public:
   template <class Phase, class Source>
   void run(Phase const& phase, kvmeld::shape const& extent, std::uint32_t items, Source const& source) {
     max_scratch_ = std::max(max_scratch_, phase.scratch_bytes(1));
-    ++launches_;
+    static std::string const name = name_of<Phase>();
     auto const begin = std::chrono::steady_clock::now();
     kvmeld::host_executor::run(phase, extent, items, source);
-    if (!is_proposal<Phase>::value) return;
-    proposing_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (rehearses()) return;
+    phase_meter& meter = phases_[name];
+    ++meter.launches;
+    meter.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   std::size_t max_scratch() const { return max_scratch_; }
-  double proposing() const { return proposing_; }
-  std::size_t launches() const { return launches_; }
+  std::map<std::string, phase_meter> const& phases() const { return phases_; }
+  double proposing() const {
+    auto const found = phases_.find("propose_phase");
+    return found == phases_.end() ? 0.0 : found->second.seconds;
+  }
+  std::size_t launches() const {
+    std::size_t all = 0;
+    for (auto const& [name, meter] : phases_) all += meter.launches;
+    return all;
+  }
   void restart_meter() {
     max_scratch_ = 0;
-    launches_ = 0;
-    proposing_ = 0.0;
+    phases_.clear();
   }
 
 private:
-  double proposing_ = 0.0;
+  std::map<std::string, phase_meter> phases_;
   std::size_t max_scratch_ = 0;
-  std::size_t launches_ = 0;
 };
+
+/// What the launches of the last compression took, by kind of phase; those of a fiftieth and more.
+inline void remember_phases(session& s, std::string const& name, input const& of,
+                            std::map<std::string, phase_meter> const& phases) {
+  double all = 0.0;
+  for (auto const& [phase, meter] : phases) all += meter.seconds;
+  for (auto const& [phase, meter] : phases) {
+    if (meter.seconds < 0.02 * all) continue;
+    s.remember({name + " " + std::to_string(of.n) + " " + of.dtype + ", " + std::to_string(meter.launches) +
+                    " launches of " + phase,
+                "ms", 1e3 * meter.seconds});
+  }
+}
 
 template <class T, class Policy>
 using cache_of = kvmeld::merged_cache<metering_executor, Policy, kvmeld::strided<T>, kvmeld::strided<T>>;
@@ -124,7 +162,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
       [&] {
         double const before = 1.0 * heads_of(x.of().n) * x.of().n;
         double const after = static_cast<double>(cache.entries(0));
-        return row_bytes * (2 * before + 2 * after);
+        constexpr bool evicts = std::is_same_v<typename Policy::identify_type, kvmeld::identify::evict_rest>;
+        return row_bytes * (evicts ? 4 * after : 2 * before + 2 * after);
       },
       [&] {
         references r;
@@ -141,6 +180,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   s.remember({"launches per wave, " + preset + ", " + std::to_string(x.of().n) + " entries", "",
               static_cast<double>(
                   kvmeld::ceil_div(static_cast<std::uint32_t>(cache.executor().launches()), waves))});
+  if (x.of().n == 4096 || x.of().n == 65536) remember_phases(s, name, x.of(), cache.executor().phases());
   s.remember({"ledger per entry, " + preset, "bytes",
               static_cast<double>(
                   kvmeld::ledger_bytes_per_entry(kvmeld::channels_of(typename Policy::score_type{})))});
