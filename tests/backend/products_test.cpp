@@ -73,7 +73,7 @@ TEST_CASE("products of any shape are those of double loops, and a pair's bits do
           CHECK(std::fabs(got - wanted) <= unit * (dim / 16.0 + 8) * size + 1e-30);
           float alone = 0, listed = 0;
           k.products(x, 1, dim, y, 1, dim, dim, &alone, 1);
-          k.dots(y, x, place.data(), 1, dim, &listed);
+          k.dots(y, x, dim, place.data(), 1, dim, &listed);
           CHECK(same(alone, got));
 #if !defined(__FAST_MATH__)  // which may sum in another order
           CHECK(same(listed, got));
@@ -120,8 +120,8 @@ TEST_CASE("16-bit rows give the bits of the generic loops") {
 
 namespace {
 
-// Squares and products of rows in storage: the bits of `products`, and no byte behind the rows or the
-// results.
+// Squares and products of rows in storage, also of listed rows: the bits of `products`, and no byte behind
+// the rows or the results.
 template <class T> void check_measures(kvmeld::host_kernels const& k, dice& d) {
   std::uint32_t const dim = d.between(1, 200), rows = d.between(1, 40), ld = dim + d.below(3);
   std::vector<float> const x = noise(d, dim), all = noise(d, std::size_t{rows - 1} * ld + dim);
@@ -130,6 +130,10 @@ template <class T> void check_measures(kvmeld::host_kernels const& k, dice& d) {
   std::vector<float> square(rows), product(rows), alone(rows);
   k.measures(stored.data(), ld, rows, dim, x.data(), square.data(), product.data());
   k.measures(stored.data(), ld, rows, dim, nullptr, alone.data(), nullptr);
+  std::vector<std::uint32_t> at;  // every row twice, the last first
+  for (std::uint32_t i = 0; i < 2 * rows; ++i) at.push_back((2 * rows - 1 - i) % rows);
+  std::vector<float> listed(at.size());
+  k.dots(x.data(), stored.data(), ld, at.data(), 2 * rows, dim, listed.data());
   for (std::uint32_t r = 0; r < rows; ++r) {
     T const* const row = stored.data() + std::size_t{r} * ld;
     std::vector<float> own(dim);
@@ -143,6 +147,7 @@ template <class T> void check_measures(kvmeld::host_kernels const& k, dice& d) {
     float by = 0;
     k.products(x.data(), 1, dim, row, 1, dim, dim, &by, 1);
     CHECK(same(by, product[r]));
+    for (std::uint32_t i : {rows - 1 - r, 2 * rows - 1 - r}) CHECK(same(by, listed[i]));
 #endif
   }
 }

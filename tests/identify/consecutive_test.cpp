@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/instruction_sets.hpp"
 #include "reference/kvmerger.hpp"
 #include "reference/samples.hpp"
 #include "support/random_cache.hpp"
@@ -167,6 +168,97 @@ TEST_CASE("sets at a threshold are the reference's, for every anchor, pivot and 
   MESSAGE("compared ", count.compared, " plans, skipped ", count.skipped);
   CHECK(count.compared > 1400);
 }
+
+#if !defined(__FAST_MATH__)  // which may round the cosines of the two forms differently
+namespace {
+
+// Rows of few small integers: all sums of products are exact, whether multiply and add are fused or not.
+// Neighbours are alike, and many rows are equal, zero or no numbers.
+support::rows exact_rows(dice& d, std::uint32_t n, std::uint32_t dim) {
+  auto const small = [&] { return static_cast<float>(d.between(0, 6)) - 3.0f; };
+  bool const often = d.chance(0.5);  // rows that are no numbers
+  std::vector<float> base(dim);
+  support::rows out(n, base);
+  for (auto& row : out) {
+    if (d.chance(0.15)) {
+      for (float& x : base) x = small();
+    }
+    row = base;
+    for (float& x : row) x = d.chance(0.3) ? small() : x;
+    if (d.chance(0.2)) row = base;
+    if (d.chance(0.02)) row.assign(dim, 0.0f);
+    if (d.chance(often ? 0.05 : 0.001)) row[d.below(dim)] = kvmeld::bits_float(0x7fc00000u);
+  }
+  return out;
+}
+
+template <class T, class Policy>
+std::vector<std::uint32_t> planned(kvmeld::host_executor const& executor, support::engine_memory<T>& memory,
+                                   Policy const& policy, std::vector<float> const& scores,
+                                   std::uint32_t limit, kvmeld::plan_scope scope) {
+  kvmeld::cache_options sizes = support::with_plan();
+  sizes.extent = memory.extent;
+  sizes.scope = scope;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  std::uint32_t const n = memory.extent.capacity;
+  cache.open(0, n);
+  for (std::uint32_t head = 0; head < memory.extent.kv_heads; ++head)
+    support::set_scores(cache.ledger(), kvmeld::make_track(memory.extent, 0, 0, head), scores);
+  cache.plan({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
+  auto const& p = cache.current_plan();
+  return {p.target, p.target + std::size_t{n} * memory.extent.kv_heads};
+}
+
+// The plans of all instruction sets are the plan of the generic form.
+template <class T, class Policy>
+void every_form_agrees(dice& d, std::uint32_t n, std::uint32_t dim, Policy policy) {
+  std::uint32_t const heads = d.between(1, 2);
+  constexpr char const* orders[] = {"LSHTC", "LSTHC", "LSHCT"};
+  support::engine_memory<T> memory({1, 1, heads, 1, dim, 1, n}, d.pick(orders));
+  for (std::uint32_t head = 0; head < heads; ++head) {
+    memory.fill(kvmeld::make_track(memory.extent, 0, 0, head), 0, exact_rows(d, n, dim),
+                support::rows(n, {1}));
+  }
+  if (d.chance(0.5)) policy.identify.anchor = kvmeld::identify::anchor_rule::chain;
+  policy.identify.break_at_gap = d.chance(0.3);
+  std::vector<float> scores(n);
+  for (float& x : scores) x = static_cast<float>(d.below(12));
+  std::uint32_t const limit = d.between(n / 4 + 1, n);
+  auto const scope = d.chance(0.3) ? kvmeld::plan_scope::layer : kvmeld::plan_scope::head;
+  CAPTURE(n);
+  CAPTURE(dim);
+  CAPTURE(limit);
+  auto const expected =
+      planned(kvmeld::host_executor(1, kvmeld::tuning::off), memory, policy, scores, limit, scope);
+  for (auto set : instruction_sets()) {
+    INFO(kvmeld::name_of(set));
+    CHECK(planned(kvmeld::host_executor(1, kvmeld::tuning::on, set), memory, policy, scores, limit, scope) ==
+          expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every instruction set makes the sets of the generic form") {
+  dice d(53);
+  constexpr std::uint32_t dims[] = {3, 16, 100, 128}, few[] = {3, 16};
+  auto const any = [&](std::uint32_t n, std::uint32_t dim) {
+    std::uint32_t const recents = d.below(n / 8 + 1), heavy = d.below(n / 8 + 1);
+    by_threshold at = with_ends<by_threshold>(recents, heavy);
+    by_budget to = with_ends<by_budget>(recents, heavy);
+    at.identify.admission.theta = static_cast<float>(1.4 * d.uniform() - 0.4);
+    to.identify.admission.bisections = d.between(1, 20);
+    every_form_agrees<float>(d, n, dim, at);
+    every_form_agrees<float>(d, n, dim, to);
+    every_form_agrees<kvmeld::bfloat16>(d, n, dim, to);
+  };
+  for (std::uint32_t n = 1; n <= 70; ++n) {
+    for (std::uint32_t dim : dims) any(n, dim);
+  }
+  for (int i = 0; i < 40; ++i) any(d.between(100, 700), d.pick(dims));
+  for (int i = 0; i < 6; ++i) any(d.between(12000, 20000), d.pick(few));  // thresholds are foretold
+}
+#endif
 
 TEST_CASE("none and the zero class: nothing goes, or all that may") {
   kvmeld::select::sinks_and_recents const ends{quantity::entries(1), quantity::entries(2)};

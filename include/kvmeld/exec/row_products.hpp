@@ -42,13 +42,17 @@ KVMELD_HD void row_products(Team const& team, float const* a, std::uint32_t rows
   team.sync();
 }
 
-/// out[i] = dot(row, row at[i] of pool) for i < count. Rows of the pool have d channels and no gaps. Each
-/// lane makes a call of its own; no barrier. Gives the bits of row_products.
-template <class Team>
-KVMELD_HD void listed_products(Team const& team, float const* row, float const* pool, std::uint32_t const* at,
-                               std::uint32_t count, std::uint32_t d, float* out) {
-  if (with_kernels(team, [&](auto const& kernels) { kernels.dots(row, pool, at, count, d, out); })) return;
-  for (std::uint32_t i = 0; i < count; ++i) out[i] = dot(row, pool + std::size_t{at[i]} * d, d);
+/// out[i] = dot(row, row at[i] of pool) for i < count. Rows of the pool are in storage type, ld elements
+/// apart. Each lane makes a call of its own; no barrier. Gives the bits of row_products.
+template <class Team, class T>
+KVMELD_HD void listed_products(Team const& team, float const* row, T const* pool, std::size_t ld,
+                               std::uint32_t const* at, std::uint32_t count, std::uint32_t d, float* out) {
+  if (with_kernels<T>(team, [&](auto const& kernels) { kernels.dots(row, pool, ld, at, count, d, out); }))
+    return;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    T const* const other = pool + at[i] * ld;
+    out[i] = ordered_sum(d, [&](std::uint32_t c) { return row[c] * element_traits<T>::to_float(other[c]); });
+  }
 }
 
 /// square[i] = dot(row i, row i) and, unless `x` is null, product[i] = dot(row i, x), of `count` rows of d

@@ -11,11 +11,10 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
-#include <kvmeld/identify/scan_heap.hpp>
+#include <kvmeld/identify/scan_path.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -27,10 +26,8 @@ enum class anchor_rule : std::uint8_t {
   chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
 };
 
-/// Rows of a scan's block: one per lane. A single lane keeps the anchors of several thresholds.
-KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) {
-  return lanes == 1 ? scan_thresholds + 2 : lanes;
-}
+/// Rows of a scan's block: one per lane. A single lane handles several rows at once where it can.
+KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) { return lanes == 1 ? 16 : lanes; }
 /// Scratch of a scan over rows of `dim` channels, in bytes.
 KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {
   return scratch_size(std::size_t{scan_rows(lanes) + 1} * dim * sizeof(float)) +
@@ -103,54 +100,9 @@ public:
     return walk(theta, [](std::uint32_t, std::uint32_t) {});
   }
 
-  /// sets[k] = number of sets for theta[k]. One pass over the rows serves all `count` <= scan_thresholds
-  /// thresholds. Thresholds whose sets have the same anchor share the products with it. For teams of one
-  /// lane.
-  KVMELD_HD void count_many(float const* theta, std::uint32_t count, std::uint32_t* sets) {
-    float* const row = reference_;
-    float* const anchors = block_;  // count + 1 of them: one is always free
-    std::uint32_t slot[scan_thresholds];
-    std::uint32_t newest[scan_thresholds + 1];  // entry that each anchor is
-    std::uint32_t used[scan_thresholds + 1] = {};
-    std::uint32_t bar[scan_thresholds];
-    for (std::uint32_t k = 0; k < count; ++k) {
-      bar[k] = order_key(theta[k]);
-      sets[k] = 0;
-      slot[k] = 0;
-    }
-    used[0] = count;
-    for (std::uint32_t i = n_; i-- > 0;) {
-      load_one(i, row);
-      bool const first = i + 1 == n_ || list_.apart(i, break_at_gap_);
-      std::uint32_t key[scan_thresholds + 1];
-      if (!first) {
-        std::uint32_t list[scan_thresholds + 1];
-        float product[scan_thresholds + 1];
-        std::uint32_t live = 0;
-        for (std::uint32_t s = 0; s <= count; ++s) {
-          if (used[s] != 0) list[live++] = s;
-        }
-        listed_products(team_, row, anchors, list, live, d_, product);
-        for (std::uint32_t l = 0; l < live; ++l) {
-          key[list[l]] = order_key(cosine_of(product[l], i, newest[list[l]]));
-        }
-      }
-      std::uint32_t fresh = 0;
-      while (used[fresh] != 0) ++fresh;
-      bool taken = false;
-      for (std::uint32_t k = 0; k < count; ++k) {
-        bool const joins = !first && key[slot[k]] > bar[k];
-        if (!joins) ++sets[k];
-        if (joins && anchor_ == anchor_rule::fixed) continue;
-        --used[slot[k]];
-        slot[k] = fresh;
-        ++used[fresh];
-        taken = true;
-      }
-      if (!taken) continue;
-      newest[fresh] = i;
-      std::memcpy(anchors + std::size_t{fresh} * d_, row, d_ * sizeof(float));
-    }
+  /// Halves the bracket of the threshold `steps` times.
+  KVMELD_HD void bisect(std::uint32_t steps, std::uint32_t wanted, scan_bracket& now) {
+    for (std::uint32_t i = 0; i < steps; ++i) now.halve(count(now.middle()) >= wanted);
   }
 
   /// Writes marks[i].target = newest entry of the set of i; returns the number of sets.
@@ -234,7 +186,7 @@ private:
                                                std::uint32_t j) const {
     std::uint32_t const first = 0;
     float product;
-    listed_products(team_, a, b, &first, 1, d_, &product);
+    listed_products(team_, a, b, d_, &first, 1, d_, &product);
     return cosine_of(product, i, j);
   }
   KVMELD_HD void load_one(std::uint32_t i, float* to) const {

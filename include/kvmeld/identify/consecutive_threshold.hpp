@@ -12,8 +12,9 @@
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/listed_places.hpp>
+#include <kvmeld/identify/remembering_scan.hpp>
 #include <kvmeld/identify/rows.hpp>
-#include <kvmeld/identify/scan_heap.hpp>
+#include <kvmeld/identify/scan_path.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -67,17 +68,14 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
     track_state const s = wave.state[t.item];
     if (s.live_count == 0) return;
-    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
-    if constexpr (to_budget) {
-      std::uint32_t const others = s.alive - s.live_count;
-      std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
-      float low = scan_lowest, high = scan_highest;
-      bisect(scan, team, wanted, low, high);
-      std::uint32_t const sets = scan.mark(high);
-      if (sets > wanted) scan.join_neighbours(sets, sets - wanted);
-    } else {
-      scan.mark(admission.theta_in(t.where.layer));
+    if constexpr (may_be_tuned<Team>) {
+      if (is_tuned(team)) {
+        remembering_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
+        return settle(scan, t, s);
+      }
     }
+    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
+    settle(scan, t, s);
   }
 
   template <class Team>
@@ -113,28 +111,18 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   std::string problem() const { return admission.problem(); }
 
 private:
-  /// Narrows the bracket of the threshold. `high` leaves at least `wanted` sets.
-  template <class Scan, class Team>
-  KVMELD_HD void bisect(Scan& scan, Team const& team, std::uint32_t wanted, float& low, float& high) const {
-    for (std::uint32_t i = 0; i < admission.bisections; ++i) {
-      if (is_tuned(team)) {
-        std::uint32_t const steps = min_of(scan_bisections, admission.bisections - i);
-        bisect_at_once(scan, steps, wanted, low, high);
-        i += steps - 1;
-        continue;
-      }
-      float const middle = 0.5f * (low + high);
-      (scan.count(middle) >= wanted ? high : low) = middle;
+  /// Finds the threshold of a track and marks its sets.
+  template <class Scan> KVMELD_HD void settle(Scan& scan, tile const& t, track_state const& s) const {
+    if constexpr (to_budget) {
+      std::uint32_t const others = s.alive - s.live_count;
+      std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
+      scan_bracket bracket;
+      scan.bisect(admission.bisections, wanted, bracket);
+      std::uint32_t const sets = scan.mark(bracket.high);
+      if (sets > wanted) scan.join_neighbours(sets, sets - wanted);
+    } else {
+      scan.mark(admission.theta_in(t.where.layer));
     }
-  }
-  /// Does `steps` bisections at once, with the outcome of one after the other.
-  template <class Scan>
-  KVMELD_HD static void bisect_at_once(Scan& scan, std::uint32_t steps, std::uint32_t wanted, float& low,
-                                       float& high) {
-    std::uint32_t sets[scan_thresholds];
-    scan_heap const heap(steps, low, high);
-    scan.count_many(heap.middle + 1, heap.nodes(), sets);
-    heap.descend([&](std::uint32_t k) { return sets[k - 1] >= wanted; }, low, high);
   }
 };
 

@@ -28,9 +28,13 @@ struct host_kernels {
   products_of<float> products_float;
   products_of<float16> products_half;
   products_of<bfloat16> products_bfloat16;
-  /// out[i] = dot(row, row at[i] of pool).
-  void (*dots)(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
-               std::uint32_t d, float* out);
+  /// out[i] = dot(row, row at[i] of pool). Rows of the pool are in storage type, ld elements apart.
+  template <class T>
+  using dots_of = void (*)(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at,
+                           std::uint32_t count, std::uint32_t d, float* out);
+  dots_of<float> dots_float;
+  dots_of<float16> dots_half;
+  dots_of<bfloat16> dots_bfloat16;
   /// square[i] = dot(row i, row i) and, unless x is null, product[i] = dot(row i, x). Rows are in storage
   /// type, ld elements apart.
   template <class T>
@@ -159,6 +163,11 @@ struct host_kernels {
                 std::size_t b_ld, std::uint32_t d, float* out, std::uint32_t out_ld) const {
     of_type<T>(products_float, products_half, products_bfloat16)(a, rows, a_ld, b, columns, b_ld, d, out,
                                                                  out_ld);
+  }
+  template <class T>
+  void dots(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at, std::uint32_t count,
+            std::uint32_t d, float* out) const {
+    of_type<T>(dots_float, dots_half, dots_bfloat16)(row, pool, ld, at, count, d, out);
   }
   template <class T>
   void measures(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d, float const* x,

@@ -107,34 +107,54 @@ KVMELD_SIMD floats add_quarters(floats const* sum) {
 #endif
 }
 
-/// The `width` partial sums of dot(a, b). `fold` adds them up.
-KVMELD_SIMD floats dot_partials(float const* a, float const* b, std::uint32_t d) {
+constexpr std::uint32_t listed_rows = 4;  // rows of a list that share the loads of the other row
+
+/// part[r] = the `width` partial sums of dot(rows[r], x). `fold` adds them up.
+template <class T>
+KVMELD_SIMD void list_partials(T const* const* rows, float const* x, std::uint32_t d, floats* part) {
   std::size_t const whole = d / 16 * 16;
-  floats sum[quarters];
+  floats sum[listed_rows][quarters];
 #pragma GCC unroll 4
   for (std::uint32_t q = 0; q < quarters; ++q) {
-    sum[q] = floats{};
+#pragma GCC unroll 4
+    for (std::uint32_t r = 0; r < listed_rows; ++r) sum[r][q] = floats{};
     std::size_t k = q * width;
-    for (; k < whole; k += 16) sum[q] = multiply_add(load(a + k), load(b + k), sum[q]);
+    for (; k < whole; k += 16) {
+      floats const other = load(x + k);
+#pragma GCC unroll 4
+      for (std::uint32_t r = 0; r < listed_rows; ++r) {
+        sum[r][q] = multiply_add(decode_one(rows[r] + k), other, sum[r][q]);
+      }
+    }
     if (k < d) {
       std::uint32_t const n = d - k < width ? static_cast<std::uint32_t>(d - k) : width;
-      sum[q] = multiply_add(load_some(a + k, n), load_some(b + k, n), sum[q]);
+      floats const other = load_some(x + k, n);
+      for (std::uint32_t r = 0; r < listed_rows; ++r) {
+        sum[r][q] = multiply_add(decode_some(rows[r] + k, n), other, sum[r][q]);
+      }
     }
   }
-  return add_quarters(sum);
+#pragma GCC unroll 4
+  for (std::uint32_t r = 0; r < listed_rows; ++r) part[r] = add_quarters(sum[r]);
 }
 
 /// out[i] = dot(row, row at[i] of pool), with the same bits as in `products`.
-KVMELD_ENTRY void dots(float const* row, float const* pool, std::uint32_t const* at, std::uint32_t count,
-                       std::uint32_t d, float* out) {
+template <class T>
+KVMELD_ENTRY void dots(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at,
+                       std::uint32_t count, std::uint32_t d, float* out) {
   for (std::uint32_t i = 0; i < count; i += width) {
-    floats part[width] = {};
     std::uint32_t const some = count - i < width ? count - i : width;
-    for (std::uint32_t j = 0; j < some; ++j)
-      part[j] = dot_partials(pool + std::size_t{at[i + j]} * d, row, d);
-    float sums[width];
-    store(sums, fold(part));
-    for (std::uint32_t j = 0; j < some; ++j) out[i + j] = sums[j];
+    floats part[width];
+    std::uint32_t j = 0;
+    for (; j < some; j += listed_rows) {
+      T const* rows[listed_rows];
+      for (std::uint32_t r = 0; r < listed_rows; ++r) {
+        rows[r] = pool + at[i + (j + r < some ? j + r : some - 1)] * ld;
+      }
+      list_partials(rows, row, d, part + j);
+    }
+    for (; j < width; ++j) part[j] = floats{};  // lanes that are not stored
+    store_some(out + i, fold(part), some);
   }
 }
 
