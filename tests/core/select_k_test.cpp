@@ -1,4 +1,5 @@
-// select_k against a stable sort, and compact_indices against a loop; one lane and several.
+// select_k against a stable sort, and compact_indices and for_each_chosen against a loop; one lane and
+// several.
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/testing/lane_executor.hpp>
 
@@ -49,6 +50,18 @@ struct select_phase {
           (*keys)[i] = 0;  // a caller may mark where it reads
         });
     if (team.lane() == 0) *count = marked;
+  }
+};
+
+struct visit_phase {
+  list const* keys;
+  list* visits;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  template <class Team> void operator()(Team const& team, kvmeld::tile const&) const {
+    kvmeld::for_each_chosen(
+        team, static_cast<std::uint32_t>(keys->size()), [&](std::uint32_t i) { return (*keys)[i] % 3 == 0; },
+        [&](std::uint32_t i) { ++(*visits)[i]; });
   }
 };
 
@@ -149,8 +162,8 @@ TEST_CASE("select_k on warps takes the same") {
   }
 }
 
-TEST_CASE_TEMPLATE("compact_indices keeps the order", Executor, kvmeld::testing::lane_executor,
-                   support::warp_executor) {
+TEST_CASE_TEMPLATE("compact_indices keeps the order, for_each_chosen takes each once", Executor,
+                   kvmeld::testing::lane_executor, support::warp_executor) {
   support::dice d(8);
   for (std::uint32_t size : {1u, 2u, 5u, 8u}) {
     if (std::is_same_v<Executor, support::warp_executor> && size > 3) continue;  // warps, not lanes
@@ -167,6 +180,9 @@ TEST_CASE_TEMPLATE("compact_indices keeps the order", Executor, kvmeld::testing:
       REQUIRE(count == wanted.size());
       ranks.resize(count);
       CHECK(ranks == wanted);
+      list visits(n, 0);
+      executor.run(visit_phase{&keys, &visits}, extent, 1, any_track{});
+      for (std::uint32_t i = 0; i < n; ++i) CHECK(visits[i] == (keys[i] % 3 == 0 ? 1 : 0));
     }
   }
 }

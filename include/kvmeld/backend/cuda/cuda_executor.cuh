@@ -211,8 +211,8 @@ public:
   }
   /// Launches enqueued so far; the replay of a record counts none.
   std::size_t launches() const { return launches_; }
-  /// Half the multiprocessors, rounded up. A default wave has two tracks per worker, so one per
-  /// multiprocessor.
+  /// Half the multiprocessors, rounded up. A default wave has two tracks per worker or more, so at
+  /// least one per multiprocessor.
   std::uint32_t workers() const { return processors_ / 2 + processors_ % 2; }
   /// Lanes of the phases that read or write rows.
   int lanes() const { return detail::usual_block; }

@@ -100,7 +100,7 @@ public:
   Space const& space() const { return space_; }
   tuning tuning_mode() const { return tuning_; }
   int lanes() const { return static_cast<int>(lanes_); }
-  /// A default wave has two tracks per worker.
+  /// A default wave has two tracks per worker or more.
   std::uint32_t workers() const {
     auto const threads = static_cast<std::uint32_t>(space_.concurrency());
     return max_of(1u, threads / (on_host ? lanes_ : 16 * lanes_));
