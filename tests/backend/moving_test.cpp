@@ -105,6 +105,16 @@ TEST_CASE_TEMPLATE("many rows are moved and cleared as few are", T, float, kvmel
   }
 }
 
+TEST_CASE("rows go past the caches where all tracks of a call move 8 MiB and more") {
+  using kvmeld::detail::outgrow_caches;
+  CHECK(outgrow_caches(32768, 256, 1));
+  CHECK_FALSE(outgrow_caches(32767, 256, 1));
+  CHECK(outgrow_caches(128, 256, 256));
+  CHECK_FALSE(outgrow_caches(127, 256, 256));
+  CHECK_FALSE(outgrow_caches(0, 256, 256));
+  CHECK(outgrow_caches(0xffffffffu, 1024, 1 << 20));
+}
+
 TEST_CASE("rows whose strides change half-way are moved as they lie") {
   auto const wanted = evicted_from_broken_rows(kvmeld::host_executor(1, kvmeld::tuning::off));
   CHECK((evicted_from_broken_rows(kvmeld::host_executor(1)) == wanted));

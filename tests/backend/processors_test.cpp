@@ -116,6 +116,14 @@ TEST_CASE("version 1: only the controller cpu has quotas, and -1 is none") {
   CHECK(m.processors() == 6);
 }
 
+TEST_CASE("version 1: controllers listed in another order than their folder has, beside a link") {
+  machine m;
+  m.file("/proc/self/cgroup", "4:cpuacct,cpu:/a\n");
+  m.file("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "200000\n");
+  m.file("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
+  CHECK(m.processors() == 2);
+}
+
 TEST_CASE("an executor without a number takes what affinity and quotas leave") {
   std::uint32_t const usable = kvmeld::detail::usable_processors();
   CHECK(usable >= 1);

@@ -40,6 +40,14 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
   return s;
 }
 
+/// Whether rows are moved past the caches, so that lines need not be read before they are written: where all
+/// tracks of the call would not stay in a cache for the attention that follows. Counts every track of the
+/// call with as many rows as this one; tracks within their budget move none.
+KVMELD_HD constexpr bool outgrow_caches(std::uint32_t rows, std::size_t row_bytes, std::uint32_t tracks) {
+  constexpr std::uint64_t worth_streaming = std::uint64_t{8} << 20;
+  return std::uint64_t{rows} * row_bytes * tracks >= worth_streaming;
+}
+
 /// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
@@ -126,14 +134,9 @@ private:
     return layout.channels() * sizeof(typename Layout::element_type);
   }
 
-  /// Whether rows are moved past the caches, so that lines need not be read before they are written: where
-  /// all tracks of the call, each moving about as many rows as this one, would not stay in a cache for the
-  /// attention that follows.
   template <class Team> KVMELD_HD bool streams(Team const& team, std::uint32_t rows) const {
     if constexpr (has_row_kernels<Team, Layout>::value) {
-      constexpr std::size_t worth_streaming = std::size_t{8} << 20;
-      return team.lanes() == 1 &&
-             std::uint64_t{rows} * row_bytes() * wave.work.tracks(wave.ledger.extent) >= worth_streaming;
+      return team.lanes() == 1 && outgrow_caches(rows, row_bytes(), wave.work.tracks(wave.ledger.extent));
     } else {
       return false;
     }
@@ -286,9 +289,11 @@ private:
     T* const x = array + wave.ledger.at(t.where, 0);
     fate const* const what = plan.fates + plan.at(t.item, 0);
     slot_t const* const to = plan.new_slot + plan.at(t.item, 0);
-    if (team.lanes() == 1) {  // what goes is overwritten by what stays: a branch would cost more
+    if (team.lanes() == 1) {
+      // What goes is overwritten by what stays; a branch would cost more.
+      std::uint32_t const kept = plan.new_length[t.item];
       slot_t next = begin;
-      for (slot_t s = begin; s < n; ++s) {
+      for (slot_t s = begin; next < kept; ++s) {
         x[next] = x[s];
         next += what[s] == fate::keep ? 1u : 0u;
       }

@@ -62,8 +62,8 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
 }
 
 /// Number of tracks in a wave: options.wave_tracks. If that is 0, two per worker, or more where tracks are
-/// short: as many as 1 MiB of workspace per worker holds. At most all tracks, and rounded down to whole plan
-/// scopes and budget scopes, but at least one of them.
+/// many and short: as many as 1 MiB of workspace per worker holds, up to a quarter of the cache's tracks. At
+/// most all tracks, and rounded down to whole plan scopes and budget scopes, but at least one of them.
 inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
   constexpr std::size_t worth_a_launch = std::size_t{1} << 20;
   std::uint32_t const split = tracks_per_split(sizes.budgets_over, sizes.extent),
@@ -73,7 +73,7 @@ inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t wo
   if (wanted == 0) {
     std::size_t const each = workspace_bytes(sizes.extent, scope, sizes.members, split) / scope;
     std::size_t const short_ones = worth_a_launch * workers / max_of<std::size_t>(1, each);
-    wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks, short_ones)));
+    wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks / 4, short_ones)));
   }
   return max_of(scope, min_of(wanted, tracks) / scope * scope);
 }
@@ -81,7 +81,7 @@ inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t wo
 /// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger
 /// and the workspace. For engines that set the memory aside themselves. `channels` and `table_floats` are
 /// those of the policy's score (channels_of, table_floats_of), `workers` is the executor's number of workers.
-inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers = 1,
+inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers,
                                std::uint32_t table_floats = 0) {
   sizes.wave_tracks = tracks_of_wave(sizes, workers);
   arena sizing;

@@ -1,4 +1,5 @@
-// The scan of consecutive_threshold for one lane with kernels: it reads rows in place, and no product twice.
+// The scan of consecutive_threshold for one lane with kernels. It reads rows in place and remembers how far
+// each set reaches, so that most products are computed once.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -99,12 +100,12 @@ private:
   /// Does the first steps of the bisection with few passes over the rows: a sample foretells which middles
   /// they come to. Returns how many it has done. The outcome is that of one step after the other.
   KVMELD_HD std::uint32_t bisect_ahead(std::uint32_t steps, std::uint32_t wanted, scan_bracket& now) {
-    std::uint32_t const most = min_of(steps, scan_path::most);
+    std::uint32_t const most = min_of(steps, scan_path::max_steps);
     std::uint32_t done = 0;
     float expected = foretell(wanted);
     for (int pass = 0; pass < 2 && done < most; ++pass) {
       scan_path const path(now, expected, most - done);
-      bool enough[scan_path::most];
+      bool enough[scan_path::max_steps];
       try_at_once(path, wanted, enough);
       std::uint32_t const right = path.follow(enough, now);
       expected = path.middle[right - 1];  // the threshold lies beyond it, probably not far
@@ -123,7 +124,7 @@ private:
   /// enough[k] = leaves(path.middle[k], wanted). All thresholds go through a window of the list before they
   /// go on to the next.
   KVMELD_HD void try_at_once(scan_path const& path, std::uint32_t wanted, bool* enough) {
-    tally counts[scan_path::most];
+    tally counts[scan_path::max_steps];
     for (std::uint32_t k = 0; k < path.steps; ++k) counts[k] = {n_, 0};
     for (std::uint32_t from = n_; from > 0;) {
       from -= min_of(from, window);
@@ -185,7 +186,9 @@ private:
     k.source = min_of(k.source, k.key);
     --k.target;
     k.key = 0;
-    std::uint32_t const rows = min_of(k.target, block), first = k.target - rows;
+    // Most sets are short: a set that has grown is compared with more entries at once.
+    std::uint32_t const members = anchor - k.target,
+                        rows = min_of(k.target, min_of(block, max_of(4u, members))), first = k.target - rows;
     if (rows == 0) return;
     float product[block];
     multiply(anchor, first, rows, product);
@@ -214,9 +217,9 @@ private:
 
   /// product[r] = product of the rows of entries `anchor` and first + r. Makes their norms known.
   KVMELD_HD void multiply(std::uint32_t anchor, std::uint32_t first, std::uint32_t rows, float* product) {
+    // A set grows downwards without gaps, and by no more than a block: what lies above `first` is measured.
     measure(anchor);
     measure(first);
-    measure(first + rows - 1);  // rows are no more than a block
     if (loaded_ != anchor) keys_.load_tile(team_, where_, field_[anchor], 1, 0, d_, anchor_row_, d_);
     loaded_ = anchor;
     slot_t const* const slots = field_ + first;

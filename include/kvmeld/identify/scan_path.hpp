@@ -24,13 +24,14 @@ struct scan_bracket {
 
 /// The middles that bisection comes to if the threshold lies where it is expected.
 struct scan_path {
-  static constexpr std::uint32_t most = 9;  ///< steps
+  static constexpr std::uint32_t max_steps = 9;
 
-  float expected, middle[most];
+  float expected, middle[max_steps];
   std::uint32_t steps;
 
-  KVMELD_HD scan_path(scan_bracket now, float threshold, std::uint32_t length)
-      : expected(threshold), steps(length) {
+  /// `step_count` is at most max_steps.
+  KVMELD_HD scan_path(scan_bracket now, float threshold, std::uint32_t step_count)
+      : expected(threshold), steps(step_count) {
     for (std::uint32_t i = 0; i < steps; ++i) {
       middle[i] = now.middle();
       now.halve(expected < middle[i]);

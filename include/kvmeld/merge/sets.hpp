@@ -136,7 +136,9 @@ struct link_phase : track_phase {
     for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] + (end[i] != 0 ? 1u : 0u);
     scan_result const s = team.scan(total);
     std::uint32_t begin = s.before;
-    bool const alone = team.lanes() == 1;  // may write where its next pivot goes: branches would cost more
+    // One lane writes every i, because branches would cost more. A later pivot overwrites it; what stays
+    // behind the last set is no member.
+    bool const alone = team.lanes() == 1;
     for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
       std::uint32_t const others = end[i], pivots = others != 0 ? 1u : 0u;
       if ((pivots != 0) | (alone & (begin < n))) member[begin] = i;

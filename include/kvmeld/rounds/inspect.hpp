@@ -28,6 +28,7 @@ enum class looked_at : std::uint8_t { mergeable, any_role, everything };
 template <class Layout> struct inspect_phase {
   static constexpr std::uint32_t block = 16;
   static constexpr std::uint32_t rows_per_tile = 1024;
+  static constexpr int min_blocks = 3;  ///< blocks per multiprocessor; each waits for memory
   Layout layout;
   wave_ref wave;
   std::uint8_t checked;  ///< entry_flag::key_checked or value_checked

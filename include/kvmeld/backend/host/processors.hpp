@@ -42,7 +42,10 @@ public:
       if (names.empty()) {
         least = min_of(least, least_of("", path + 1, &cpu_quota::of_version_2));
       } else if (("," + names + ",").find(",cpu,") != std::string::npos) {
-        least = min_of(least, least_of("/" + names, path + 1, &cpu_quota::of_version_1));
+        // Some systems mount under one order of the controllers and list another, but have a link named cpu.
+        for (std::string const& mount : {"/" + names, std::string("/cpu")}) {
+          least = min_of(least, least_of(mount, path + 1, &cpu_quota::of_version_1));
+        }
       }
     }
     std::fclose(groups);
@@ -96,7 +99,7 @@ private:
 };
 
 /// The number of processors that the calling thread may keep busy: no more than its affinity has, and no more
-/// than the CPU quotas of its control groups grant.
+/// than the CPU quotas of the process's control groups grant.
 inline std::uint32_t usable_processors() {
   std::uint32_t here = max_of<std::uint32_t>(1, std::thread::hardware_concurrency());
 #if defined(__linux__) && defined(CPU_COUNT)

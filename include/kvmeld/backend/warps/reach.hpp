@@ -15,6 +15,7 @@
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/scan_path.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,7 @@ constexpr std::uint32_t reach_thresholds = 16, upper_end = 15, pass_bisections =
 struct bracket {
   float low, high;
   /// An interval around all cosines, rounding included.
-  KVMELD_HD static constexpr bracket widest() { return {-1.0625f, 1.0625f}; }
+  KVMELD_HD static constexpr bracket widest() { return {identify::scan_lowest, identify::scan_highest}; }
   KVMELD_HD float middle() const { return 0.5f * (low + high); }
   /// The bracket after a bisection: the upper half if there were too few sets.
   KVMELD_HD bracket half(bool upper) const {
