@@ -42,10 +42,9 @@ public:
       if (names.empty()) {
         least = min_of(least, least_of("", path + 1, &cpu_quota::of_version_2));
       } else if (("," + names + ",").find(",cpu,") != std::string::npos) {
-        // Some systems mount under one order of the controllers and list another, but have a link named cpu.
-        for (std::string const& mount : {"/" + names, std::string("/cpu")}) {
-          least = min_of(least, least_of(mount, path + 1, &cpu_quota::of_version_1));
-        }
+        least = min_of(least, least_of("/cpu", path + 1, &cpu_quota::of_version_1));
+        // Most systems have a link named cpu beside the folder of all controllers, in whatever order.
+        if (names != "cpu") least = min_of(least, least_of("/" + names, path + 1, &cpu_quota::of_version_1));
       }
     }
     std::fclose(groups);
