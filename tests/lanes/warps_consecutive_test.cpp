@@ -144,7 +144,7 @@ TEST_CASE("one threshold, and any number of bisections") {
 }
 
 TEST_CASE("the thresholds of a pass are those of bisections in turn") {
-  using kvmeld::tuned_form::bracket;
+  using bracket = kvmeld::identify::scan_bracket;
   support::dice d(34);
   for (int i = 0; i < 50; ++i) {
     bracket const start{static_cast<float>(d.uniform() - 1), static_cast<float>(d.uniform())};

@@ -19,6 +19,7 @@
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/listed_places.hpp>
 #include <kvmeld/identify/rows.hpp>
+#include <kvmeld/identify/scan_path.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
 #include <cstddef>
@@ -276,7 +277,8 @@ template <class Admit, class Layout> struct settle_sets_phase {
     if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
-      bracket now = first_pass ? bracket::widest() : bracket{s.low, s.high};
+      identify::scan_bracket now =
+          first_pass ? identify::scan_bracket{} : identify::scan_bracket{s.low, s.high};
       std::uint32_t low_node = 0, high = upper_end;
       for (std::uint32_t node = 1, i = 0; i < bisections; ++i) {
         bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle())}, wanted, ends);
@@ -284,7 +286,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
           low_node = node;
         else
           high = node - 1;
-        now = now.half(few);
+        now.halve(!few);
         node = 2 * node + (few ? 1 : 0);
       }
       team.sync();

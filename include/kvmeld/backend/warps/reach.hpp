@@ -30,26 +30,14 @@ constexpr std::uint32_t reach_window = 48;
 /// Thresholds of a pass: the 15 that four bisections may ask for, then the upper end of the bracket.
 constexpr std::uint32_t reach_thresholds = 16, upper_end = 15, pass_bisections = 4;
 
-/// The interval in which the threshold of a track is searched.
-struct bracket {
-  float low, high;
-  /// An interval around all cosines, rounding included.
-  KVMELD_HD static constexpr bracket widest() { return {identify::scan_lowest, identify::scan_highest}; }
-  KVMELD_HD float middle() const { return 0.5f * (low + high); }
-  /// The bracket after a bisection: the upper half if there were too few sets.
-  KVMELD_HD bracket half(bool upper) const {
-    return upper ? bracket{middle(), high} : bracket{low, middle()};
-  }
-};
-
 /// Threshold `index` of a pass: the middle of node index + 1 of a heap. The children 2 k and 2 k + 1 of node
 /// k halve its interval.
-KVMELD_HD inline float pass_threshold(bracket b, std::uint32_t index) {
+KVMELD_HD inline float pass_threshold(identify::scan_bracket b, std::uint32_t index) {
   if (index == upper_end) return b.high;
   std::uint32_t const node = index + 1;
   std::uint32_t depth = 0;
   while (node >> (depth + 1) != 0) ++depth;
-  while (depth-- > 0) b = b.half((node >> depth & 1u) != 0);
+  while (depth-- > 0) b.halve((node >> depth & 1u) == 0);
   return b.middle();
 }
 
@@ -162,7 +150,8 @@ template <class Layout> struct reach_phase {
     std::uint32_t* const bar = team.template scratch<std::uint32_t>(reach_thresholds);
     auto const entry_of = [&](std::uint32_t row) { return begin - before + row; };
     known.find(team, s, table, begin, rows);
-    bracket const now = first_pass ? bracket::widest() : bracket{s.low, s.high};
+    identify::scan_bracket const now =
+        first_pass ? identify::scan_bracket{} : identify::scan_bracket{s.low, s.high};
     float const theta = given.theta_in(t.where.layer);
     team.for_each(reach_thresholds,
                   [&](std::uint32_t k) { bar[k] = order_key(bisects ? pass_threshold(now, k) : theta); });
