@@ -22,60 +22,102 @@ struct row_block {
   KVMELD_HD float const* operator[](std::uint32_t i) const { return rows + std::size_t{i} * channels; }
 };
 
+namespace detail {
+
+/// No cosine lies above this. Rounding adds up to 2^-23 * (channels / 16 + 8), see tile_similarity.
+inline constexpr float max_cosine = 1.001f;
+
+/// Columns of a block at most.
+inline constexpr std::uint32_t max_columns = 64;
+
+}  // namespace detail
+
 /// R = cos(k_i, k_j) * cos(v_i, v_j) (EMS Eq. 4). Two negative cosines give a positive R, so both have to be
 /// above 0 unless `signed_product` is set. `keys` holds the best columns so far, as slots; `values` holds
-/// only inverse norms. Cooperative; barrier at the end; fixed summation order, one lane per row. Tuned teams
-/// compute all products of keys and values first, and write them to `products`, which has room for
-/// 2 * rows * columns floats. Other teams do not use `products`. They compute the product of values only
-/// where the key cosine alone could beat the best so far, since cosines of values are at most 1 up to
-/// rounding.
+/// only inverse norms. At most detail::max_columns columns. Cooperative; barrier at the end; fixed summation
+/// order, one lane per row.
+///
+/// The product of keys is computed only where the cosine of values alone could beat the best so far: a
+/// cosine is at most 1. Values resemble each other less than keys do. Tuned teams multiply all values first,
+/// then the keys of each row with the columns that are left; but all keys where most rows have no match yet.
+/// They write products to `products`, which has room for 2 * rows * columns floats. Other teams do not use
+/// it.
 template <class Team>
 KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
                                row_block bv, std::uint32_t columns, slot_t const* column_slots,
                                bool signed_product, detail::row_match const& keys,
-                               detail::row_match const& values, float* products) {
+                               detail::row_match const& values, [[maybe_unused]] float* products) {
   inverse_norms(team, bk.rows, columns, bk.channels, keys.inverse_column);
   inverse_norms(team, bv.rows, columns, bv.channels, values.inverse_column);
-  // Products of the row i and the column j. `skip` says where no product of values is needed.
-  auto const match = [&](auto product_of_keys, auto product_of_values, auto skip) {
-    team.for_each(rows, [&](std::uint32_t i) {
-      std::uint32_t key = keys.best_key[i];
-      std::uint32_t column = keys.best_column[i];
-      for (std::uint32_t j = 0; j < columns; ++j) {
-        float const ck = cosine(product_of_keys(i, j), keys.inverse_row[i], keys.inverse_column[j]);
-        if (skip(ck, key)) continue;
-        float const cv = cosine(product_of_values(i, j), values.inverse_row[i], values.inverse_column[j]);
-        if (!signed_product && !(ck > 0.0f && cv > 0.0f)) continue;
-        std::uint32_t const k = order_key(ck * cv);
-        if (k <= key) continue;
-        key = k;
-        column = column_slots[j];
-      }
-      keys.best_key[i] = key;
-      keys.best_column[i] = column;
-    });
-    team.sync();
+  // The order key of R for the row i and the column j; 0 where they do not match.
+  auto const key_of = [&](std::uint32_t i, std::uint32_t j, float product_of_keys, float product_of_values) {
+    float const ck = cosine(product_of_keys, keys.inverse_row[i], keys.inverse_column[j]);
+    float const cv = cosine(product_of_values, values.inverse_row[i], values.inverse_column[j]);
+    return signed_product || (ck > 0.0f && cv > 0.0f) ? order_key(ck * cv) : 0u;
   };
-  if (is_tuned(team)) {
-    float* const more = products + std::size_t{rows} * columns;
-    auto const multiply = [&](row_block a, row_block b, float* to) {
-      row_products(team, a.rows, rows, a.channels, b.rows, columns, b.channels, a.channels, to, columns);
-    };
-    multiply(ak, bk, products);
-    multiply(av, bv, more);
-    auto const read = [=](float const* from) {
-      return [=](std::uint32_t i, std::uint32_t j) { return from[std::size_t{i} * columns + j]; };
-    };
-    return match(read(products), read(more), [](float, std::uint32_t) { return false; });
+  if (with_kernels(team, [&](auto const& kernels) {
+        float* const of_keys = products + std::size_t{rows} * columns;
+        auto const multiply = [&](row_block a, row_block b, float* to) {
+          kernels.products(a.rows, rows, a.channels, b.rows, columns, b.channels, a.channels, to, columns);
+        };
+        std::uint32_t unmatched = 0;
+        for (std::uint32_t i = 0; i < rows; ++i) unmatched += keys.best_key[i] == 0 ? 1u : 0u;
+        bool const all = 2 * unmatched > rows;
+        multiply(av, bv, products);
+        if (all) multiply(ak, bk, of_keys);
+        std::uint32_t bound[detail::max_columns], list[2 * detail::max_columns];
+        for (std::uint32_t i = 0; i < rows; ++i) {
+          float const* const of_values = products + std::size_t{i} * columns;
+          float* const row = of_keys + std::size_t{i} * columns;  // products of the listed columns, or of all
+          std::uint32_t const first =
+              kernels.bound_cosines(of_values, columns, values.inverse_row[i], values.inverse_column,
+                                    detail::max_cosine, signed_product, bound);
+          std::uint32_t best = keys.best_key[i], at = columns;  // columns: one of an earlier block
+          auto const compare = [&](std::uint32_t j, float product) {
+            std::uint32_t const key = key_of(i, j, product, of_values[j]);
+            if (key < best || (key == best && (at == columns || j > at))) return;
+            best = key;
+            at = j;
+          };
+          auto const list_possible = [&] {
+            return kernels.list_keys(bound, columns, float_bits(max_of(order_value(best), 0.0f)), false,
+                                     list);
+          };
+          if (all) {
+            std::uint32_t const count = list_possible();
+            for (std::uint32_t n = 0; n < count; ++n) compare(list[n], row[list[n]]);
+          } else {
+            auto const multiply_listed = [&](std::uint32_t count) {
+              kernels.dots(ak[i], bk.rows, bk.channels, list, count, bk.channels, row);
+              for (std::uint32_t n = 0; n < count; ++n) compare(list[n], row[n]);
+            };
+            list[0] = first;  // it raises the bar for the others
+            multiply_listed(1);
+            multiply_listed(list_possible());
+          }
+          if (at == columns) continue;
+          keys.best_key[i] = best;
+          keys.best_column[i] = column_slots[at];
+        }
+      })) {
+    return;
   }
-  auto const multiply = [](row_block a, row_block b) {
-    return [=](std::uint32_t i, std::uint32_t j) { return dot(a[i], b[j], a.channels); };
-  };
-  match(multiply(ak, bk), multiply(av, bv), [&](float ck, std::uint32_t key) {
-    constexpr float above_one = 1.0001f;
-    float const bound = ck < 0.0f ? -ck : ck;
-    return !(ck > 0.0f || signed_product) || order_key(bound * above_one) < key;
+  team.for_each(rows, [&](std::uint32_t i) {
+    std::uint32_t best = keys.best_key[i], column = keys.best_column[i];
+    for (std::uint32_t j = 0; j < columns; ++j) {
+      float const product = dot(av[i], bv[j], av.channels);
+      float const cv = cosine(product, values.inverse_row[i], values.inverse_column[j]);
+      if (!(cv > 0.0f || signed_product) || order_key((cv < 0.0f ? -cv : cv) * detail::max_cosine) < best)
+        continue;
+      std::uint32_t const key = key_of(i, j, dot(ak[i], bk[j], ak.channels), product);
+      if (key <= best) continue;
+      best = key;
+      column = column_slots[j];
+    }
+    keys.best_key[i] = best;
+    keys.best_column[i] = column;
   });
+  team.sync();
 }
 
 }  // namespace KVMELD_ABI

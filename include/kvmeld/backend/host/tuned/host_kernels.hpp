@@ -47,6 +47,12 @@ struct host_kernels {
   void (*match_rows)(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
                      std::uint32_t columns, float const* inverse_column, std::uint32_t d,
                      std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
+  /// bound[j] = the bits of `slack` times cosine(products[j], inverse_row, inverse_column[j]), or if
+  /// `both_signs` times its magnitude. Without `both_signs`, 0 for cosines below 0. NaN stays NaN. Returns
+  /// the first j with the largest bound; n >= 1.
+  std::uint32_t (*bound_cosines)(float const* products, std::uint32_t n, float inverse_row,
+                                 float const* inverse_column, float slack, bool both_signs,
+                                 std::uint32_t* bound);
 
   /// Converts n elements of storage to floats.
   void (*decode_half)(float16 const* from, std::uint32_t n, float* to);

@@ -20,6 +20,7 @@ inline host_kernels const* table() {
                                         measures<float16>,
                                         measures<bfloat16>,
                                         match_rows,
+                                        bound_cosines,
                                         decode_half,
                                         decode_bfloat16,
                                         blend_float,

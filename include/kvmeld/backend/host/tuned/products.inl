@@ -262,3 +262,35 @@ KVMELD_ENTRY void match_rows(float const* a, std::uint32_t rows, float const* in
                best_key, best_column);
   }
 }
+
+KVMELD_ENTRY std::uint32_t bound_cosines(float const* products, std::uint32_t n, float inverse_row,
+                                         float const* inverse_column, float slack, bool both_signs,
+                                         std::uint32_t* bound) {
+  integers step;
+  for (int i = 0; i < width; ++i) step[i] = i;
+  floats best = all(-1.0f);
+  integers at{};
+  std::uint32_t j = 0;
+  for (; j < n; j += width) {
+    std::uint32_t const some = n - j < width ? n - j : width;
+    floats const product = some == width ? load(products + j) : load_some(products + j, some);
+    floats const inverse = some == width ? load(inverse_column + j) : load_some(inverse_column + j, some);
+    words const cosine = bits_of((product * all(inverse_row)) * inverse);
+    words const negative = reinterpret_cast<words>(reinterpret_cast<integers>(cosine) >> 31);
+    words const counted = both_signs ? all_words(0x7fffffffu) : ~negative;
+    floats const b = float_of(cosine & counted) * all(slack);
+    keep_larger(b, step + static_cast<std::int32_t>(j), best, at);
+    if (some == width) {
+      store_words(bound + j, bits_of(b));
+    } else {
+      float tail[width];
+      store(tail, b);
+      std::memcpy(bound + j, tail, some * sizeof(float));
+    }
+  }
+  std::uint32_t top = 0;
+  for (std::uint32_t i = 1; i < width; ++i) {
+    if (best[i] > best[top] || (best[i] == best[top] && at[i] < at[top])) top = i;
+  }
+  return static_cast<std::uint32_t>(at[top]);
+}
