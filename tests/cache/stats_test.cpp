@@ -291,10 +291,10 @@ TEST_CASE(
   kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   plain.open(1, 10);
   CHECK(refusal_of([&] { plain.request_stats({1}); }) ==
-        "request_stats: options.stats is false; it must be true when the cache is built, because else "
-        "nothing is counted");
+        "request_stats: options.stats is false; it must be true when the cache is constructed; "
+        "otherwise nothing is counted");
   CHECK(refusal_of([&] { plain.stats(1); }) == "stats: options.stats is false; it must be true when the "
-                                               "cache is built, because else nothing is counted");
+                                               "cache is constructed; otherwise nothing is counted");
   sizes.stats = true;
   kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
   CHECK(counts.workspace_bytes() - plain.workspace_bytes() <= 2 * (s.tracks() * 112 + 64));

@@ -23,7 +23,7 @@ using kvmeld::budget;
 // Every preset with numbers for short tracks, those that share entries too: give caches room for `members`.
 inline constexpr std::uint32_t members = 60;
 
-template <class F> void each_policy(F f) {
+template <class F> void each_typed_policy(F f) {
   using kvmeld::quantity;
   support::each_preset(f);
   f("ems", kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0));
@@ -31,6 +31,9 @@ template <class F> void each_policy(F f) {
   f("d2o", kvmeld::preset::d2o::defaults());
   f("cam", kvmeld::preset::cam::over_h2o());
 }
+
+// The same policies; most of them are one type.
+template <class F> void each_policy(F f) { each_typed_policy(support::few_types(f)); }
 
 template <class T, class Policy>
 auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {}) {

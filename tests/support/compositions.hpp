@@ -2,7 +2,10 @@
 // policy" run.
 #pragma once
 
+#include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
+
+#include <type_traits>
 
 namespace support {
 
@@ -99,6 +102,24 @@ template <class F> void each_preset(F f) {
   each_chelsea_preset(f);
   each_cam_preset(f);
   each_keepkv_preset(f);
+}
+
+// `f` for policies as they are: one of each way through the rounds as its own type, all others composed at
+// run time, which is one type and compiles once. tests/composition compares compositions with the policies
+// that they are made of.
+template <class F> auto few_types(F f) {
+  return [=](char const* name, auto const& policy) {
+    using type = std::decay_t<decltype(policy)>;
+    if constexpr (std::is_same_v<type, kvmeld::preset::streaming_llm::type> ||
+                  std::is_same_v<type, kvmeld::preset::h2o::type> ||
+                  std::is_same_v<type, kvmeld::preset::kvmerger::type> ||
+                  std::is_same_v<type, kvmeld::preset::chelsea::type> ||
+                  !std::is_constructible_v<kvmeld::compose::any_merge, decltype(policy.merge)>) {
+      f(name, policy);
+    } else {
+      f(name, kvmeld::compose::composed_of(policy));
+    }
+  };
 }
 
 // Parts in combinations that no preset has.

@@ -98,7 +98,7 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
   if (heads_per_track != 1 && heads_per_track != s.queries_per_kv_head) {
     return raise(refusal("attention::write_log_degree", "heads_per_track", heads_per_track,
                          "1, for a row per KV head, or ", s.queries_per_kv_head,
-                         ", the group, for a row per query head"));
+                         ", queries_per_kv_head, for a row per query head"));
   }
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};

@@ -569,7 +569,7 @@ template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::no_stats(char const* call) const {
   if (arrays_.stats != nullptr) return {};
   return refusal(call, "options.stats", "false",
-                 "true when the cache is built, because else nothing is counted");
+                 "true when the cache is constructed; otherwise nothing is counted");
 }
 
 template <class E, class P, class K, class V>

@@ -34,8 +34,8 @@ template <class Policy> bool is_exact(Policy const& p, shortfall fallback) {
 }
 
 /// Upper bound on the entries that a track of at most `bound` entries keeps under a budget of `limit`. It is
-/// exact if is_exact and `known` (the bound is the length). `frozen` entries at the beginning stay; `only`
-/// says that all other rows may be written.
+/// exact if is_exact and `known` (the bound is the length). `frozen` entries at the beginning stay.
+/// `only`: all other rows may be written.
 template <class Policy>
 std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std::uint32_t limit,
                           std::uint32_t frozen, bool only, shortfall fallback) {

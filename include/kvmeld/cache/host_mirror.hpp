@@ -121,11 +121,11 @@ public:
     drift_[sequence] += std::int64_t{length} - std::int64_t{before};
     note(sequence, Operation::leaves);
   }
-  /// Sets, for a sequence that begins, whether its bounds are its lengths.
+  /// For a new sequence: notes whether the bounds of its lengths are exact.
   void set_known(std::uint32_t sequence, bool known) { known_[sequence] = known ? 1 : 0; }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     each(sequence, [&](track t) {
-      if (t.layer == layer) words_of(t)[track_word::observed_rows] += rows;
+      if (t.layer == layer) count_rows(words_of(t)[track_word::observed_rows], rows);
     });
   }
   /// Copies what the ledger `l` says about a sequence. The host can read `l`.

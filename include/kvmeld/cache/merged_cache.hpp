@@ -77,10 +77,10 @@ inline namespace KVMELD_ABI {
 ///
 /// *Memory.* Construction allocates the ledger and the workspace. Later calls allocate only what follows. The
 /// executor's scratch grows once, to the largest phase. The first request of lengths, the first request of
-/// stats and the first recorded calls take host memory. So do lists with one number per listed sequence.
-/// `apply` validates the plan on the host with a few bytes per entry of one track. `clone`, `save` and
-/// `resume` allocate. If launches are not immediate, calls that read the ledger (sync_lengths, shift, save,
-/// resume) copy it to host memory while they run.
+/// stats and the first recorded calls take host memory. Calls also take it for one number per listed
+/// sequence. `apply` validates the plan on the host with a few bytes per entry of one track. `clone`, `save`
+/// and `resume` allocate. If launches are not immediate, calls that read the ledger (sync_lengths, shift,
+/// save, resume) copy it to host memory while they run.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that

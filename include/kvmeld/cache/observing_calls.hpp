@@ -139,8 +139,9 @@ std::string merged_cache<E, P, K, V>::queries_problem(char const* call) const {
                    "one of the engine's own attention, because its softmax is over all entries and not over "
                    "chunks (call observe)");
   }
-  return refusal(call, "policy", "one whose score absorbs queries",
-                 "one that needs attention alone, because attention does not tell queries (call observe)");
+  return refusal(
+      call, "policy", "one whose score absorbs queries",
+      "one that needs attention only, because attention does not contain the queries (call observe)");
 }
 
 /// Runs `launches`, and then counts the rows.

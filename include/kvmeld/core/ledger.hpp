@@ -38,6 +38,10 @@ enum : std::uint32_t {
   count
 };
 }  // namespace track_word
+/// Adds `n` to track_word::observed_rows. The word stays as it is where 32 bits cannot hold the sum.
+KVMELD_HD inline void count_rows(std::uint32_t& observed_rows, std::uint32_t n) {
+  if (n <= 0xffffffffu - observed_rows) observed_rows += n;
+}
 namespace sequence_word {
 enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
 }  // namespace sequence_word

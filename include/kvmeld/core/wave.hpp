@@ -31,7 +31,7 @@ struct track_state {
   std::uint32_t shielded;    ///< length of the beginning that is frozen or not writable
   /// 1 while the track is above its budget and makes progress, or is thinned whatever its budget
   std::uint32_t over_budget;
-  std::uint32_t unchanged;  ///< 1: the sets that link_phase listed last change nothing, nor does the step
+  std::uint32_t unchanged;  ///< 1: all sets of the last link_phase have one member, the step changes nothing
   float low, high;          ///< bracket of a threshold that an identifier narrows over several launches
   std::uint32_t low_node;   ///< 1 + index of what the last launch found at `low`; 0: it found nothing
   std::uint32_t high_node;  ///< the same for `high`
@@ -134,7 +134,7 @@ struct wave_ref {
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
   /// Whether the item is only there to fill up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
-  /// Whether the step of the only round is the plan itself.
+  /// Whether the policy has one round, whose step is written to the plan directly.
   KVMELD_HD bool plans_directly() const { return step.fates == plan.fates; }
   /// Whether the rounds of this track are over: their launches would not change the track.
   KVMELD_HD bool done(std::uint32_t item) const {

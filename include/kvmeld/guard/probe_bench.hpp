@@ -259,8 +259,8 @@ private:
     team_.sync();
     add_values(count, change_);
   }
-  /// Bits of the largest change. A change that is not finite or leaves no denominator counts as the largest
-  /// of all.
+  /// Bits of the largest change. A change that is not finite, or that leaves no denominator of the
+  /// softmax, counts as infinite.
   template <class Change, class Mass> KVMELD_HD std::uint32_t largest(Change change, Mass mass) const {
     std::uint32_t most = 0;
     team_.for_each(probes_, [&](std::uint32_t p) {

@@ -234,7 +234,7 @@ private:
     listed(block_, d_);
   }
 
-  /// Makes the norm of entry i known, with those of its block.
+  /// Computes the inverse norms of the block that holds entry i, unless they are known.
   KVMELD_HD void measure(std::uint32_t i) {
     std::uint32_t const first = i / block * block, rows = min_of(n_ - first, block);
     if (inverse_bits_[first] != unmeasured) return;

@@ -54,9 +54,9 @@ namespace identify {
 /// For keys that lie rotated it gives the similarity without positions: `position` is then minus the stored
 /// position. `Position` is a trivially copyable function object that answers
 /// `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD for devices. Only the
-/// comparison changes: rows merge as they lie. Where heads share a plan, the positions of the first of these
-/// heads count for all. Every load of a row costs a sine and a cosine per pair of channels, and a power
-/// without rope.frequencies. Tuned forms of devices are not used. rope.positions and rope.map are not read. A
+/// comparison changes: rows merge as they lie. Heads that share a plan are turned back by the positions of
+/// the first of them. Every load of a row costs a sine and a cosine per pair of channels, and a power without
+/// rope.frequencies. Tuned forms of devices are not used. rope.positions and rope.map are not read. A
 /// rope.rotary_dim beyond the channels of a key counts as all of them.
 template <class Identify, class Position> struct turned : Identify {
   static_assert(

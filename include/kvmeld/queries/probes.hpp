@@ -14,8 +14,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// A subset of the queries of each sequence of a call. Of the last `last` queries it takes every `stride`-th,
-/// counted back from the last query, which is always in the sample. Sampled queries keep their positions, and
-/// see the entries that they saw. A score gets the rows of the sampled queries only, one after the other.
+/// counted back from the last query, which is always in the sample. A sampled query keeps its position, and
+/// with it the entries that it sees. A score gets the rows of the sampled queries only, one after the other.
 /// Its sums are over the sampled queries and are not scaled up, since scores only rank entries. Windows and
 /// counters (`window_rows`, `observed_rows`) count sampled queries: a window of 32 over every tenth query
 /// reaches back 320 tokens. Names in code call a sampled query a probe.

@@ -131,10 +131,10 @@ struct count_scores_phase : split_phase {
   }
 };
 
-/// Finds the next digit of the lowest order key that stays. The digit is as high as possible while all tracks
-/// together keep at least `wanted` entries, each from `least` to `most`. After the last pass every track has
-/// its quota: all higher keys, and of equal ones as many as are left, earlier tracks first. Within a track
-/// the quota goes to the highest keys, of equal ones to the lower index.
+/// Finds the next digit of the lowest order key that stays: the highest digit with which all tracks together
+/// still keep `wanted` entries, where each track keeps between `least` and `most`. After the last pass every
+/// track has its quota: all higher keys, and of equal ones as many as are left, earlier tracks first. Within
+/// a track the quota goes to the highest keys, of equal ones to the lower index.
 struct narrow_scores_phase : split_phase {
   bool first_pass, last_pass;
 

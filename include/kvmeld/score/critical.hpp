@@ -107,7 +107,8 @@ namespace score {
 /// averaged over the query heads of the KV head, where `rows` is the number of rows that Of observed and
 /// counts. Without a projection it is the L1 norm of v.
 ///
-/// `Of` gives weights. What it observes is what this score observes. Cost per entry: 2 * queries_per_kv_head
+/// `Of` gives weights. This score observes the same attention as `Of`. Cost per entry: 2 *
+/// queries_per_kv_head
 /// * projection.rows * value_dim operations with a projection, value_dim without. Reads the values once.
 /// Scratch with a projection: 32 (value_dim + 64) floats.
 template <class Of, class T = float> struct critical : Of {

@@ -96,7 +96,7 @@ template <class Score> struct observe_base {
     p = weight * u.fold.folded(p, group);
     for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums);
   }
-  /// Adds to sums[c] what a row makes of the weighted probability `p`.
+  /// Adds the contribution of a row to sums[c], from its weighted probability `p`.
   KVMELD_HD void add_share(updates const& u, std::uint32_t c, std::uint32_t row, std::uint32_t visible,
                            float p, float* sums) const {
     if (row < u.at[c].first_row) return;
@@ -198,7 +198,7 @@ template <class Score> struct observed_phase {
     std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
     if (rows == 0) return;
     window = next_window_of(score, window, rows);
-    seen = seen + rows < seen ? seen : seen + rows;
+    count_rows(seen, rows);
   }
 };
 

@@ -13,7 +13,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace score {
 
-/// What moves and scales scores to mean 0 and standard deviation 1.
+/// The shift and the scale that give scores mean 0 and standard deviation 1.
 struct standard {
   float mean, scale;  ///< a score x becomes scale * (x - mean)
 

@@ -57,7 +57,7 @@ KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std:
 
 namespace sequences {
 
-/// What an operation means for a report of lengths that was requested before it.
+/// How an operation affects a report of lengths that was requested before it and has not arrived.
 enum class effect : std::uint8_t {
   counted,  ///< every track gained or lost the same number of entries at its end: the report is valid with
             ///< this difference added

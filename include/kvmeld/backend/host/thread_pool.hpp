@@ -155,7 +155,7 @@ private:
   pthread_t thread_{};
 };
 #else
-/// A thread. Where exceptions are on, it may be refused.
+/// A thread. Where exceptions are on, the system may refuse to start it.
 class joined_thread {
 public:
   /// Starts a thread that calls (f->*Run)(). Returns whether the system granted it.
