@@ -103,6 +103,60 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
              {"planned_candidate: options.wave_tracks is 2; it must be at least 4, the planned tracks"});
 }
 
+TEST_CASE("scores that a plan was made from, of attention, of rows and of the engine's own") {
+  kvmeld::shape const s{1, 2, 2, 1, 3, 2, 12};
+  support::engine_memory<float> memory(s);
+  support::dice d(8);
+  std::vector<support::rows> keys(s.tracks());
+  support::for_tracks(s, 1, [&](kvmeld::track t) {
+    keys[t.index] = support::random_rows(d, 10, 3, support::texture::noise);
+    memory.fill(t, 0, keys[t.index], support::random_rows(d, 10, 2, support::texture::noise));
+  });
+  auto const each = [&](auto& cache, auto wanted) {
+    kvmeld::work_list const work = cache.planned_work();
+    REQUIRE(work.tracks(s) == 2);
+    for (std::uint32_t item = 0; item < 2; ++item) {
+      for (std::uint32_t i = 0; i < 10; ++i)
+        CHECK(static_cast<double>(cache.planned_score(item, i)) ==
+              Approx(wanted(work.at(s, item), i)).epsilon(1e-5));
+    }
+  };
+  // Knorm: minus the length of a key.
+  auto by_norm = make_cache(memory, kvmeld::preset::knorm::for_budget(), one_wave(s));
+  by_norm.open(1, 10);
+  by_norm.plan({1}, kvmeld::budget::entries(6));
+  each(by_norm, [&](kvmeld::track t, std::uint32_t i) {
+    double square = 0;
+    for (float x : keys[t.index][i]) square += static_cast<double>(x) * static_cast<double>(x);
+    return -std::sqrt(square);
+  });
+  // Scores of the engine's own.
+  kvmeld::policy const given{kvmeld::score::given{}, kvmeld::select::top{}, kvmeld::identify::evict_rest{},
+                             kvmeld::merge::drop{}};
+  auto own = make_cache(memory, given, one_wave(s));
+  own.open(1, 10);
+  std::vector<float> scores(2 * 12);
+  for (float& x : scores) x = static_cast<float>(d.uniform() * 4 - 2);
+  own.set_scores(0, {1}, kvmeld::rows_by_head<float const>(scores.data(), 1, 2, 12));
+  own.plan({1}, kvmeld::budget::entries(6));
+  each(own,
+       [&](kvmeld::track t, std::uint32_t i) { return static_cast<double>(scores[t.kv_head * 12 + i]); });
+  // The same through parts chosen at run time.
+  auto chosen =
+      make_cache(memory, kvmeld::compose::composed_of(kvmeld::preset::knorm::for_budget()), one_wave(s));
+  chosen.open(1, 10);
+  chosen.plan({1}, kvmeld::budget::entries(6));
+  CHECK(chosen.planned_score(1, 3) == by_norm.planned_score(1, 3));
+
+  CHECK(refusal_of([&] { by_norm.planned_score(2, 0); }) ==
+        "planned_score: item is 2; it must be less than 2, the planned tracks");
+  auto none = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), one_wave(s));
+  none.open(1, 10);
+  none.plan({1}, kvmeld::budget::entries(6));
+  CHECK(refusal_of([&] { none.planned_score(0, 0); }) ==
+        "planned_score: the policy's score is none; it must be one that gives a score");
+}
+
 TEST_CASE("similarities of centres, and identifiers that give none") {
   kvmeld::shape const s{1, 1, 1, 1, 2, 1, 6};
   support::engine_memory<float> memory(s);

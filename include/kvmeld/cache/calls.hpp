@@ -523,6 +523,11 @@ role merged_cache<E, P, K, V>::planned_role(std::uint32_t item, slot_t s) const 
   return there ? reader().role_of(item, s) : role::pinned;
 }
 template <class E, class P, class K, class V>
+float merged_cache<E, P, K, V>::planned_score(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().no_score("planned_score", item, s); }).ok();
+  return there ? reader().score_of(item, s) : 0.0f;
+}
+template <class E, class P, class K, class V>
 candidate merged_cache<E, P, K, V>::planned_candidate(std::uint32_t item, slot_t s) const {
   bool const there = refuse([&] { return reader().no_candidate("planned_candidate", item, s); }).ok();
   return there ? reader().candidate_of(item, s) : candidate{0, s, s};

@@ -328,6 +328,10 @@ public:
   /// wave: options.wave_tracks is at least planned_work().tracks(sizes().extent). Refuses tracks within their
   /// budget: their entries have no role.
   role planned_role(std::uint32_t item, slot_t s) const;
+  /// The score of entry `s` that the plan was made from, under the conditions of planned_role. Refuses
+  /// policies without a score. Where heads share a plan, it is their mean. The score of an entry that others
+  /// merged into in an earlier round is that of their set.
+  float planned_score(std::uint32_t item, slot_t s) const;
   /// The candidate that the identifier proposed for entry `s`, whether it was admitted or not:
   /// order_value(key) is the similarity of `s` to `target`. key 0: the identifier proposed nothing. For
   /// identifiers that give similarities, under the conditions of planned_role.

@@ -11,6 +11,7 @@
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/compress.hpp>
+#include <kvmeld/score/score.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Reads the plan of a cache for planned_role, planned_candidate and planned_sigma of merged_cache.
+/// Reads the plan of a cache for the calls planned_* of merged_cache.
 template <class Policy> struct plan_reader {
   Policy const& policy;
   workspace_ref const& workspace;
@@ -52,6 +53,11 @@ template <class Policy> struct plan_reader {
     if (state.length > state.limit) return {};
     return refusal(call, "item", item, "a track above its budget, because others take no part");
   }
+  /// Why the score of this entry cannot be read; empty if it can.
+  std::string no_score(char const* call, std::uint32_t item, slot_t s) const {
+    if (traits_of_score(policy.score).gives != score_kind::none) return unknown(call, item, s);
+    return refusal(call, "the policy's score", full_name_of(policy.score), "one that gives a score");
+  }
   /// Why the candidate of this entry cannot be read; empty if it can. The identifier has to give
   /// similarities.
   std::string no_candidate(char const* call, std::uint32_t item, slot_t s) const {
@@ -61,6 +67,7 @@ template <class Policy> struct plan_reader {
   }
 
   role role_of(std::uint32_t item, slot_t s) const { return workspace.wave.roles[at(item, s)]; }
+  float score_of(std::uint32_t item, slot_t s) const { return workspace.wave.score[at(item, s)]; }
 
   candidate candidate_of(std::uint32_t item, slot_t s) const {
     wave_ref const& wave = workspace.wave;
