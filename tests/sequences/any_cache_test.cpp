@@ -97,8 +97,8 @@ TEST_CASE("any preset behind one type") {
     CHECK(any.name() == kvmeld::name_of_policy(policy));
     CHECK(any.exact() == typed.exact());
     CHECK(any.exact(kvmeld::shortfall::keep) == typed.exact(kvmeld::shortfall::keep));
-    CHECK(bool(any.needs_observation()) ==
-          (kvmeld::observation_of<std::decay_t<decltype(policy)>> != kvmeld::observation::none));
+    CHECK(any.needs_observation().when == kvmeld::need_of(policy).when);
+    CHECK(any.needs_observation().rows == kvmeld::need_of(policy).rows);
     CHECK(any.valid().ok());
     CHECK(any.sizes().extent.capacity == 96);
     CHECK(any.get<decltype(typed)>() != nullptr);

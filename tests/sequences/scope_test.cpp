@@ -72,10 +72,10 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
     feed(cache, d, q, 5);
   }
   // Evictions do not look at rows, unless their scores are made from rows or what stays is fitted.
-  using identify_type = typename Policy::identify_type;
-  constexpr bool looks = identify_type::makes_sets || kvmeld::makes_spans<identify_type>::value ||
-                         kvmeld::detail::reads_rows<typename Policy::score_type> ||
-                         kvmeld::detail::may_fit<typename Policy::merge_type>;
+  auto const identifier = kvmeld::traits_of_identifier(policy.identify);
+  bool const looks = identifier.makes_sets || identifier.makes_spans ||
+                     kvmeld::traits_of_score(policy.score).reads_rows ||
+                     kvmeld::traits_of_merge(policy.merge).fits;
   CHECK(((cache.warnings(2) & kvmeld::warning::nonfinite_rows) != 0) == looks);
   // plan + apply for two sequences, whatever order the plan has them in.
   cache.plan({2, 0}, budget::entries(26));
