@@ -8,7 +8,8 @@ enum { layers = 2, heads = 4, dim = 64, capacity = 1024, elements = layers * hea
 int main(void) {
   float* k = malloc(elements * sizeof *k); /* [layer][head][token][channel], as the engine has them */
   float* v = malloc(elements * sizeof *v);
-  for (int i = 0; k != NULL && v != NULL && i < elements; ++i) v[i] = k[i] = (float)(i * 7919LL % 1009) / 1009;
+  for (int i = 0; k != NULL && v != NULL && i < elements; ++i)
+    v[i] = k[i] = (float)(i * 7919LL % 1009) / 1009;
   kvmeld_tensor keys = {k, heads * capacity * dim, 0, capacity * dim, dim, 1}, values = keys;
   values.data = v;
 

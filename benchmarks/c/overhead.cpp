@@ -1,6 +1,6 @@
-// What the C interface costs beside the template: the same work through kvmeld.h and through merged_cache with
-// a policy that is fixed at compile time. One thread, 8 tracks of 4,096 entries of 128 channels. Prints medians
-// of pairs of runs in turn. Usage: kvmeld_c_overhead [pairs]
+// What the C interface costs beside the template: the same work through kvmeld.h and through merged_cache
+// with a policy that is fixed at compile time. One thread, 8 tracks of 4,096 entries of 128 channels. Prints
+// medians of pairs of runs in turn. Usage: kvmeld_c_overhead [pairs]
 #include <kvmeld/kvmeld.h>
 #include <kvmeld/kvmeld.hpp>
 
@@ -19,11 +19,13 @@ constexpr std::uint32_t dim = 128, tokens = 4096, window = 32;
 kvmeld::shape const extent{2, 1, 4, 4, dim, dim, tokens};
 
 struct tensors {
-  std::vector<float> k = std::vector<float>(extent.slots() * dim), v = k, q = std::vector<float>(16 * window * dim),
-                     lse = std::vector<float>(16 * window, 8.0f);
+  std::vector<float> k = std::vector<float>(extent.slots() * dim), v = k,
+                     q = std::vector<float>(16 * window * dim), lse = std::vector<float>(16 * window, 8.0f);
   void fill() {
     std::uint32_t x = 1;
-    auto const next = [&] { return static_cast<float>((x = x * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f; };
+    auto const next = [&] {
+      return static_cast<float>((x = x * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
+    };
     for (float& f : k) f = next();
     for (float& f : v) f = next();
     for (float& f : q) f = next();
@@ -60,8 +62,8 @@ void live(kvmeld_cache cache, tensors const& t) {
   std::uint32_t const zero = 0;
   check(kvmeld_open(cache, 0, tokens, 0));
   for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-    check(kvmeld_observe(cache, layer, 0, window, KVMELD_FLOAT32, t.q.data(), window * dim, dim, t.lse.data(), window,
-                         0.0f));
+    check(kvmeld_observe(cache, layer, 0, window, KVMELD_FLOAT32, t.q.data(), window * dim, dim, t.lse.data(),
+                         window, 0.0f));
   }
   check(kvmeld_compress(cache, &zero, 1, {0, 0.2, KVMELD_HEAD, 0.0, 0}));
   check(kvmeld_close(cache, 0));
@@ -80,7 +82,8 @@ template <class Policy> void compare(char const* name, char const* text, Policy 
   o.queries_per_kv_head = extent.queries_per_kv_head;
   o.key_dim = o.value_dim = dim, o.capacity = tokens, o.threads = 1;
   std::int64_t const head = std::int64_t{tokens} * dim, layer = head * extent.kv_heads;
-  kvmeld_tensor const keys{b.k.data(), layer, layer, head, dim, 1}, values{b.v.data(), layer, layer, head, dim, 1};
+  kvmeld_tensor const keys{b.k.data(), layer, layer, head, dim, 1},
+      values{b.v.data(), layer, layer, head, dim, 1};
   kvmeld_cache handle{0};
   check(kvmeld_create(&o, &keys, &values, 1, &handle));
 
@@ -101,7 +104,8 @@ template <class Policy> void compare(char const* name, char const* text, Policy 
     std::fprintf(stderr, "%s: the rows differ\n", name);
     std::exit(1);
   }
-  std::printf("%-16s %12.3f %12.3f %9.2f%%\n", name, median(cpp) * 1e3, median(c) * 1e3, (median(ratios) - 1) * 100);
+  std::printf("%-16s %12.3f %12.3f %9.2f%%\n", name, median(cpp) * 1e3, median(c) * 1e3,
+              (median(ratios) - 1) * 100);
   check(kvmeld_destroy(handle));
 }
 
@@ -113,7 +117,8 @@ int main(int argc, char** argv) {
   std::printf("%-16s %12s %12s %10s\n", "policy", "template ms", "kvmeld.h ms", "overhead");
   compare("snapkv", "snapkv", preset::snapkv::with_window(), pairs);
   compare("chelsea", "chelsea",
-          preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)), pairs);
+          preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)),
+          pairs);
   compare("recommended", "recommended", preset::recommended::for_budget(), pairs);
   compare("streaming_llm", "streaming_llm", preset::streaming_llm::with_sinks(), pairs);
 
@@ -125,7 +130,8 @@ int main(int argc, char** argv) {
   o.layers = extent.layers, o.sequences = 1, o.kv_heads = extent.kv_heads;
   o.queries_per_kv_head = 1, o.key_dim = o.value_dim = dim, o.capacity = tokens, o.threads = 1;
   std::int64_t const head = std::int64_t{tokens} * dim, layer = head * extent.kv_heads;
-  kvmeld_tensor const keys{t.k.data(), layer, layer, head, dim, 1}, values{t.v.data(), layer, layer, head, dim, 1};
+  kvmeld_tensor const keys{t.k.data(), layer, layer, head, dim, 1},
+      values{t.v.data(), layer, layer, head, dim, 1};
   kvmeld_cache handle{0};
   check(kvmeld_create(&o, &keys, &values, 1, &handle));
   constexpr int calls = 100000;
