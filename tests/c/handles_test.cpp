@@ -309,8 +309,8 @@ TEST_CASE("an allocator whose memory is not aligned is a defect of the program, 
 }
 
 TEST_CASE("options of a program that is older than the library") {
-  // Its structure ends behind the capacity; the library must neither read nor write what follows.
-  std::size_t const bytes = offsetof(kvmeld_options, capacity) + sizeof(std::uint32_t);
+  // Its structure ends behind the element; the library must neither read nor write what follows.
+  std::size_t const bytes = 48;
   kvmeld_options o;
   std::memset(&o, 0x5a, sizeof o);
   REQUIRE(kvmeld_options_init(&o, bytes) == KVMELD_OK);
@@ -322,8 +322,17 @@ TEST_CASE("options of a program that is older than the library") {
   kvmeld_options const full = options();
   std::memcpy(&o.policy, &full.policy, bytes - offsetof(kvmeld_options, policy));
   engine e;
-  REQUIRE(kvmeld_create(&o, &e.keys, &e.values, 1, &e.cache) == KVMELD_OK);  // element 0x5a5a5a5a is not read
+  REQUIRE(kvmeld_create(&o, &e.keys, &e.values, 1, &e.cache) ==
+          KVMELD_OK);  // a scope of 0x5a5a5a5a is not read
   CHECK(kvmeld_open(e.cache, 0, 5, 0) == KVMELD_OK);
+  // One that ends inside the allocator has none.
+  counting memory;
+  kvmeld_options cut = options();
+  cut.allocator = memory.functions();
+  cut.bytes = offsetof(kvmeld_options, allocator) + 16;
+  engine other;
+  REQUIRE(kvmeld_create(&cut, &other.keys, &other.values, 1, &other.cache) == KVMELD_OK);
+  CHECK(memory.calls == 0);
 }
 
 TEST_CASE("options of a program that is newer than the library: set to zeros, and refused") {

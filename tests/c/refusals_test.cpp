@@ -52,8 +52,10 @@ TEST_CASE("options that make no cache") {
   auto const invalid_options = [](std::string const& text, auto change) {
     refuses_options(KVMELD_INVALID_ARGUMENT, text, change);
   };
-  std::string const sizes = std::to_string(offsetof(kvmeld_options, capacity) + 4) + " to " +
-                            std::to_string(sizeof(kvmeld_options)) + ", as kvmeld_options_init sets it";
+  std::string const sizes = "a multiple of 8 from 48 to " + std::to_string(sizeof(kvmeld_options)) +
+                            ", as kvmeld_options_init sets it";
+  invalid_options("options.bytes is 40; it must be " + sizes, [](auto& o) { o.bytes = 40; });
+  invalid_options("options.bytes is 52; it must be " + sizes, [](auto& o) { o.bytes = 52; });
   invalid_options("options.bytes is 0; it must be " + sizes, [](auto& o) { o.bytes = 0; });
   invalid_options("options.bytes is " + std::to_string(sizeof(kvmeld_options) + 8) + "; it must be " + sizes,
                   [](auto& o) { o.bytes += 8; });

@@ -118,6 +118,7 @@ public:
 
   void step() {
     life& x = lives_[c_.below(4)];
+    if (!x.alive && c_.chance(0.7)) return create(x);
     handle_ = x.handle;
     deserves_handle_ = x.alive;
     if (c_.chance(0.08)) {
@@ -192,7 +193,7 @@ private:
     if (c_.chance(0.3)) o.allocator = {&scarce::allocate, &scarce::release, &x.memory};
     if (c_.chance(0.1)) x.memory.left = c_.below(6);
     switch (c_.below(24)) {  // something else than usual, and often wrong
-    case 0: o.bytes = c_.below(300); break;
+    case 0: o.bytes = c_.chance(0.5) ? c_.below(300) : 8 * c_.below(24); break;
     case 1: o.scope = static_cast<kvmeld_scope>(c_.below(5)) - 1; break;
     case 2: o.bias = static_cast<kvmeld_bias>(c_.below(5)) - 1; break;
     case 3: o.layers = c_.below(70000); break;
@@ -220,7 +221,7 @@ private:
                             x.values.data(), c_.chance(0.02) ? 3 : x.tensors, &x.handle),
               true);
     x.alive = made == KVMELD_OK;
-    if (x.alive && o.allocator.allocate != nullptr) {
+    if (x.alive && o.allocator.allocate != nullptr && o.bytes == sizeof o) {
       fuzz::require(asked == KVMELD_OK && x.memory.held == bytes, "kvmeld_bytes said something else");
     }
   }
