@@ -1,4 +1,5 @@
-# Only .hpp and .cuh under include/, nothing outside include/kvmeld, each file under 800 lines and with #pragma once;
+# Only .hpp, .cuh and kvmeld.h under include/, nothing outside include/kvmeld, each file under 800 lines and with #pragma once
+# (or in kvmeld.h, which is C, with an include guard);
 # and in backend/*/tuned the .inl fragments that a header includes once per instruction set, which have none.
 #   cmake -DINCLUDE_DIR=<include> -P no_stray_headers.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -15,7 +16,7 @@ foreach(file IN LISTS files)
   set(fragment FALSE)
   if(file MATCHES "^kvmeld/backend/[a-z]+/tuned/[a-z_0-9]+\\.inl$")
     set(fragment TRUE)
-  elseif(NOT file MATCHES "^kvmeld/.*\\.(hpp|cuh)$")
+  elseif(NOT file MATCHES "^kvmeld/(.*\\.(hpp|cuh)|kvmeld\\.h)$")
     list(APPEND findings "  ${file}: not a header kvmeld/**.hpp or kvmeld/**.cuh")
     continue()
   endif()
@@ -25,7 +26,11 @@ foreach(file IN LISTS files)
   if(NOT lines LESS line_limit)
     list(APPEND findings "  ${file}: ${lines} lines, allowed are fewer than ${line_limit}")
   endif()
-  if(NOT fragment AND NOT text MATCHES "(^|\n)#pragma once\n")
+  if(file STREQUAL "kvmeld/kvmeld.h")
+    if(NOT text MATCHES "\n#ifndef KVMELD_KVMELD_H\n#define KVMELD_KVMELD_H\n")
+      list(APPEND findings "  ${file}: no include guard KVMELD_KVMELD_H")
+    endif()
+  elseif(NOT fragment AND NOT text MATCHES "(^|\n)#pragma once\n")
     list(APPEND findings "  ${file}: no #pragma once")
   endif()
 endforeach()

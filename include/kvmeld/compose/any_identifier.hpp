@@ -50,6 +50,8 @@ public:
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_identifier(T const& part) : of_(part) {}
 
+  /// Calls f with the identifier that is held, which f may change.
+  template <class F> void change(F f) { of_.change(f); }
   /// "identifier" or "identifier:admission".
   std::string name() const {
     return of_.visit([](auto const& i) { return full_name_of(i); });

@@ -40,6 +40,8 @@ public:
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_merge(T const& part) : of_(part) {}
 
+  /// Calls f with the merge function that is held, which f may change.
+  template <class F> void change(F f) { of_.change(f); }
   std::string name() const {
     return of_.visit([](auto const& m) { return full_name_of(m); });
   }

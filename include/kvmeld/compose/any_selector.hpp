@@ -31,6 +31,8 @@ public:
   template <class T, class = decltype(choice(std::declval<T const&>()))>
   any_selector(T const& part) : of_(part) {}
 
+  /// Calls f with the selector that is held, which f may change.
+  template <class F> void change(F f) { of_.change(f); }
   std::string name() const {
     return of_.visit([](auto const& s) { return full_name_of(s); });
   }

@@ -39,6 +39,12 @@ public:
 #pragma nv_exec_check_disable
 #endif
   template <class F> KVMELD_HD result<F> visit(F f) const { return visit_from<F, Ts...>(f, 0); }
+  /// Calls f with the value in use, which f may change. On the host.
+  template <class F> void change(F f) {
+    (void)((std::uint32_t{index_of<Ts>()} == index_ &&
+            (f(static_cast<detail::alternative<Ts>&>(*this).value), true)) ||
+           ...);
+  }
   /// Calls f with a default-constructed value of each type, to list the alternatives.
   template <class F> static void each(F f) { (f(Ts{}), ...); }
 

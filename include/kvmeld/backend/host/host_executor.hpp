@@ -1,6 +1,7 @@
 // The host backend. A team is one lane. Threads share the tiles: a small pool's, or the engine's own.
 #pragma once
 
+#include <kvmeld/backend/host/host_memory.hpp>
 #include <kvmeld/backend/host/processors.hpp>
 #include <kvmeld/backend/host/thread_pool.hpp>
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
@@ -20,44 +21,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// Aligned host memory that is copied like a value. An executor gives it to a cache for the ledger and the
-/// workspace. Where the machine has no memory left, data() is null and size() is 0; nothing is thrown.
-class host_memory {
-public:
-  host_memory() = default;
-  /// `bytes` uninitialised bytes, aligned to arena::alignment.
-  explicit host_memory(std::size_t bytes) {
-    if (bytes != 0) data_ = ::operator new (bytes, std::align_val_t{arena::alignment}, std::nothrow);
-    if (data_ != nullptr) bytes_ = bytes;
-  }
-  /// A deep copy.
-  host_memory(host_memory const& other) : host_memory(other.bytes_) {
-    if (bytes_ != 0) std::memcpy(data_, other.data_, bytes_);
-  }
-  /// Takes over the memory of `other`, which is empty afterwards.
-  host_memory(host_memory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  /// Takes a copy of the argument, or moves from it; frees the memory held before.
-  host_memory& operator=(host_memory other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~host_memory() { ::operator delete (data_, std::align_val_t{arena::alignment}); }
-
-  void* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-
-private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 /// Runs phases on this machine. The results are the same bits for any number of threads and for any loop. One
 /// lane computes a tile, and no tile reads what another tile of the same launch writes. All work is done when
@@ -97,7 +64,8 @@ public:
         loop_(other.loop_),
         tuning_(other.tuning_),
         kernels_(other.kernels_),
-        instructions_(other.instructions_) {}
+        instructions_(other.instructions_),
+        allocator_(other.allocator_) {}
   /// Takes over the scratch of the other executor.
   host_executor(host_executor&&) = default;
   /// Takes over the scratch of `other` and frees its own.
@@ -107,11 +75,16 @@ public:
     tuning_ = other.tuning_;
     kernels_ = other.kernels_;
     instructions_ = other.instructions_;
+    allocator_ = other.allocator_;
     scratch_ = std::move(other.scratch_);
     return *this;
   }
 
-  memory allocate(std::size_t bytes) const { return memory(bytes); }
+  /// Takes memory from `from` from now on: that of caches built later with this executor, or with a copy of
+  /// it, and their scratch.
+  void use(host_allocator const& from) { allocator_ = from; }
+
+  memory allocate(std::size_t bytes) const { return memory(bytes, allocator_); }
   /// `clear` zeroes memory of the executor; `upload` copies to it, `download` from it. All keep their order
   /// with launches.
   void clear(void* to, std::size_t bytes) const { std::memset(to, 0, bytes); }
@@ -185,7 +158,7 @@ private:
   bool make_room(std::size_t bytes) {
     std::size_t const wanted = scratch_size(bytes) + kernel_bytes();
     if (wanted <= scratch_.size() / threads_) return true;
-    memory larger(wanted * threads_);
+    memory larger(wanted * threads_, allocator_);
     if (larger.data() == nullptr) return false;
     scratch_ = std::move(larger);
     return true;
@@ -212,6 +185,7 @@ private:
   tuning tuning_;
   host_kernels const* kernels_;
   instruction_set instructions_;
+  host_allocator allocator_;
   memory scratch_;
 };
 

@@ -1,0 +1,60 @@
+// How arguments of kvmeld.h become those of kvmeld, and which are refused.
+#pragma once
+
+#include "failure.hpp"
+
+#include <kvmeld/compose/any_cache.hpp>
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/budget_scope.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/kvmeld.h>
+#include <kvmeld/queries/queries.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvmeld_library {
+
+/// The options as this library knows them. Fields that the program's options do not have get their defaults.
+kvmeld_options read_options(char const* call, kvmeld_options const* given);
+
+/// A number of 0 to `most` that names a value of Enum.
+template <class Enum> Enum read_enum(char const* call, char const* argument, std::int32_t value, Enum most) {
+  auto const last = static_cast<std::int32_t>(most);
+  if (value < 0 || value > last) refuse(call, argument, value, "0 to ", last);
+  return static_cast<Enum>(value);
+}
+
+/// `n` numbers; null is refused unless n is 0.
+inline kvmeld::index_list read_list(char const* call, char const* argument, std::uint32_t const* list,
+                                    std::uint32_t n) {
+  if (n != 0) require(list, call, argument, "an array of n numbers");
+  return {list, n};
+}
+
+/// A type as a value.
+template <class T> struct type_tag { using type = T; };
+
+/// Calls f(type_tag<T>()) for the type of an element.
+template <class F> auto with_element(char const* call, char const* argument, kvmeld_element element, F f) {
+  if (element == KVMELD_FLOAT16) return f(type_tag<kvmeld::float16>());
+  if (element == KVMELD_BFLOAT16) return f(type_tag<kvmeld::bfloat16>());
+  if (element != KVMELD_FLOAT32) refuse(call, argument, element, "0 to ", KVMELD_BFLOAT16);
+  return f(type_tag<float>());
+}
+
+/// Rows of queries.
+inline kvmeld::any_rows read_rows(char const* call, kvmeld_element element, void const* rows,
+                                  std::int64_t head_stride, std::int64_t row_stride) {
+  return with_element(call, "element", element, [&](auto tag) -> kvmeld::any_rows {
+    using type = typename decltype(tag)::type;
+    return kvmeld::head_rows<type const>{static_cast<type const*>(rows), 0, head_stride, row_stride};
+  });
+}
+
+/// The budget of a call.
+kvmeld::budget read_budget(char const* call, kvmeld_budget const& b);
+
+}  // namespace kvmeld_library

@@ -1,0 +1,296 @@
+// The functions of kvmeld.h that work on a cache.
+#include "arguments.hpp"
+#include "failure.hpp"
+#include "registry.hpp"
+
+#include <kvmeld/compose/any_cache.hpp>
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/kvmeld.h>
+#include <kvmeld/queries/log_sums.hpp>
+#include <kvmeld/queries/queries.hpp>
+#include <kvmeld/score/observation.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvmeld_library {
+
+namespace {
+
+/// A track of the cache; refuses numbers of none.
+kvmeld::track read_track(char const* call, held_cache const& held, std::uint32_t layer,
+                         std::uint32_t sequence, std::uint32_t head) {
+  kvmeld::shape const& s = held.sizes.extent;
+  if (layer >= s.layers) refuse(call, "layer", layer, "0 to ", s.layers - 1);
+  if (sequence >= s.sequences) refuse(call, "sequence", sequence, "0 to ", s.sequences - 1);
+  if (head >= s.kv_heads) refuse(call, "kv_head", head, "0 to ", s.kv_heads - 1);
+  return kvmeld::make_track(s, layer, sequence, head);
+}
+
+/// Copies what the ledger has of each entry of a track.
+template <class From, class To>
+void copy_entries(char const* call, char const* argument, held_cache& held, kvmeld::track where,
+                  From* kvmeld::ledger_ref::*array, To* out, std::uint32_t capacity) {
+  kvmeld::ledger_ref const& ledger = held.cache->cache().ledger();
+  std::uint32_t const length = ledger.length[where.index];
+  if (length == 0) return;
+  require(out, call, argument, "an array for as many numbers as the track has entries");
+  if (capacity < length)
+    refuse(call, "capacity", capacity, "at least ", length, ", the entries of the track");
+  for (std::uint32_t s = 0; s < length; ++s) out[s] = (ledger.*array)[ledger.at(where, s)];
+}
+
+/// Whether the score that is held reads log-sum-exps. It does not if it keeps queries alone, or has a softmax
+/// inside chunks.
+bool reads_log_sums(kvmeld::any_cache const& cache) {
+  kvmeld::observation_need const need = cache.needs_observation();
+  kvmeld::ledger_ref const& ledger = cache.ledger();
+  bool const chunks = need.queries && ledger.table_floats == 0;
+  return need && !chunks && ledger.channels.count != 0;
+}
+
+}  // namespace
+
+}  // namespace kvmeld_library
+
+using namespace kvmeld_library;
+
+extern "C" {
+
+// --- sequences
+// ----------------------------------------------------------------------------------------------
+
+kvmeld_status kvmeld_open(kvmeld_cache cache, uint32_t sequence, uint32_t tokens, uint32_t frozen) {
+  return on_cache("kvmeld_open", cache,
+                  [&](held_cache& held) { held.cache->cache().open(sequence, tokens, frozen); });
+}
+
+kvmeld_status kvmeld_close(kvmeld_cache cache, uint32_t sequence) {
+  return on_cache("kvmeld_close", cache, [&](held_cache& held) { held.cache->cache().close(sequence); });
+}
+
+kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* sequences, uint32_t const* counts,
+                            uint32_t n) {
+  char const* const call = "kvmeld_append";
+  return on_cache(call, cache, [&](held_cache& held) {
+    held.cache->cache().append(read_list(call, "sequences", sequences, n),
+                               read_list(call, "counts", counts, n));
+  });
+}
+
+kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences, uint32_t const* accepted,
+                            uint32_t n) {
+  char const* const call = "kvmeld_commit";
+  return on_cache(call, cache, [&](held_cache& held) {
+    held.cache->cache().commit(read_list(call, "sequences", sequences, n),
+                               read_list(call, "accepted", accepted, n));
+  });
+}
+
+kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into) {
+  return on_cache("kvmeld_fork", cache, [&](held_cache& held) { held.cache->cache().fork(from, into); });
+}
+
+kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens) {
+  return on_cache("kvmeld_truncate", cache,
+                  [&](held_cache& held) { held.cache->cache().truncate(sequence, tokens); });
+}
+
+// --- compression
+// --------------------------------------------------------------------------------------------
+
+kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* when, uint32_t* rows, int32_t* queries) {
+  return on_cache("kvmeld_needs", cache, [&](held_cache& held) {
+    kvmeld::observation_need const need = held.cache->cache().needs_observation();
+    if (when != nullptr) *when = static_cast<kvmeld_observation>(need.when);
+    if (rows != nullptr) *rows = need.rows;
+    if (queries != nullptr) *queries = need.queries ? 1 : 0;
+  });
+}
+
+kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
+                             kvmeld_element element, void const* queries, int64_t head_stride,
+                             int64_t row_stride, float const* lse, int64_t lse_stride, float scale) {
+  char const* const call = "kvmeld_observe";
+  return on_cache(call, cache, [&](held_cache& held) {
+    kvmeld::any_cache& c = held.cache->cache();
+    kvmeld::any_rows const rows = read_rows(call, element, queries, head_stride, row_stride);
+    kvmeld::query_batch const batch(layer, sequence, n);
+    kvmeld::attention_params params;
+    params.scale = scale;
+    kvmeld::log_sums<float const> given(kvmeld::head_rows<float const>{lse, 0, lse_stride, 1});
+    std::vector<float> outputs, computed;
+    if (lse == nullptr && queries != nullptr && n != 0 && reads_log_sums(c)) {
+      read_track(call, held, layer, sequence, 0);
+      if (n > c.tokens(sequence)) refuse(call, "n", n, "at most ", c.tokens(sequence), ", the tokens seen");
+      kvmeld::shape const& s = held.sizes.extent;
+      std::size_t const heads = s.query_heads();
+      outputs.resize(heads * n * s.value_dim);
+      computed.resize(heads * n);
+      kvmeld::head_rows<float> const sums = kvmeld::rows_by_head(computed.data(), n, s.query_heads(), 1);
+      c.attend(batch, rows, kvmeld::rows_by_head(outputs.data(), n, s.query_heads(), s.value_dim), sums,
+               params);
+      given = kvmeld::log_sums<float const>(kvmeld::log_sums<float>(sums));
+    }
+    c.observe(batch, rows, given, params);
+  });
+}
+
+kvmeld_status kvmeld_observe_rows(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
+                                  float const* rows, int64_t head_stride, int64_t row_stride) {
+  return on_cache("kvmeld_observe_rows", cache, [&](held_cache& held) {
+    held.cache->cache().observe_rows({layer, sequence, n},
+                                     kvmeld::head_rows<float const>{rows, 0, head_stride, row_stride});
+  });
+}
+
+kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, uint32_t sequence, float const* scores,
+                                int64_t head_stride) {
+  return on_cache("kvmeld_set_scores", cache, [&](held_cache& held) {
+    held.cache->cache().set_scores(layer, {sequence},
+                                   kvmeld::head_rows<float const>{scores, 0, head_stride, 0});
+  });
+}
+
+kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* sequences, uint32_t n,
+                              kvmeld_budget budget) {
+  char const* const call = "kvmeld_compress";
+  return on_cache(call, cache, [&](held_cache& held) {
+    held.cache->cache().compress(read_list(call, "sequences", sequences, n), read_budget(call, budget),
+                                 budget.keep != 0 ? kvmeld::shortfall::keep
+                                                  : kvmeld::shortfall::evict_lowest);
+  });
+}
+
+// --- what a cache holds
+// -------------------------------------------------------------------------------------
+
+kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens) {
+  return on_cache("kvmeld_tokens", cache, [&](held_cache& held) {
+    require(tokens, "kvmeld_tokens", "tokens", "where to write the number");
+    *tokens = held.cache->cache().tokens(sequence);
+  });
+}
+
+kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries) {
+  return on_cache("kvmeld_longest", cache, [&](held_cache& held) {
+    require(entries, "kvmeld_longest", "entries", "where to write the number");
+    *entries = held.cache->cache().longest(sequence);
+  });
+}
+
+kvmeld_status kvmeld_lengths(kvmeld_cache cache, uint32_t sequence, uint32_t* lengths) {
+  char const* const call = "kvmeld_lengths";
+  return on_cache(call, cache, [&](held_cache& held) {
+    require(lengths, call, "lengths", "an array of layers * kv_heads numbers");
+    (void)read_track(call, held, 0, sequence, 0);
+    kvmeld::shape const& s = held.sizes.extent;
+    for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+      for (std::uint32_t head = 0; head < s.kv_heads; ++head)
+        *lengths++ = held.cache->cache().length(layer, sequence, head);
+    }
+  });
+}
+
+kvmeld_status kvmeld_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t kv_head,
+                             float* degrees, uint32_t capacity) {
+  char const* const call = "kvmeld_degrees";
+  return on_cache(call, cache, [&](held_cache& held) {
+    copy_entries(call, "degrees", held, read_track(call, held, layer, sequence, kv_head),
+                 &kvmeld::ledger_ref::degree, degrees, capacity);
+  });
+}
+
+kvmeld_status kvmeld_positions(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t kv_head,
+                               int32_t* positions, uint32_t capacity) {
+  char const* const call = "kvmeld_positions";
+  return on_cache(call, cache, [&](held_cache& held) {
+    copy_entries(call, "positions", held, read_track(call, held, layer, sequence, kv_head),
+                 &kvmeld::ledger_ref::position, positions, capacity);
+  });
+}
+
+kvmeld_status kvmeld_log_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence, float* bias,
+                                 int64_t head_stride, uint32_t columns) {
+  char const* const call = "kvmeld_log_degrees";
+  return on_cache(call, cache, [&](held_cache& held) {
+    (void)read_track(call, held, layer, sequence, 0);
+    if (columns != 0) require(bias, call, "bias", "rows of `columns` numbers for each query head");
+    kvmeld::shape const& s = held.sizes.extent;
+    kvmeld::any_cache const& c = held.cache->cache();
+    for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
+      if (std::uint32_t const length = c.length(layer, sequence, head); length > columns)
+        refuse(call, "columns", columns, "at least ", length, ", the entries of KV head ", head);
+    }
+    for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
+      kvmeld::track const where = kvmeld::make_track(s, layer, sequence, head / s.queries_per_kv_head);
+      std::uint32_t const length = c.ledger().length[where.index];
+      float* const row = bias + std::int64_t{head} * head_stride;
+      for (std::uint32_t i = 0; i < columns; ++i)
+        row[i] = i < length ? c.ledger().log_degree(where, i) : kvmeld::element_traits<float>::lowest;
+    }
+  });
+}
+
+kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, uint32_t* warnings) {
+  return on_cache("kvmeld_warnings", cache, [&](held_cache& held) {
+    require(warnings, "kvmeld_warnings", "warnings", "where to write the bits");
+    *warnings = held.cache->cache().warnings(sequence);
+  });
+}
+
+// --- attention
+// ----------------------------------------------------------------------------------------------
+
+kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
+                            kvmeld_element element, void const* queries, int64_t head_stride,
+                            int64_t row_stride, kvmeld_element out_element, void* out,
+                            int64_t out_head_stride, int64_t out_row_stride, float* lse, int64_t lse_stride,
+                            float scale) {
+  char const* const call = "kvmeld_attend";
+  return on_cache(call, cache, [&](held_cache& held) {
+    kvmeld::any_rows const rows = read_rows(call, element, queries, head_stride, row_stride);
+    if (out_element != element && out_element != KVMELD_FLOAT32)
+      refuse(call, "out_element", out_element, element, ", the element type of the queries, or 0");
+    auto const output = with_element(call, "out_element", out_element, [&](auto tag) -> kvmeld::any_output {
+      using type = typename decltype(tag)::type;
+      return kvmeld::head_rows<type>{static_cast<type*>(out), 0, out_head_stride, out_row_stride};
+    });
+    kvmeld::attention_params params;
+    params.scale = scale;
+    held.cache->cache().attend({layer, sequence, n}, rows, output,
+                               kvmeld::head_rows<float>{lse, 0, lse_stride, 1}, params);
+  });
+}
+
+// --- saving
+// -------------------------------------------------------------------------------------------------
+
+kvmeld_status kvmeld_saved_bytes(kvmeld_cache cache, uint32_t sequence, size_t* bytes) {
+  return on_cache("kvmeld_saved_bytes", cache, [&](held_cache& held) {
+    require(bytes, "kvmeld_saved_bytes", "bytes", "where to write the number");
+    *bytes = held.cache->cache().saved_bytes(sequence);
+  });
+}
+
+kvmeld_status kvmeld_save(kvmeld_cache cache, uint32_t sequence, void* out, size_t bytes) {
+  return on_cache("kvmeld_save", cache, [&](held_cache& held) {
+    require(out, "kvmeld_save", "out", "memory for as many bytes as kvmeld_saved_bytes says");
+    held.cache->cache().save(sequence, kvmeld::span<std::byte>(static_cast<std::byte*>(out), bytes));
+  });
+}
+
+kvmeld_status kvmeld_resume(kvmeld_cache cache, uint32_t sequence, void const* from, size_t bytes) {
+  return on_cache("kvmeld_resume", cache, [&](held_cache& held) {
+    require(from, "kvmeld_resume", "from", "the bytes that kvmeld_save wrote");
+    held.cache->cache().resume(sequence,
+                               kvmeld::span<std::byte const>(static_cast<std::byte const*>(from), bytes));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,172 @@
+// The functions of kvmeld.h that make caches, bind them to tensors, and end them.
+#include "arguments.hpp"
+#include "engine_cache.hpp"
+#include "failure.hpp"
+#include "memory_source.hpp"
+#include "registry.hpp"
+
+#include <kvmeld/backend/host/extern_kernels.hpp>
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/compose/policy_text.hpp>
+#include <kvmeld/core/element.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/kvmeld.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace kvmeld_library {
+
+namespace {
+
+kvmeld::cache_options sizes_of(char const* call, kvmeld_options const& o) {
+  kvmeld::cache_options out;
+  out.extent = {o.layers, o.sequences, o.kv_heads, o.queries_per_kv_head, o.key_dim, o.value_dim, o.capacity};
+  out.scope = read_enum(call, "options.scope", o.scope, kvmeld::plan_scope::all_layers);
+  out.budgets_over =
+      read_enum(call, "options.budgets_over", o.budgets_over, kvmeld::budget_scope::all_layers);
+  out.bias = read_enum(call, "options.bias", o.bias, kvmeld::bias_support::none);
+  out.ignore_degree = o.ignore_degree != 0;
+  out.padded = o.padded != 0;
+  out.zero_emptied = o.zero_emptied != 0;
+  out.first_layer = o.first_layer;
+  out.first_kv_head = o.first_kv_head;
+  if (std::string const problem = kvmeld::detail::extent_problem(out.extent); !problem.empty())
+    throw failure(KVMELD_INVALID_ARGUMENT, kvmeld::refusal_within(call, problem));
+  return out;
+}
+
+page_list pages_of(char const* call, kvmeld_options const& o) {
+  if (o.page_size != 0)
+    require(o.page_table, call, "options.page_table", "the table of the sequences' pages");
+  return {o.page_size, o.page_table, o.page_table_stride};
+}
+
+void require_host(char const* call, kvmeld_options const& o) {
+  if (o.device < -1) refuse(call, "options.device", o.device, "-1, or the number of a device");
+  if (o.device >= 0) {
+    throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.device", o.device,
+                                                      "-1, because this library was built without CUDA"));
+  }
+  if (o.stream != nullptr) refuse(call, "options.stream", "given", "null for host memory");
+  if ((o.allocator.allocate == nullptr) != (o.allocator.release == nullptr)) {
+    refuse(call, o.allocator.allocate == nullptr ? "options.allocator.allocate" : "options.allocator.release",
+           "null", "a function, because the other one is given");
+  }
+}
+
+ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
+  require_host(call, o);
+  require(o.policy, call, "options.policy", "the name of a preset, or parts");
+  kvmeld::compose::composed policy;
+  kvmeld::compose::read_policy(o.policy, policy);
+  kvmeld::cache_options const sizes = sizes_of(call, o);
+  kvmeld::host_executor executor(o.threads);
+  executor.use(memory.hook());
+  return {executor, policy, sizes, pages_of(call, o)};
+}
+
+std::unique_ptr<engine_cache> make(char const* call, kvmeld_element element, ingredients const& of,
+                                   tensor_list const* tensors) {
+  return with_element(call, "options.element", element, [&](auto tag) {
+    using type = typename decltype(tag)::type;
+    return of.pages.size != 0 ? make_on_pages<type>(call, of, tensors)
+                              : make_on_tensors<type>(call, of, tensors);
+  });
+}
+
+tensor_list read_tensors(char const* call, kvmeld_tensor const* keys, kvmeld_tensor const* values,
+                         std::uint32_t tensors, std::uint32_t layers) {
+  require(keys, call, "keys", "an array of as many tensors as `tensors` says");
+  require(values, call, "values", "an array of as many tensors as `tensors` says");
+  if (tensors != 1 && tensors != layers)
+    refuse(call, "tensors", tensors, "1, or ", layers, ", the number of layers");
+  return {keys, values, tensors};
+}
+
+}  // namespace
+
+}  // namespace kvmeld_library
+
+using namespace kvmeld_library;
+
+extern "C" {
+
+kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t bytes) {
+  return guarded([&] {
+    require(options, "kvmeld_options_init", "options", "the options to set");
+    kvmeld_options all{};
+    // A newer program has fields that this library does not know; it is refused when they are read.
+    if (bytes < sizeof all.bytes) {
+      refuse("kvmeld_options_init", "bytes", bytes, "sizeof(kvmeld_options)");
+    }
+    all.bytes = bytes;
+    all.device = -1;
+    if (bytes > sizeof all) std::memset(options, 0, bytes);
+    std::memcpy(options, &all, std::min(bytes, sizeof all));
+  });
+}
+
+kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
+  return guarded([&] {
+    char const* const call = "kvmeld_bytes";
+    kvmeld_options const o = read_options(call, options);
+    require(bytes, call, "bytes", "where to write the number");
+    // A cache asks for all of its memory at once, and is refused if there is none.
+    memory_source memory(o.allocator);
+    memory.only_count();
+    ingredients const of = read_ingredients(call, o, memory);
+    try {
+      make(call, o.element, of, nullptr);
+    } catch (kvmeld::invalid_argument const&) {
+      if (memory.asked() == 0) throw;
+    }
+    *bytes = memory.asked();
+  });
+}
+
+kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
+                            kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made) {
+  return guarded([&] {
+    char const* const call = "kvmeld_create";
+    kvmeld_options const o = read_options(call, options);
+    require(made, call, "made", "where to write the handle");
+    auto held = std::make_unique<held_cache>();
+    held->memory = std::make_unique<memory_source>(o.allocator);
+    ingredients const of = read_ingredients(call, o, *held->memory);
+    tensor_list const list = read_tensors(call, keys, values, tensors, o.layers);
+    held->sizes = of.sizes;
+    try {
+      held->cache = make(call, o.element, of, &list);
+    } catch (kvmeld::invalid_argument const& refused) {
+      throw_lack_of_memory(*held->memory, call, refused.what());
+      throw;
+    }
+    held->policy = held->cache->cache().name();
+    *made = keep(std::move(held));
+  });
+}
+
+kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys, kvmeld_tensor const* values,
+                            uint32_t tensors) {
+  char const* const call = "kvmeld_rebind";
+  return on_cache(call, cache, [&](held_cache& held) {
+    held.cache->rebind(call, read_tensors(call, keys, values, tensors, held.sizes.extent.layers));
+  });
+}
+
+kvmeld_status kvmeld_destroy(kvmeld_cache cache) {
+  return guarded([&] { take_out("kvmeld_destroy", cache); });
+}
+
+kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name) {
+  return on_cache("kvmeld_policy", cache, [&](held_cache& held) {
+    require(name, "kvmeld_policy", "name", "where to write the address of the name");
+    *name = held.policy.c_str();
+  });
+}
+
+}  // extern "C"

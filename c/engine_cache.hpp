@@ -1,0 +1,58 @@
+// A cache on an engine's tensors behind one interface, and how it is made for one type of tensors.
+#pragma once
+
+#include <kvmeld/backend/host/host_executor.hpp>
+#include <kvmeld/cache/cache_options.hpp>
+#include <kvmeld/compose/any_cache.hpp>
+#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/kvmeld.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace kvmeld_library {
+
+/// The keys and values of a call: one tensor for all layers, or one per layer.
+struct tensor_list {
+  kvmeld_tensor const* keys;
+  kvmeld_tensor const* values;
+  std::uint32_t count;
+};
+
+/// How sequences find their pages. `size` 0: there are none.
+struct page_list {
+  std::uint32_t size;
+  std::int32_t const* table;
+  std::int64_t stride;
+};
+
+/// What a handle stands for.
+class engine_cache {
+public:
+  virtual ~engine_cache() = default;
+  /// The calls of the cache.
+  virtual kvmeld::any_cache& cache() = 0;
+  /// Reads rows from other tensors from now on. Refuses tensors that cannot be right, and then reads from
+  /// those that it had.
+  virtual void rebind(char const* call, tensor_list const& tensors) = 0;
+};
+
+/// What a cache is made of, apart from its tensors.
+struct ingredients {
+  kvmeld::host_executor executor;
+  kvmeld::compose::composed policy;
+  kvmeld::cache_options sizes;
+  page_list pages;
+};
+
+/// Makes a cache over elements of T. Without a list of tensors, the cache must not be used: it only takes its
+/// memory.
+template <class T>
+std::unique_ptr<engine_cache> make_on_tensors(char const* call, ingredients const& of,
+                                              tensor_list const* tensors);
+template <class T>
+std::unique_ptr<engine_cache> make_on_pages(char const* call, ingredients const& of,
+                                            tensor_list const* tensors);
+
+}  // namespace kvmeld_library

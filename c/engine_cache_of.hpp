@@ -1,0 +1,131 @@
+// The engine_cache of one element type and one form of tensors. Each instance is compiled by itself, because
+// a cache whose policy is chosen at run time takes a compiler long.
+#pragma once
+
+#include "engine_cache.hpp"
+#include "failure.hpp"
+
+#include <kvmeld/backend/host/extern_kernels.hpp>
+#include <kvmeld/cache/check_construction.hpp>
+#include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/paged.hpp>
+#include <kvmeld/layout/per_layer.hpp>
+#include <kvmeld/layout/strided.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvmeld_library {
+
+/// Rectangular tensors.
+template <class T> struct on_tensors {
+  using element_type = T;
+  using layout = kvmeld::strided<T>;
+  explicit on_tensors(page_list const&) {}
+  layout operator()(kvmeld_tensor const& t, kvmeld::shape const& s, std::uint32_t channels) const {
+    return {static_cast<T*>(t.data),
+            kvmeld::cache_strides{t.layer_stride, t.sequence_stride, t.head_stride, t.token_stride,
+                                  t.channel_stride},
+            s, channels};
+  }
+};
+
+/// Pools of pages, which all layers and heads of a sequence find in one table.
+template <class T> struct on_pages {
+  using element_type = T;
+  using layout = kvmeld::paged<kvmeld::pool_pages<T>>;
+  page_list pages;
+  explicit on_pages(page_list const& p) : pages(p) {}
+  layout operator()(kvmeld_tensor const& t, kvmeld::shape const& s, std::uint32_t channels) const {
+    kvmeld::page_table<std::int32_t> const table{pages.table, pages.stride};
+    return {kvmeld::pool_pages<T>(static_cast<T*>(t.data), table), pages.size,
+            kvmeld::page_strides{t.sequence_stride, t.layer_stride, t.head_stride, t.token_stride,
+                                 t.channel_stride},
+            s, channels};
+  }
+};
+
+/// A layout per layer of K and of V, whatever the number of tensors: the cache looks them up, so that tensors
+/// may move.
+template <class Form> class layer_layouts {
+public:
+  using layout = typename Form::layout;
+
+  /// Reads a list of tensors, and refuses it if it cannot be right. Null: layouts of no tensor.
+  layer_layouts(char const* call, Form const& form, tensor_list const* list, kvmeld::shape const& extent) {
+    kvmeld_tensor const none{};
+    tensor_list const nothing{&none, &none, 1};
+    tensor_list const& from = list == nullptr ? nothing : *list;
+    kvmeld::shape of = extent;
+    if (from.count != 1) of.layers = 1;
+    for (std::uint32_t i = 0; list != nullptr && i < from.count; ++i) check(call, form, from, i, of);
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      keys.push_back(form(tensor_of(from.keys, from.count, layer), of, extent.key_dim));
+      values.push_back(form(tensor_of(from.values, from.count, layer), of, extent.value_dim));
+    }
+  }
+
+  std::vector<layout> keys, values;
+
+private:
+  static void check(char const* call, Form const& form, tensor_list const& from, std::uint32_t i,
+                    kvmeld::shape const& of) {
+    kvmeld::kv const pair{form(from.keys[i], of, of.key_dim), form(from.values[i], of, of.value_dim)};
+    std::string problem = kvmeld::detail::tensors_problem(pair, of);
+    if (from.count != 1)
+      problem = kvmeld::refusal_within(kvmeld::message("tensors[", i, "]").c_str(), problem);
+    if (!problem.empty()) throw failure(KVMELD_INVALID_ARGUMENT, kvmeld::refusal_within(call, problem));
+  }
+  static kvmeld_tensor tensor_of(kvmeld_tensor const* list, std::uint32_t count, std::uint32_t layer) {
+    if (count != 1) return list[layer];
+    kvmeld_tensor out = *list;
+    if (layer != 0 && out.data != nullptr)
+      out.data = static_cast<typename Form::element_type*>(out.data) + out.layer_stride * std::int64_t{layer};
+    return out;
+  }
+};
+
+template <class Form> class engine_cache_of final : public engine_cache {
+public:
+  engine_cache_of(char const* call, ingredients const& of, tensor_list const* tensors)
+      : form_(of.pages),
+        extent_(of.sizes.extent),
+        layouts_(call, form_, tensors, extent_),
+        cache_(kvmeld::make_any_cache(
+            kvmeld::merged_cache{of.executor, of.policy,
+                                 kvmeld::kv{kvmeld::per_layer(layouts_.keys.data(), extent_.key_dim),
+                                            kvmeld::per_layer(layouts_.values.data(), extent_.value_dim)},
+                                 of.sizes})) {}
+
+  kvmeld::any_cache& cache() override { return *cache_; }
+  void rebind(char const* call, tensor_list const& tensors) override {
+    layer_layouts<Form> const other(call, form_, &tensors, extent_);
+    std::copy(other.keys.begin(), other.keys.end(), layouts_.keys.begin());
+    std::copy(other.values.begin(), other.values.end(), layouts_.values.begin());
+  }
+
+private:
+  Form form_;
+  kvmeld::shape extent_;
+  layer_layouts<Form> layouts_;
+  std::unique_ptr<kvmeld::any_cache> cache_;
+};
+
+template <class T>
+std::unique_ptr<engine_cache> make_on_tensors(char const* call, ingredients const& of,
+                                              tensor_list const* tensors) {
+  return std::make_unique<engine_cache_of<on_tensors<T>>>(call, of, tensors);
+}
+template <class T>
+std::unique_ptr<engine_cache> make_on_pages(char const* call, ingredients const& of,
+                                            tensor_list const* tensors) {
+  return std::make_unique<engine_cache_of<on_pages<T>>>(call, of, tensors);
+}
+
+}  // namespace kvmeld_library

@@ -1,0 +1,61 @@
+// The caches that handles stand for. A handle's number is never given out again, and differs from those of
+// another copy of the library in the same process.
+#pragma once
+
+#include "engine_cache.hpp"
+#include "failure.hpp"
+#include "memory_source.hpp"
+
+#include <kvmeld/kvmeld.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace kvmeld_library {
+
+/// All that belongs to a handle.
+struct held_cache {
+  std::unique_ptr<memory_source> memory;  ///< outlives the cache
+  std::unique_ptr<engine_cache> cache;
+  kvmeld::cache_options sizes;
+  std::string policy;
+  bool busy = false;  ///< the registry's lock guards it
+};
+
+/// Keeps a cache, and returns its handle.
+kvmeld_cache keep(std::unique_ptr<held_cache> cache);
+
+/// Takes a cache out of the registry. Refuses handles of no cache, and caches that are in use.
+std::unique_ptr<held_cache> take_out(char const* call, kvmeld_cache handle);
+
+/// A cache during one call. Refuses handles of no cache, and caches that another call uses.
+class in_use {
+public:
+  in_use(char const* call, kvmeld_cache handle);
+  ~in_use();
+  in_use(in_use const&) = delete;
+  held_cache& operator*() const { return *cache_; }
+
+private:
+  held_cache* cache_;
+};
+
+/// Gives a refusal the status of what was behind it, if that was the allocator.
+void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text);
+
+/// Runs the body of a function that works on a cache: body(held_cache&).
+template <class Body> kvmeld_status on_cache(char const* call, kvmeld_cache handle, Body body) noexcept {
+  return guarded([&] {
+    in_use const used(call, handle);
+    (*used).memory->begin_call();
+    try {
+      body(*used);
+    } catch (kvmeld::invalid_argument const& refused) {
+      throw_lack_of_memory(*(*used).memory, call, refused.what());
+      throw;
+    }
+  });
+}
+
+}  // namespace kvmeld_library
