@@ -15,7 +15,7 @@ RATIO = 0.6
 def model():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=512, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=512,
     )
     return transformers.LlamaForCausalLM(config).eval()
@@ -23,7 +23,8 @@ def model():
 
 def pressed(model, press, batch=2, tokens=200):
     """The cache's layers after a prompt that was read under a press, and the logits of the token behind it."""
-    ids = torch.randint(0, 97, (batch, tokens), generator=torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(1)  # no token twice: their keys would be as long
+    ids = torch.stack([torch.randperm(512, generator=draw)[:tokens] for _ in range(batch)])
     cache = transformers.DynamicCache()
     with torch.inference_mode():
         with press(model):
