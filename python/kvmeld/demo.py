@@ -194,7 +194,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], d
     parser = argparse.ArgumentParser(prog="python -m kvmeld.demo", description=__doc__.splitlines()[0])
     shipped = pathlib.Path(__file__).parent / "data" / "tiny-kjv"
     parser.add_argument("--model", default=str(shipped), help="a folder as examples/data/tiny-kjv")
-    parser.add_argument("--contexts", type=int, default=12)
+    parser.add_argument("--contexts", type=int, default=4)
     parser.add_argument("--context", type=int, default=1024, help="bytes")
     parser.add_argument("--needles", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)

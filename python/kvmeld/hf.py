@@ -245,10 +245,15 @@ class KVMeldCache(_Base):
         if bound is not None and self._longest() + n > bound and self._longest() > bound - self.interval:
             self.compress()
         needed, capacity = self._longest() + n, self.cache.capacity
+        fixed = bound is not None and not isinstance(self.budget, float)
         if needed > capacity:
-            self._select(list(range(self.batch_size)), max(needed, min(2 * capacity, bound or 2 * capacity)))
-        elif bound is not None and capacity > 2 * max(bound, needed):  # a long prompt was there
-            self._select(list(range(self.batch_size)), max(bound, needed))
+            self._resize(max(needed, min(2 * capacity, bound) if fixed else 2 * capacity))
+        elif bound is not None and n <= self.interval and needed <= bound:  # after a long prompt
+            if capacity > (bound if fixed else 4 * bound):
+                self._resize(bound)
+
+    def _resize(self, capacity: int) -> None:
+        self._select(range(self.batch_size), capacity)
 
     # --- tensors
 

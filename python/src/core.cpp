@@ -23,7 +23,8 @@ using tensor = nb::ndarray<>;
 using rows_in = nb::ndarray<nb::ro>;
 using numbers = std::vector<std::uint32_t>;
 
-[[noreturn]] void refuse(std::string const& argument, std::string const& value, std::string const& condition) {
+[[noreturn]] void refuse(std::string const& argument, std::string const& value,
+                         std::string const& condition) {
   throw nb::value_error((argument + " is " + value + "; it must be " + condition).c_str());
 }
 
@@ -98,17 +99,19 @@ struct cache {
   kvmeld_options sizes{};
   std::vector<tensor> keys, values;  // they keep the memory alive
 
-  cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over, int bias,
-        bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads, std::uint32_t first_layer,
-        std::uint32_t first_kv_head) {
+  cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
+        int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
+        std::uint32_t first_layer, std::uint32_t first_kv_head) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
-      refuse("values", std::to_string(values.size()) + " tensors", "as many as keys, " + std::to_string(keys.size()));
+      refuse("values", std::to_string(values.size()) + " tensors",
+             "as many as keys, " + std::to_string(keys.size()));
     bool const whole = keys[0].ndim() == 5;
     std::size_t const at = whole ? 1 : 0;
     auto const fits = [&](tensor const& x, std::string const& name, tensor const& like, bool same_dim) {
       bool same = x.ndim() == like.ndim();
-      for (std::size_t i = 0; same && i < x.ndim() - (same_dim ? 0 : 1); ++i) same = x.shape(i) == like.shape(i);
+      for (std::size_t i = 0; same && i < x.ndim() - (same_dim ? 0 : 1); ++i)
+        same = x.shape(i) == like.shape(i);
       if (!same)
         refuse(name, "of shape " + shape_text_of(x),
                "of shape " + shape_text_of(like) + (same_dim ? "" : " but for the last extent"));
@@ -139,8 +142,8 @@ struct cache {
     sizes.first_layer = first_layer;
     sizes.first_kv_head = first_kv_head;
     run([&] {
-      return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(), static_cast<std::uint32_t>(keys.size()),
-                           &handle);
+      return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
+                           static_cast<std::uint32_t>(keys.size()), &handle);
     });
     sizes.policy = nullptr;
   }
@@ -150,7 +153,8 @@ struct cache {
     if (handle.id != 0) kvmeld_destroy(handle);
   }
 
-  std::vector<kvmeld_tensor> tensors(std::string const& name, nb::sequence from, std::vector<tensor>& held) const {
+  std::vector<kvmeld_tensor> tensors(std::string const& name, nb::sequence from,
+                                     std::vector<tensor>& held) const {
     std::vector<kvmeld_tensor> described;
     for (nb::handle object : from) {
       std::string const item = name + "[" + std::to_string(held.size()) + "]";
@@ -162,8 +166,8 @@ struct cache {
                "one of [layers, sequences, kv_heads, capacity, head_dim], or a list of [sequences, kv_heads, "
                "capacity, head_dim], one per layer");
       std::size_t const at = whole ? 1 : 0;
-      described.push_back({x.data(), whole ? x.stride(0) : 0, x.stride(at), x.stride(at + 1), x.stride(at + 2),
-                           x.stride(at + 3)});
+      described.push_back({x.data(), whole ? x.stride(0) : 0, x.stride(at), x.stride(at + 1),
+                           x.stride(at + 2), x.stride(at + 3)});
       held.push_back(std::move(x));
     }
     if (held.empty()) refuse(name, "an empty list", "a tensor, or a list of one per layer");
@@ -172,7 +176,8 @@ struct cache {
 
   std::uint32_t query_heads() const { return sizes.kv_heads * sizes.queries_per_kv_head; }
   /// The library's answer to a call with one number as its result.
-  template <class Number, class Call, class... Arguments> Number ask(Call call, Arguments... arguments) const {
+  template <class Number, class Call, class... Arguments>
+  Number ask(Call call, Arguments... arguments) const {
     Number result{};
     run([&] { return call(handle, arguments..., &result); });
     return result;
@@ -186,12 +191,17 @@ struct cache {
   }
   std::string policy() const { return ask<char const*>(kvmeld_policy); }
 
-  void append(numbers const& sequences, numbers const& counts) { each(kvmeld_append, sequences, counts, "counts"); }
-  void commit(numbers const& sequences, numbers const& counts) { each(kvmeld_commit, sequences, counts, "accepted"); }
-  template <class Call> void each(Call call, numbers const& sequences, numbers const& counts, char const* name) {
+  void append(numbers const& sequences, numbers const& counts) {
+    each(kvmeld_append, sequences, counts, "counts");
+  }
+  void commit(numbers const& sequences, numbers const& counts) {
+    each(kvmeld_commit, sequences, counts, "accepted");
+  }
+  template <class Call>
+  void each(Call call, numbers const& sequences, numbers const& counts, char const* name) {
     if (sequences.size() != counts.size())
-      refuse(name, std::to_string(counts.size()) + " numbers", "one for each of " + std::to_string(sequences.size()) +
-                                                                    " sequences");
+      refuse(name, std::to_string(counts.size()) + " numbers",
+             "one for each of " + std::to_string(sequences.size()) + " sequences");
     run([&] {
       return call(handle, sequences.data(), counts.data(), static_cast<std::uint32_t>(sequences.size()));
     });
@@ -209,8 +219,8 @@ struct cache {
     kvmeld_element const element = element_of(q, "queries");
     if (lse) require_floats(*lse, "lse", {heads, n});
     run([&] {
-      return kvmeld_observe(handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(), q.stride(0),
-                            q.stride(1), lse ? static_cast<float const*>(lse->data()) : nullptr,
+      return kvmeld_observe(handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(),
+                            q.stride(0), q.stride(1), lse ? static_cast<float const*>(lse->data()) : nullptr,
                             lse ? lse->stride(0) : 0, scale);
     });
   }
@@ -219,8 +229,8 @@ struct cache {
     auto const [heads, n] = heads_and_rows(p, "rows");
     std::size_t const longest = ask<std::uint32_t>(kvmeld_longest, sequence);
     if (p.shape(2) < longest)
-      refuse("rows", "of shape " + shape_text_of(p), "of at least " + std::to_string(longest) +
-                                                         " columns, one for each entry of the longest track");
+      refuse("rows", "of shape " + shape_text_of(p),
+             "of at least " + std::to_string(longest) + " columns, one for each entry of the longest track");
     require_floats(p, "rows", {heads, n, p.shape(2)});
     run([&] {
       return kvmeld_observe_rows(handle, layer, sequence, static_cast<std::uint32_t>(n),
@@ -239,12 +249,14 @@ struct cache {
     });
   }
   template <class Array>
-  static void require_floats(Array const& x, std::string const& name, std::vector<std::size_t> const& extents) {
+  static void require_floats(Array const& x, std::string const& name,
+                             std::vector<std::size_t> const& extents) {
     require_rows(x, name, extents);
     if (x.dtype() != nb::dtype<float>()) refuse(name, "of another element type", "of float32");
   }
 
-  void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor, bool keep) {
+  void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor,
+                bool keep) {
     kvmeld_budget const budget{entries, ratio, static_cast<kvmeld_scope>(over), floor, keep};
     run([&] {
       return kvmeld_compress(handle, sequences.data(), static_cast<std::uint32_t>(sequences.size()), budget);
@@ -261,9 +273,9 @@ struct cache {
     if (lse) require_floats(*lse, "lse", {heads, n});
     kvmeld_element const from = element_of(q, "queries"), to = element_of(o, "out");
     run([&] {
-      return kvmeld_attend(handle, layer, sequence, static_cast<std::uint32_t>(n), from, q.data(), q.stride(0),
-                           q.stride(1), to, o.data(), o.stride(0), o.stride(1), lse ? lse->data() : nullptr,
-                           lse ? lse->stride(0) : 0, scale);
+      return kvmeld_attend(handle, layer, sequence, static_cast<std::uint32_t>(n), from, q.data(),
+                           q.stride(0), q.stride(1), to, o.data(), o.stride(0), o.stride(1),
+                           lse ? lse->data() : nullptr, lse ? lse->stride(0) : 0, scale);
     });
   }
 
@@ -273,13 +285,15 @@ struct cache {
   void degrees(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
                nb::ndarray<float, nb::ndim<1>, nb::c_contig> out) const {
     run([&] {
-      return kvmeld_degrees(handle, layer, sequence, head, out.data(), static_cast<std::uint32_t>(out.shape(0)));
+      return kvmeld_degrees(handle, layer, sequence, head, out.data(),
+                            static_cast<std::uint32_t>(out.shape(0)));
     });
   }
   void positions(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
                  nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig> out) const {
     run([&] {
-      return kvmeld_positions(handle, layer, sequence, head, out.data(), static_cast<std::uint32_t>(out.shape(0)));
+      return kvmeld_positions(handle, layer, sequence, head, out.data(),
+                              static_cast<std::uint32_t>(out.shape(0)));
     });
   }
   void log_degrees(std::uint32_t layer, std::uint32_t sequence,
@@ -318,8 +332,8 @@ NB_MODULE(_core, m) {
   m.def("policies", [] { return std::string(kvmeld_policies()); });
 
   nb::class_<cache>(m, "Cache")
-      .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool, bool,
-                    std::uint32_t, std::uint32_t, std::uint32_t>())
+      .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
+                    bool, std::uint32_t, std::uint32_t, std::uint32_t>())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",
@@ -332,13 +346,12 @@ NB_MODULE(_core, m) {
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens, std::uint32_t frozen) {
              run([&] { return kvmeld_open(c.handle, sequence, tokens, frozen); });
            })
-      .def("close", [](cache& c, std::uint32_t sequence) { run([&] { return kvmeld_close(c.handle, sequence); }); })
+      .def("close",
+           [](cache& c, std::uint32_t sequence) { run([&] { return kvmeld_close(c.handle, sequence); }); })
       .def("append", &cache::append)
       .def("commit", &cache::commit)
-      .def("fork",
-           [](cache& c, std::uint32_t from, std::uint32_t into) {
-             run([&] { return kvmeld_fork(c.handle, from, into); });
-           })
+      .def("fork", [](cache& c, std::uint32_t from,
+                      std::uint32_t into) { run([&] { return kvmeld_fork(c.handle, from, into); }); })
       .def("truncate",
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens) {
              run([&] { return kvmeld_truncate(c.handle, sequence, tokens); });
@@ -350,7 +363,8 @@ NB_MODULE(_core, m) {
       .def("attend", &cache::attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("tokens", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_tokens, s); })
       .def("longest", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_longest, s); })
-      .def("warnings", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_warnings, s); })
+      .def("warnings",
+           [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_warnings, s); })
       .def("lengths", &cache::lengths)
       .def("degrees", &cache::degrees)
       .def("positions", &cache::positions)
