@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BRIDGE = "examples/engines/token_major/kvmeld_bridge.cpp"  # a cache that is composed at run time
+COMPOSED = "examples/choose_at_run_time.cpp"  # a cache that is composed at run time
 STANDARD = "#include <algorithm>\n#include <string>\n#include <vector>\n"
 
 
@@ -29,8 +29,8 @@ def units(umbrella, example, flags):
     if example:
         yield f"`{example}`", f'#include "{ROOT / example}"\n'
     if umbrella == "kvmeld.hpp" and "-O0" not in flags:
-        yield f"`{BRIDGE}`", f'#include "{ROOT / BRIDGE}"\n'
-        yield "the same without kernels", f'#include <kvmeld/backend/host/extern_kernels.hpp>\n#include "{ROOT / BRIDGE}"\n'
+        yield f"`{COMPOSED}`", f'#include "{ROOT / COMPOSED}"\n'
+        yield "the same without kernels", f'#include <kvmeld/backend/host/extern_kernels.hpp>\n#include "{ROOT / COMPOSED}"\n'
         yield "the kernels", f'#include "{ROOT}/cmake/kernels.cpp"\n'
 
 

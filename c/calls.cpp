@@ -125,7 +125,10 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
     params.scale = scale;
     kvmeld::log_sums<float const> given(kvmeld::head_rows<float const>{lse, 0, lse_stride, 1});
     std::vector<float> outputs, computed;
-    if (lse == nullptr && queries != nullptr && n != 0 && reads_log_sums(c)) {
+    float const unread = 0.0f;
+    if (lse == nullptr && !c.needs_observation()) {
+      given.rows.data = &unread;  // the call does nothing, once its other arguments are right
+    } else if (lse == nullptr && queries != nullptr && n != 0 && reads_log_sums(c)) {
       read_track(call, held, layer, sequence, 0);
       if (n > c.tokens(sequence)) refuse(call, "n", n, "at most ", c.tokens(sequence), ", the tokens seen");
       kvmeld::shape const& s = held.sizes.extent;

@@ -8,12 +8,14 @@
 #include <kvmeld/backend/host/extern_kernels.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/compose/policy_text.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/kvmeld.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -40,8 +42,13 @@ kvmeld::cache_options sizes_of(char const* call, kvmeld_options const& o) {
 }
 
 page_list pages_of(char const* call, kvmeld_options const& o) {
-  if (o.page_size != 0)
-    require(o.page_table, call, "options.page_table", "the table of the sequences' pages");
+  if (o.page_size == 0) return {0, nullptr, 0};
+  require(o.page_table, call, "options.page_table", "the table of the sequences' pages");
+  std::int64_t const pages = kvmeld::ceil_div(o.capacity, o.page_size);
+  if (o.sequences > 1 && o.page_table_stride < pages && o.page_table_stride > -pages) {
+    refuse(call, "options.page_table_stride", o.page_table_stride, "at least ", pages,
+           ", the pages of a sequence of options.capacity entries");
+  }
   return {o.page_size, o.page_table, o.page_table_stride};
 }
 

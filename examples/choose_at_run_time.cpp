@@ -1,32 +1,24 @@
-// A policy picked by name when the program starts, composed of named parts, behind one type of cache.
-// Usage: example_choose_at_run_time [score select identify merge]
+// A policy from a text when the program starts, behind one type of cache.
+// Usage: example_choose_at_run_time [policy], such as "snapkv", or
+// "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
 #include "support.hpp"
 
 #include <kvmeld/compose/any_cache.hpp>
-#include <kvmeld/compose/composed.hpp>
+#include <kvmeld/compose/policy_text.hpp>
 
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
 int main(int argc, char** argv) {
   using namespace kvmeld;
-  std::vector<std::string> names{"none", "sinks_and_recents", "chunked_bipartite:top_share",
-                                 "degree_weighted"};
-  for (int i = 1; i < argc && i <= 4; ++i) names[static_cast<std::size_t>(i - 1)] = argv[i];
+  std::string const text = argc > 1 ? argv[1] : "chelsea chunk=128";
 
-  compose::composed policy;
-  bool const known = compose::find(names[0], policy.score) && compose::find(names[1], policy.select) &&
-                     compose::find(names[2], policy.identify) && compose::find(names[3], policy.merge);
-  if (!known) {
-    std::cerr << "scores: " << compose::names_of<compose::any_score>()
-              << "\nselectors: " << compose::names_of<compose::any_selector>()
-              << "\nidentifiers: " << compose::names_of<compose::any_identifier>()
-              << "\nmerge functions: " << compose::names_of<compose::any_merge>() << "\n";
-    return 2;
-  }
   examples::engine_tensors engine;
   try {
+    compose::composed policy;
+    compose::read_policy(text, policy);
     std::unique_ptr<any_cache> const cache = make_any_cache(merged_cache{
         host_executor{}, policy, kv{engine.keys(), engine.values()}, cache_options{engine.extent}});
     std::cout << cache->name() << "\n";
@@ -42,8 +34,7 @@ int main(int argc, char** argv) {
     cache->compress({0}, budget::ratio(0.3));
     std::cout << "1000 tokens in " << cache->longest(0) << " entries per head\n";
     return 0;
-  } catch (
-      invalid_argument const& problem) {  // parts that make no policy together, a budget that is too small
+  } catch (invalid_argument const& problem) {  // a text that is no policy, a budget that is too small
     std::cerr << problem.what() << "\n";
     return 1;
   }

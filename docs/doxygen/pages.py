@@ -3,7 +3,8 @@ on a Git host.
 
 - a link to a page or to one of its headings leads to it in the site, one to a public header to its documentation, one to another
   file to a copy of it that every browser shows;
-- ```math and $`...`$ are formulas, and <!-- diagram: name.dot --> is a picture of docs/diagrams.
+- ```math and $`...`$ are formulas, and <!-- diagram: name.dot --> is a picture of docs/diagrams;
+- <!-- header: include/kvmeld/kvmeld.h --> is a header in C, a heading for each of its sections.
 """
 import re
 import shutil
@@ -15,6 +16,19 @@ PARENTS = ["docs/index.md", "docs/guide.md", "docs/engines.md"]  # a page is lis
 def slug(heading):
     text = re.sub(r"[^\w\- ]", "", heading.lower())
     return text.replace(" ", "-")
+
+
+def header_in_c(path):
+    """A header in C as a page's text: /* --- section --- */ becomes a heading."""
+    out = ["```{.c}"]
+    for line in path.read_text().splitlines():
+        if section := re.match(r"^/\* --- (.*?) -+ \*/$", line):
+            while out[-1] == "":
+                out.pop()
+            out += ["```", "", f"### {section.group(1).capitalize()}", "", "```{.c}"]
+        elif line or not out[-1].startswith("```"):
+            out.append(line)
+    return out + ["```"]
 
 
 class page_set:
@@ -72,6 +86,8 @@ class page_set:
             return f"@dotfile {diagram.group(1)}"
         line = re.sub(r"\*\*(`[^`]+`)\*\*", r"<b>\1</b>", line)
         line = re.sub(r"\$`([^`]+)`\$", r"\\f$\1\\f$", line)
+        if header := re.match(r"^<!-- header: (\S+) -->$", line):
+            return "\n".join(header_in_c(self.source / header.group(1)))
         code = re.split(r"(?<!\[)(`[^`]*`)(?!\])", line)
         return "".join(
             part if part.startswith("`") else LINK.sub(lambda m: self.link(page, *m.groups()), part) for part in code)
@@ -81,7 +97,7 @@ class page_set:
         for line in page.read_text().splitlines():
             if fence is None and line.startswith("```"):
                 fence = line[3:].strip()
-                out.append({"math": "\\f[", "": "```", "cpp": "```{.cpp}"}.get(fence, "```"))
+                out.append({"math": "\\f[", "": "```", "c": "```{.c}", "cpp": "```{.cpp}"}.get(fence, "```"))
             elif fence is not None and line.startswith("```"):
                 out.append("\\f]" if fence == "math" else "```")
                 fence = None

@@ -7,6 +7,7 @@
 #include <tiny_llama/options.hpp>
 
 #include <kvmeld/compose/composed.hpp>
+#include <kvmeld/compose/policy_text.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>
@@ -35,23 +36,6 @@ template <class Part> Part part_named(char const* option, std::string const& nam
   return part;
 }
 
-/// The selector with counts that suit the identifier: where sets merge, pinned entries leave room for them;
-/// where the rest is dropped or spread, they fill the budget.
-inline kvmeld::compose::any_selector selector_named(std::string const& name,
-                                                    kvmeld::identify_traits identifier) {
-  kvmeld::compose::any_selector const found = part_named<kvmeld::compose::any_selector>("--select", name);
-  bool const merges = identifier.makes_sets && !identifier.needs_centers;
-  if (name == "top") {
-    quantity const heavy = merges ? quantity::of_budget(0.25) : quantity::rest_of_budget();
-    return kvmeld::select::top{quantity::entries(0), quantity::of_budget(merges ? 1.0 / 3 : 0.5), heavy};
-  }
-  if (name == "sinks_and_recents") {
-    quantity const recents = merges ? quantity::at_most(64, 1.0 / 3) : quantity::rest_of_budget();
-    return kvmeld::select::sinks_and_recents{quantity::at_most(16, 0.25), recents};
-  }
-  return found;
-}
-
 /// How a model rotates queries and keys: as Hugging Face's Llama does.
 inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
   kvmeld::rope_params rope;
@@ -76,7 +60,8 @@ inline composed composition(tiny_llama::options const& o) {
   if (o.score == "max_output") out.score = kvzip_plus_of(o).score;
   if (o.score == "distance_preference") out.score = preset::triattention::with_rope(rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
-  out.select = selector_named(o.select, out.identify.traits());
+  out.select = part_named<any_selector>("--select", o.select);
+  suit(out.select, out.identify.traits());
   out.merge = part_named<any_merge>("--merge", o.merge);
   std::string const problem = kvmeld::configuration_problem(out);
   if (!problem.empty()) throw tiny_llama::option_error(problem + ".");
@@ -87,42 +72,15 @@ inline composed composition(tiny_llama::options const& o) {
 /// have types of their own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
-  if (method == "h2o") return composed_of(preset::h2o::defaults());
-  if (method == "scissorhands") return composed_of(preset::scissorhands::defaults());
-  if (method == "snapkv") return composed_of(preset::snapkv::with_window());
-  if (method == "knorm") return composed_of(preset::knorm::for_budget());
-  if (method == "lagkv") return composed_of(preset::lagkv::with_lag());
-  if (method == "keydiff") return composed_of(preset::keydiff::for_budget());
-  if (method == "keydiff_merging") return composed_of(preset::merging(preset::keydiff::for_budget()));
-  if (method == "leverage") return composed_of(preset::leverage::for_budget());
-  if (method == "leverage_merging") return composed_of(preset::merging(preset::leverage::for_budget()));
-  if (method == "kvzip") return composed_of(preset::kvzip::for_budget());
   if (method == "kvzip_plus") return composed_of(kvzip_plus_of(o));
-  if (method == "expected") return composed_of(preset::expected_attention::with_rope(rope_of(o)));
-  if (method == "triattention") return composed_of(preset::triattention::with_rope(rope_of(o)));
-  if (method == "triattention_merging")
-    return composed_of(preset::merging(preset::triattention::with_rope(rope_of(o))));
-  if (method == "rkv") return composed_of(preset::rkv::for_budget());
-  if (method == "rkv_merging") return composed_of(preset::merging(preset::rkv::for_budget()));
-  if (method == "dropkv") return composed_of(preset::dropkv::with_window());
-  if (method == "dropkv_merging") return composed_of(preset::merging(preset::dropkv::with_window()));
-  if (method == "compactor") {  // as many recent entries as the other methods: questions end a prompt
-    return composed_of(preset::compactor::with_rope(rope_of(o), quantity::at_most(32, 0.25)));
-  }
-  if (method == "attention_matching") return composed_of(preset::attention_matching::for_budget());
-  if (method == "leverage_fitted") return composed_of(preset::fitting(preset::leverage::for_budget()));
-  if (method == "d2o") return composed_of(preset::d2o::defaults());
-  if (method == "cam") return composed_of(preset::cam::over_h2o());
-  if (method == "keepkv") return composed_of(preset::keepkv::for_budget());
-  if (method == "recommended") return composed_of(preset::recommended::for_budget());
-  if (method == "kvmerger") return composed_of(preset::kvmerger::for_budget());
-  if (method == "ems_collapsed") return composed_of(preset::ems::collapsed());
-  if (method == "chelsea" ||
-      method == "chelsea_flat") {  // fewer pins where 16 and 64 would fill a small budget
-    return composed_of(
-        preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)));
-  }
-  return composed_of(preset::streaming_llm::with_sinks());  // also the full cache, which it never compresses
+  std::string text = method;
+  if (method == "full") text = "streaming_llm";  // which never compresses it
+  if (method == "expected") text = "expected_attention";
+  if (method == "chelsea_flat") text = "chelsea";
+  if (method == "compactor") text += " recents=32|25%";  // as the other methods: questions end a prompt
+  composed out;
+  kvmeld::compose::read_policy(text, out, rope_of(o));
+  return out;
 }
 
 /// Runs `run(policy)` with the policy of a method's name.

@@ -65,7 +65,8 @@ TEST_CASE("a text longer than the cache: it shrinks when it is full, as if by ha
   std::vector<int> const text = engines_test::tokens(20000, 180);
   for (char const* const policy : {"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"}) {
     CAPTURE(std::string(policy));
-    reader full(engines_test::model(), 96, policy, {48, 0.0}), by_hand(engines_test::model(), 96, policy);
+    reader full(engines_test::model(), 96, policy, {48, 0.0, KVMELD_HEAD, 0.0, 0}),
+        by_hand(engines_test::model(), 96, policy);
     for (std::uint32_t i = 0; i < 180; ++i) {
       if (by_hand.length(0, 0) == 96) by_hand.compress(48);
       std::vector<float> const expected = by_hand.forward(text[i], i);
@@ -76,6 +77,6 @@ TEST_CASE("a text longer than the cache: it shrinks when it is full, as if by ha
   }
   reader share(engines_test::model(), 100, "h2o");
   read_all(share, engines_test::tokens(20000, 100));
-  share.compress({0, 0.25});
+  share.compress(kvmeld_budget{0, 0.25, KVMELD_HEAD, 0.0, 0});
   CHECK(share.length(0, 0) == 25);
 }

@@ -9,8 +9,12 @@ step(${asks} -B "${WORK_DIR}/1" "-DREQUIRED=host")
 step(${asks} -B "${WORK_DIR}/2" "-DREQUIRED=host" "-DOPTIONAL=cuda\;kokkos\;telepathy" ${alone} "-DMISSING=cuda\;kokkos\;telepathy")
 step_fails("component cuda: the CUDA Toolkit was not found" ${asks} -B "${WORK_DIR}/3" "-DREQUIRED=host\;cuda" ${alone})
 step_fails("component kokkos: Kokkos 3.4 or newer was not found" ${asks} -B "${WORK_DIR}/4" "-DREQUIRED=kokkos" ${alone})
-step_fails("component telepathy: kvmeld has the components host, cuda and kokkos" ${asks} -B "${WORK_DIR}/5"
+step_fails("component telepathy: kvmeld has the components host, c, cuda and kokkos" ${asks} -B "${WORK_DIR}/5"
            "-DREQUIRED=telepathy")
+# libkvmeld, where its targets are not installed with the headers.
+file(GLOB_RECURSE c_targets "${prefix}/kvmeld_cTargets*.cmake")
+file(REMOVE ${c_targets})
+step_fails("component c: libkvmeld is not installed; KVMELD_BUILD_C=ON builds it" ${asks} -B "${WORK_DIR}/10" "-DREQUIRED=c")
 step_fails("not compatible|compatible with requested version" ${asks} -B "${WORK_DIR}/6" "-DREQUIRED=host" -DVERSION=99.0)
 
 # A Kokkos that is not found, and leaves its target behind: asked for twice, it is missing twice.

@@ -1,6 +1,6 @@
 """tiny-kjv through Hugging Face transformers, its DynamicCache merged by kvmeld; see docs/engines/hugging_face.md.
 
-    python3 compare.py --library libkvmeld_c_shim.so [--model examples/data/tiny-kjv]
+    python3 compare.py --library libkvmeld.so [--model examples/data/tiny-kjv]
 
 Checks that generation without merging is the model's own, bit for bit, and that logits over merged entries are those of
 a plain forward pass in double precision that gets K, V and degrees, and shares no code with the model or with kvmeld.
@@ -86,7 +86,7 @@ def bits_per_byte(rows, following):
 
 def measure(model, melded, share, prompt, following, mask=True):
     """Reads the prompt, merges, and goes on: bits per byte, and how far the logits are from the reference's."""
-    needs = bool(melded.lib.kvmeld_needs_attention(melded.handle))
+    needs = melded.needs_attention
     with melded.attached() if mask else contextlib.nullcontext():
         last = melded.read(prompt, observe=needs)[-1:]
         if share < 1:
@@ -133,7 +133,7 @@ def main():
         for share in (0.5, 0.2):
             for name, method, scope in (
                 ("chelsea", "chelsea", "head"),
-                ("chelsea, one plan", "chelsea", "group"),
+                ("chelsea, one plan", "chelsea", "all_layers"),
                 ("chelsea, no degrees", "chelsea", "head"),
                 ("(mask left out)", "chelsea", "head"),
                 ("kvmerger", "kvmerger", "head"),

@@ -6,64 +6,24 @@
         melded.compress(0.2)                # down to a fifth of the tokens seen
         logits = melded.read(next_token)    # attention adds the log degrees, positions go on counting tokens
 
-Host memory, one sequence without padding. The library is found by KVMELD_C_SHIM or given as `library`.
+Host memory, one sequence without padding. The library is found by LIBKVMELD, by the system, or given as `library`.
 """
 
 import contextlib
 import ctypes
-import os
 
 import torch
+from libkvmeld import ELEMENTS, NONE, PER_HEAD, SCOPES, SHARED, Budget, Cache, Library, Options, Tensor
 from transformers import DynamicCache
-
-ELEMENTS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-SCOPES = {"head": 0, "layer": 1, "group": 2}
-
-
-class Sizes(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_uint32)
-        for name in (
-            "layers sequences kv_heads group head_dim capacity element scope ignore_degree first_layer first_kv_head"
-        ).split()
-    ]
-
-
-def load(path=None):
-    """The functions of shim.h, with their types."""
-    lib = ctypes.CDLL(path or os.environ["KVMELD_C_SHIM"])
-    u32, i64, pointer = ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
-    three = i64 * 3
-    lib.kvmeld_problem.restype = ctypes.c_char_p
-    lib.kvmeld_create.restype = pointer
-    lib.kvmeld_create.argtypes = [ctypes.c_char_p, ctypes.POINTER(Sizes)]
-    lib.kvmeld_destroy.argtypes = [pointer]
-    lib.kvmeld_destroy.restype = None
-    for name, arguments, result in (
-        ("bind", [u32, pointer, pointer, three, three], ctypes.c_int),
-        ("open", [u32, u32], ctypes.c_int),
-        ("close", [u32], ctypes.c_int),
-        ("append", [u32, u32], ctypes.c_int),
-        ("commit", [u32, u32], ctypes.c_int),
-        ("observe_rows", [u32, u32, u32, pointer, i64, i64], ctypes.c_int),
-        ("compress", [u32, ctypes.c_double, ctypes.c_int], ctypes.c_int),
-        ("needs_attention", [], ctypes.c_int),
-        ("tokens", [u32], u32),
-        ("longest", [u32], u32),
-        ("length", [u32, u32, u32], u32),
-        ("log_degree", [u32, u32, pointer], ctypes.c_int),
-    ):
-        function = getattr(lib, "kvmeld_" + name)
-        function.argtypes, function.restype = [pointer, *arguments], result
-    return lib
 
 
 class MeldedCache:
     """A DynamicCache and kvmeld's ledger beside it.
 
-    scope "head" lets every KV head merge by itself; its log degrees differ from layer to layer, and a hook hands each
-    attention module its own mask. scope "group" makes one plan for all heads of all layers: then the mask is the same
-    everywhere and goes through the model's own `attention_mask`.
+    `method` is a policy as kvmeld_options has it. scope "head" lets every KV head merge by itself; its log degrees
+    differ from layer to layer, and a hook hands each attention module its own mask. scope "all_layers" makes one plan
+    for all heads of all layers: then the mask is the same everywhere and goes through the model's own
+    `attention_mask`.
     """
 
     def __init__(self, model, method="chelsea", capacity=2048, scope="head", ignore_degree=False, library=None):
@@ -72,38 +32,72 @@ class MeldedCache:
         dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         self.model, self.scope, self.capacity = model, scope, capacity
         self.layers, self.kv_heads, self.query_heads = c.num_hidden_layers, heads, c.num_attention_heads
-        self.lib = load(library)
-        sizes = Sizes(self.layers, 1, heads, c.num_attention_heads // heads, dim, capacity,
-                      ELEMENTS[model.dtype], SCOPES[scope], int(ignore_degree), 0, 0)
-        self.handle = self.lib.kvmeld_create(method.encode(), ctypes.byref(sizes))
-        if not self.handle:
-            raise ValueError(self.lib.kvmeld_problem().decode())
-        self.past = DynamicCache(config=c)
-        self.compressed = False
-        self._masks = {}
-        self._call("open", 0, 0)
+        self.dim, self.past, self.compressed, self._masks = dim, DynamicCache(config=c), False, {}
+        self.lib, self.handle = Library(library), None
+        self.options = o = Options()
+        self.lib.options_init(o, ctypes.sizeof(o))
+        o.policy = method.encode()
+        o.layers, o.sequences, o.kv_heads = self.layers, 1, heads
+        o.queries_per_kv_head = c.num_attention_heads // heads
+        o.key_dim = o.value_dim = dim
+        o.capacity, o.element, o.scope = capacity, ELEMENTS[str(model.dtype)], SCOPES[scope]
+        o.ignore_degree = int(ignore_degree)
+        o.bias = NONE if ignore_degree else PER_HEAD if scope == "head" else SHARED
+        self._bind()  # refuses a method that does not exist before anything is read
 
     def __del__(self):
         if getattr(self, "handle", None):
-            self.lib.kvmeld_destroy(self.handle)
+            self.lib.destroy(self.handle)
 
-    def _call(self, name, *arguments):
-        if getattr(self.lib, "kvmeld_" + name)(self.handle, *arguments) != 0:
-            raise ValueError(self.lib.kvmeld_problem().decode())
+    def _bind(self):
+        """Tells kvmeld where the model's tensors lie now. Before the first token there are none.
+
+        Of the calls below only `compress` reads or writes them, so that they may move in between.
+        """
+        layers = [(layer.keys, layer.values) for layer in self.past.layers if layer.keys is not None]
+        if not layers:
+            nothing = torch.empty(1, self.kv_heads, 2, self.dim, dtype=self.model.dtype)
+            layers = [(nothing.clone(), nothing.clone()) for _ in range(self.layers)]
+        arrays = []
+        for which in range(2):
+            array = (Tensor * self.layers)()
+            for at, pair in zip(array, layers):
+                sequence, head, token, channel = pair[which].stride()
+                at.data, at.sequence_stride, at.head_stride = pair[which].data_ptr(), sequence, head
+                at.token_stride, at.channel_stride = token, channel
+            arrays.append(array)
+        if self.handle is None:
+            made = Cache()
+            self.lib.create(self.options, *arrays, self.layers, made)
+            self.handle = made
+            self.lib.open(self.handle, 0, 0, 0)
+        else:
+            self.lib.rebind(self.handle, *arrays, self.layers)
+
+    def _number(self, call):
+        out = ctypes.c_uint32()
+        call(self.handle, 0, out)
+        return out.value
 
     @property
     def tokens(self):
-        return self.lib.kvmeld_tokens(self.handle, 0)
+        return self._number(self.lib.tokens)
 
     @property
     def longest(self):
-        return self.lib.kvmeld_longest(self.handle, 0)
+        return self._number(self.lib.longest)
+
+    @property
+    def needs_attention(self):
+        when = ctypes.c_int32()
+        self.lib.needs(self.handle, when, None, None)
+        return when.value != 0
 
     def log_degree(self, layer):
         """[query_heads, entries held], float32."""
-        out = torch.empty(self.query_heads, self.capacity)
-        self._call("log_degree", layer, 0, out.data_ptr())
-        return out[:, : self.longest]
+        out = torch.empty(self.query_heads, self.longest)
+        self.lib.log_degrees(self.handle, layer, 0, out.data_ptr(), out.stride(0), out.shape[1])
+        return out
 
     def _mask(self, layer, queries):
         """[1, query_heads, queries, entries]: log degrees, causal among the last `queries` entries."""
@@ -134,20 +128,21 @@ class MeldedCache:
         """Reads ids [1, n], keeps their entries, returns logits [n, vocabulary]."""
         n = ids.shape[1]
         first = self.tokens
-        self._call("append", 0, n)
+        sequence, count = ctypes.c_uint32(0), ctypes.c_uint32(n)
+        self.lib.append(self.handle, sequence, count, 1)
         keywords = {"output_attentions": True} if observe else {}
         self._masks = {}
         if self.compressed and self.scope == "head":
             self._masks = {layer: self._mask(layer, n) for layer in range(self.layers)}
-        if self.compressed and self.scope == "group":
+        if self.compressed and self.scope == "all_layers":
             keywords["attention_mask"] = self._mask(0, n)
         out = self.model(ids, past_key_values=self.past, use_cache=True,
                          position_ids=torch.arange(first, first + n)[None], **keywords)
-        self._call("commit", 0, n)
+        self.lib.commit(self.handle, sequence, count, 1)
         if observe:
             for layer, seen in enumerate(out.attentions):
                 seen = seen[0].float().contiguous()
-                self._call("observe_rows", layer, 0, n, seen.data_ptr(), seen.stride(0), seen.stride(1))
+                self.lib.observe_rows(self.handle, layer, 0, n, seen.data_ptr(), seen.stride(0), seen.stride(1))
         return out.logits[0]
 
     def compress(self, share):
@@ -155,13 +150,8 @@ class MeldedCache:
 
         Heads keep equal lengths, since the next torch.cat appends behind all of them alike.
         """
-        for number, layer in enumerate(self.past.layers):
-            k, v = layer.keys, layer.values
-            if k.stride(-1) != 1 or v.stride(-1) != 1:
-                raise ValueError("channels must lie side by side")
-            strides = [(ctypes.c_int64 * 3)(*x.stride()[:3]) for x in (k, v)]
-            self._call("bind", number, k.data_ptr(), v.data_ptr(), *strides)
-        self._call("compress", 0, share)
+        self._bind()
+        self.lib.compress(self.handle, ctypes.c_uint32(0), 1, Budget(0, share, 0, 0.0, 0))
         for layer in self.past.layers:
             layer.keys = layer.keys[:, :, : self.longest]
             layer.values = layer.values[:, :, : self.longest]

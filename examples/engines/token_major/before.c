@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t slots(kvmeld_bridge_shape const* s) { return (size_t)s->layers * s->capacity * s->kv_heads; }
+static size_t slots(token_major_shape const* s) { return (size_t)s->layers * s->capacity * s->kv_heads; }
 
 /* Where the row of a head lies. */
-static size_t row(kvmeld_bridge_shape const* s, uint32_t layer, uint32_t slot, uint32_t head) {
+static size_t row(token_major_shape const* s, uint32_t layer, uint32_t slot, uint32_t head) {
   return (((size_t)layer * s->capacity + slot) * s->kv_heads + head) * s->head_dim;
 }
 
-int token_major_create(token_major_engine* e, kvmeld_bridge_shape shape, token_major_layers layers,
-                       void* model, char const* policy, kvmeld_bridge_budget when_full) {
+int token_major_create(token_major_engine* e, token_major_shape shape, token_major_layers layers, void* model,
+                       char const* policy, kvmeld_budget when_full) {
   size_t const elements = slots(&shape) * shape.head_dim;
   (void)policy;
   (void)when_full;
@@ -45,7 +45,7 @@ float const* token_major_forward(token_major_engine* e, int token, uint32_t pos)
 
 void token_major_attend(token_major_engine* e, uint32_t layer, float const* q, float const* k, float const* v,
                         float* out) {
-  kvmeld_bridge_shape const* s = &e->shape;
+  token_major_shape const* s = &e->shape;
   uint32_t const d = s->head_dim;
   float const scale = 1.0f / sqrtf((float)d);
   for (uint32_t kv_head = 0; kv_head < s->kv_heads; ++kv_head) {
@@ -99,7 +99,7 @@ int token_major_generate(token_major_engine* e, int vocab, int const* prompt, in
   return 0;
 }
 
-int token_major_compress(token_major_engine* e, kvmeld_bridge_budget budget) {
+int token_major_compress(token_major_engine* e, kvmeld_budget budget) {
   (void)e;
   (void)budget;
   return 1;

@@ -3,7 +3,9 @@
 #ifndef TOKEN_MAJOR_ENGINE_H
 #define TOKEN_MAJOR_ENGINE_H
 
-#include "kvmeld_bridge.h"
+#include <kvmeld/kvmeld.h>
+
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,27 +13,35 @@ extern "C" {
 
 typedef struct token_major_engine token_major_engine;
 
+typedef struct token_major_shape {
+  uint32_t layers, kv_heads, group, head_dim, capacity; /* group: query heads per KV head */
+} token_major_shape;
+
 /* The rest of the model: embeds `token`, runs its layers, which call token_major_attend, and returns the
  * logits [vocab]. */
 typedef float const* (*token_major_layers)(void* model, token_major_engine* e, int token, uint32_t pos);
 
 struct token_major_engine {
-  kvmeld_bridge_shape shape;
+  token_major_shape shape;
   token_major_layers layers;
   void* model;
   uint16_t *keys, *values; /* binary16 bits */
   float* weights;          /* [capacity] */
   uint32_t tokens;         /* read so far: the position of the next one */
   /* Merging adds: */
-  kvmeld_bridge* kv;   /* NULL: merging is off */
-  float* log_sum_exps; /* [head] */
+  kvmeld_cache kv;         /* id 0: merging is off */
+  kvmeld_budget when_full; /* what a full cache shrinks to; all 0: it takes no other token */
+  uint32_t* lengths;       /* [layer][kv_head] */
+  float* log_sum_exps;     /* [head] */
+  float* bias;             /* [layer][head][capacity]: what is added to the logits of entries */
+  int merged;              /* whether the bias is needed */
 };
 
-/* Merging is on where `policy` names one (kvmeld_bridge.h) and off where it is NULL. A cache that is full
+/* Merging is on where `policy` names one (kvmeld_policies) and off where it is NULL. A cache that is full
    shrinks to `when_full`, or refuses another token where `when_full` is nothing. 0; else nothing has been
    allocated. */
-int token_major_create(token_major_engine* e, kvmeld_bridge_shape shape, token_major_layers layers,
-                       void* model, char const* policy, kvmeld_bridge_budget when_full);
+int token_major_create(token_major_engine* e, token_major_shape shape, token_major_layers layers, void* model,
+                       char const* policy, kvmeld_budget when_full);
 void token_major_destroy(token_major_engine* e);
 
 /* The logits after `token` at position `pos`; NULL where the call is refused. `pos` 0 begins a new text, and
@@ -46,7 +56,7 @@ int token_major_generate(token_major_engine* e, int vocab, int const* prompt, in
                          int* out);
 
 /* Merges every head down to the budget now. 0, or else not: merging is off, or refused. */
-int token_major_compress(token_major_engine* e, kvmeld_bridge_budget budget);
+int token_major_compress(token_major_engine* e, kvmeld_budget budget);
 /* Entries of a head. */
 uint32_t token_major_length(token_major_engine const* e, uint32_t layer, uint32_t kv_head);
 /* Why the last call failed. */

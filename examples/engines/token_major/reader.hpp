@@ -16,8 +16,7 @@ namespace token_major {
 class reader {
 public:
   /// `policy` null: merging is off. `when_full`: what a full cache shrinks to; nothing: it refuses.
-  reader(tiny_llama::model& m, std::uint32_t capacity, char const* policy,
-         kvmeld_bridge_budget when_full = {0, 0.0})
+  reader(tiny_llama::model& m, std::uint32_t capacity, char const* policy, kvmeld_budget when_full = {})
       : model_(&m) {
     auto const& c = m.shape();
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
@@ -43,8 +42,8 @@ public:
                                static_cast<int>(prompt.size()), steps, out.data()));
     return out;
   }
-  void compress(kvmeld_bridge_budget budget) { check(token_major_compress(&engine_, budget)); }
-  void compress(std::uint32_t entries) { compress({entries, 0.0}); }
+  void compress(kvmeld_budget budget) { check(token_major_compress(&engine_, budget)); }
+  void compress(std::uint32_t entries) { compress(kvmeld_budget{entries, 0.0, KVMELD_HEAD, 0.0, 0}); }
 
   std::uint32_t tokens() const { return engine_.tokens; }
   /// Entries of a head: its tokens, without kvmeld.
