@@ -40,9 +40,10 @@ def tokens_of(*shape, seed=0):
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def reference(model, ids, past=None, position=0):
+def reference(model, ids, past=None, position=0, seen=None):
     """Logits [n, vocabulary] of tokens ids [n] at positions from `position` on. past: for each layer and KV head,
-    keys and values [entries, head_dim] and degrees [entries]; every new token sees all of them."""
+    keys and values [entries, head_dim] and degrees [entries]; every new token sees all of them. seen: gets, layer after
+    layer, the attention of the last token: probabilities [query heads, entries]."""
     c, w = model.config, {name: x.double() for name, x in model.state_dict().items()}
     dim = model.model.layers[0].self_attn.head_dim
     group = c.num_attention_heads // c.num_key_value_heads
@@ -72,7 +73,7 @@ def reference(model, ids, past=None, position=0):
 
         h = norm(x, w[name + "input_layernorm.weight"])
         queries = [rotated(q) for q in heads(h, "q")]
-        keys, values, out = [rotated(k) for k in heads(h, "k")], heads(h, "v"), []
+        keys, values, out, last = [rotated(k) for k in heads(h, "k")], heads(h, "v"), [], []
         for head, q in enumerate(queries):
             k, v, degrees = keys[head // group], values[head // group], torch.ones(n, dtype=torch.float64)
             before = 0
@@ -82,7 +83,11 @@ def reference(model, ids, past=None, position=0):
                 k, v, degrees = torch.cat([old_k, k]), torch.cat([old_v, v]), torch.cat([old_degrees, degrees])
             weights = (q @ k.T / dim**0.5).exp() * degrees
             weights = weights * (torch.arange(before + n) <= before + torch.arange(n)[:, None])
-            out.append(weights / weights.sum(dim=1, keepdim=True) @ v)
+            weights = weights / weights.sum(dim=1, keepdim=True)
+            out.append(weights @ v)
+            last.append(weights[-1])
+        if seen is not None:
+            seen.append(torch.stack(last))
         x = x + torch.cat(out, dim=1) @ w[name + "self_attn.o_proj.weight"].T
         h = norm(x, w[name + "post_attention_layernorm.weight"])
         gate, up = h @ w[name + "mlp.gate_proj.weight"].T, h @ w[name + "mlp.up_proj.weight"].T
@@ -146,6 +151,20 @@ def test_logits_after_a_compression(kind, attention, policy):
         assert not near(logits, reference(model, ids[0, 150:], ones, 150), 2e-3)
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_last_query_decides_for_tova(attention):
+    model, ids, seen = model_of(attention=attention), tokens_of(1, 60), []
+    cache = hf.KVMeldCache(model, "tova")
+    read(model, ids[:, :45], cache)
+    read(model, ids[:, 45:], cache)
+    cache.compress(20)
+    reference(model, ids[0], seen=seen)
+    for layer, rows in enumerate(seen):
+        for head in range(2):
+            best = rows[2 * head : 2 * head + 2].mean(dim=0).argsort(descending=True)
+            assert set(best[:18].tolist()) <= set(cache.cache.positions(layer, 0, head).tolist())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_types(dtype):
     model, ids = model_of(dtype=dtype), tokens_of(1, 101)
@@ -189,7 +208,8 @@ def test_budgets_that_heads_share():
     cache.compress(50)
     assert len(set(cache.cache.lengths(0).flatten().tolist())) > 1
     expected = reference(model, ids[0, 100:], held(cache), 100)
-    assert near(read(model, ids[:, 100:], cache)[0], expected)
+    logits = torch.cat([read(model, part, cache)[0] for part in ids[:, 100:].split([1, 9], dim=1)])
+    assert near(logits, expected)
 
 
 def greedy(model, prompt, n, budget, interval, cache_policy):
