@@ -1,0 +1,302 @@
+"""kvmeld.Cache: a cache over tensors of NumPy or of a library with DLPack."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from kvmeld import _core
+
+_SCOPES = ("head", "layer", "all_layers")
+_BIASES = ("per_head", "shared", "none")
+_OBSERVATIONS = ("nothing", "last_queries", "every_step", "replay")
+_ELEMENTS = ("float32", "float16", "bfloat16")
+
+Numbers = Union[int, Sequence[int]]
+Budget = Union[int, float]
+
+
+def policies() -> dict[str, str]:
+    """The policies that can be named, each with a sentence that says what it does."""
+    return dict(line.split("\t", 1) for line in _core.policies().splitlines())
+
+
+class Needs(NamedTuple):
+    """What a policy has to be shown before it compresses.
+
+    when: "nothing"; "last_queries", the last `rows` queries before a compression (0: all); "every_step", the queries
+    of prompts and of every generated token; "replay", the queries of a second reading of the prompt, and no others.
+    queries: whether the policy needs queries, so that observe_rows is refused.
+    """
+
+    when: str
+    rows: int
+    queries: bool
+
+
+def _refusal(argument: str, value: Any, condition: str) -> ValueError:
+    return ValueError(f"{argument} is {value}; it must be {condition}")
+
+
+def _number_of(name: str, names: Sequence[str], argument: str) -> int:
+    if name not in names:
+        raise _refusal(argument, repr(name), "one of " + ", ".join(names))
+    return names.index(name)
+
+
+def _list(numbers: Numbers) -> list[int]:
+    return [int(numbers)] if isinstance(numbers, (int, np.integer)) else [int(n) for n in numbers]
+
+
+def _tensors(tensors: Any, argument: str) -> list[Any]:
+    """The tensors of an argument as a list, after checks that the extension module cannot make."""
+    found = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+    for i, tensor in enumerate(found):
+        item = f"{argument}[{i}]" if len(found) > 1 else argument
+        if getattr(tensor, "requires_grad", False):
+            raise _refusal(item, "a tensor that requires gradients", "without: call detach() first")
+        if isinstance(tensor, np.ndarray) and not tensor.flags.writeable:
+            raise _refusal(item, "a read-only array", "writable: entries are merged in place")
+        place = getattr(tensor, "device", "cpu")
+        if getattr(place, "type", "cpu") != "cpu":  # of PyTorch; the extension module refuses those of others
+            raise _refusal(item, f"on {place}", "in host memory: this build of kvmeld has no CUDA")
+    return found
+
+
+def _detached(tensor: Any) -> Any:
+    """A tensor that is only read: its gradients do not matter."""
+    return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
+
+
+class Cache:
+    """A KV cache that lies in tensors of the caller and is shrunk in place.
+
+    keys, values: one tensor [layers, sequences, kv_heads, capacity, head_dim], or a list with a tensor
+        [sequences, kv_heads, capacity, head_dim] for each layer; with any strides; float32, float16 or bfloat16, all of
+        the same type. values may have another head_dim. The cache keeps references to them until close_all() or its
+        own end, and reads and writes their memory: it never copies or moves the tensors.
+    policy: a name of policies(), or parts, as
+        "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
+    queries_per_kv_head: query heads that read one KV head (GQA).
+    scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
+        sequence.
+    over: the widest scope of a budget that compress may ask for.
+    bias: what the attention of the caller can add to logits of merged entries: "per_head", "shared" (one row for all
+        heads of a layer; needs a scope that is wider than "head") or "none".
+    ignore_degree: every entry counts as one token, whatever its degree.
+    padded: the tracks of a sequence have the same length after a compression; slots behind a track's own end have
+        degree 0.
+    zero_emptied: value rows behind a shortened track become zeros.
+    threads: 0: as many as this process may use; 1: the thread of the caller alone.
+    first_layer, first_kv_head: of a rank that holds a part of the model.
+
+    A call that is refused has changed nothing, and raises ValueError with the library's text. Calls release the GIL.
+    Different caches may be used by different threads at the same time; a call that meets another one on the same cache
+    is refused. Results are the same bits for any number of threads.
+
+    A cache is a context manager, which closes it at the end.
+    """
+
+    def __init__(
+        self,
+        keys: Any,
+        values: Any,
+        policy: str = "recommended",
+        *,
+        queries_per_kv_head: int = 1,
+        scope: str = "head",
+        over: str = "head",
+        bias: str = "per_head",
+        ignore_degree: bool = False,
+        padded: bool = False,
+        zero_emptied: bool = False,
+        threads: int = 0,
+        first_layer: int = 0,
+        first_kv_head: int = 0,
+    ) -> None:
+        self._c = _core.Cache(
+            _tensors(keys, "keys"),
+            _tensors(values, "values"),
+            policy,
+            queries_per_kv_head,
+            _number_of(scope, _SCOPES, "scope"),
+            _number_of(over, _SCOPES, "over"),
+            _number_of(bias, _BIASES, "bias"),
+            ignore_degree,
+            padded,
+            zero_emptied,
+            threads,
+            first_layer,
+            first_kv_head,
+        )
+        sizes = self._c.sizes()
+        self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim, element = sizes
+        self.query_heads = self.kv_heads * queries_per_kv_head
+        self.element = _ELEMENTS[element]
+        self.policy = self._c.policy()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<kvmeld.Cache {self.policy}: {self.layers} layers, {self.sequences} sequences, {self.kv_heads} KV heads, "
+            f"{self.capacity} entries of {self.element}{', closed' if self._closed else ''}>"
+        )
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_all()
+
+    def close_all(self) -> None:
+        """Frees the ledger and gives the tensors back. Later calls raise ValueError."""
+        if not self._closed:
+            self._c.destroy()
+            self._closed = True
+
+    # --- sequences
+
+    def open(self, sequence: int, tokens: int = 0, frozen: int = 0) -> None:
+        """Opens a sequence with `tokens` tokens already in keys and values; its first `frozen` entries stay as they
+        are."""
+        self._c.open(sequence, tokens, frozen)
+
+    def close(self, sequence: int) -> None:
+        """Forgets a sequence. Its number can be opened again."""
+        self._c.close(sequence)
+
+    def append(self, sequences: Numbers, counts: Numbers) -> None:
+        """Makes room for counts[i] tokens behind each track of sequences[i]; the caller then writes their rows. Call
+        lengths() first: they say where these rows lie."""
+        self._c.append(_list(sequences), _list(counts))
+
+    def commit(self, sequences: Numbers, accepted: Numbers) -> None:
+        """Keeps the first accepted[i] of the appended tokens of sequences[i] and drops the others."""
+        self._c.commit(_list(sequences), _list(accepted))
+
+    def fork(self, source: int, into: int) -> None:
+        """Copies a sequence into the closed sequence `into`: rows, degrees, positions and scores."""
+        self._c.fork(source, into)
+
+    def truncate(self, sequence: int, tokens: int) -> None:
+        """Goes back to `tokens` tokens. Refused where a compression has met them since."""
+        self._c.truncate(sequence, tokens)
+
+    # --- compression
+
+    def needs(self) -> Needs:
+        """What the policy has to be shown before it compresses."""
+        when, rows, queries = self._c.needs()
+        return Needs(_OBSERVATIONS[when], rows, queries)
+
+    def observe(self, layer: int, sequence: int, queries: Any, lse: Any = None, scale: Optional[float] = None) -> None:
+        """Shows the policy the last n committed queries of a sequence in one layer, as they met the keys.
+
+        queries: [query_heads, n, head_dim], float32, float16 or bfloat16; channels lie side by side. Only read.
+        lse: float32 [query_heads, n], natural log-sum-exps of the attention; without them kvmeld computes them.
+        scale: of the logits; 1 / sqrt(head_dim) without it.
+        """
+        self._c.observe(layer, sequence, _detached(queries), _detached(lse), scale or 0.0)
+
+    def observe_rows(self, layer: int, sequence: int, rows: Any) -> None:
+        """Shows the policy probabilities: float32 [query_heads, n, entries], those of the last n queries of a
+        sequence on the entries of the layer's tracks. Only read."""
+        self._c.observe_rows(layer, sequence, _detached(rows))
+
+    def set_scores(self, layer: int, sequence: int, scores: Any) -> None:
+        """Sets scores of the caller's own, for policies with score=given: float32 [kv_heads, entries]. Only read."""
+        self._c.set_scores(layer, sequence, _detached(scores))
+
+    def compress(
+        self, sequences: Numbers, budget: Budget, *, over: str = "head", floor: float = 0.2, keep: bool = False
+    ) -> None:
+        """Shrinks sequences to a budget, in place, in every layer and head.
+
+        budget: an int: entries per track; a float: a share of the tokens seen since the sequence was opened, above 0
+            to 1.
+        over: tracks that share their budgets: "head" (none), "layer" or "all_layers", up to the `over` that the cache
+            was made with. floor is the share of its own budget that each of these tracks keeps at least.
+        keep: True: a track that merging does not bring to its budget stays longer. False: the entries with the lowest
+            scores go.
+        """
+        entries, ratio = (0, float(budget)) if isinstance(budget, float) else (int(budget), 0.0)
+        among = _number_of(over, _SCOPES, "over")
+        self._c.compress(_list(sequences), entries, ratio, among, floor if among else 0.0, keep)
+
+    # --- what the cache holds
+
+    def tokens(self, sequence: int) -> int:
+        """Tokens seen since the sequence was opened: the position of the next token."""
+        return self._c.tokens(sequence)
+
+    def longest(self, sequence: int) -> int:
+        """Entries of the longest track of a sequence."""
+        return self._c.longest(sequence)
+
+    def lengths(self, sequence: int) -> np.ndarray:
+        """Entries of each track of a sequence: uint32 [layers, kv_heads]."""
+        out = np.empty((self.layers, self.kv_heads), np.uint32)
+        self._c.lengths(sequence, out)
+        return out
+
+    def degrees(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
+        """How many tokens each entry of a track stands for: float32 [entries]."""
+        return self._of_track(self._c.degrees, np.float32, layer, sequence, kv_head)
+
+    def positions(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
+        """The token position that the key of each entry of a track is rotated for: int32 [entries]."""
+        return self._of_track(self._c.positions, np.int32, layer, sequence, kv_head)
+
+    def _of_track(self, call: Any, kind: Any, layer: int, sequence: int, kv_head: int) -> np.ndarray:
+        lengths = self.lengths(sequence)
+        known = 0 <= layer < self.layers and 0 <= kv_head < self.kv_heads
+        out = np.empty(int(lengths[layer, kv_head]) if known else 0, kind)
+        call(layer, sequence, kv_head, out)
+        return out
+
+    def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None) -> np.ndarray:
+        """What attention adds to logits: float32 [query_heads, columns], the natural logarithm of the degree of each
+        entry, and the lowest finite float behind the last entry of a track. columns: longest(sequence) without it."""
+        out = np.empty((self.query_heads, self.longest(sequence) if columns is None else columns), np.float32)
+        self._c.log_degrees(layer, sequence, out)
+        return out
+
+    def warnings(self, sequence: int) -> int:
+        """Warnings of a sequence since it was opened, as the bits of kvmeld::warning."""
+        return self._c.warnings(sequence)
+
+    # --- attention
+
+    def attend(
+        self,
+        layer: int,
+        sequence: int,
+        queries: Any,
+        out: Any = None,
+        *,
+        lse: Any = None,
+        scale: Optional[float] = None,
+    ) -> Any:
+        """kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included; returns out.
+
+        queries: [query_heads, n, head_dim], float32, float16 or bfloat16; channels lie side by side. Only read.
+        out: written, [query_heads, n, head_dim of the values], float32 or the type of the queries; a new float32 NumPy
+            array without it.
+        lse: written where given: float32 [query_heads, n], natural log-sum-exps.
+        scale: of the logits; 1 / sqrt(head_dim) without it.
+        """
+        if out is None:
+            out = np.empty((queries.shape[0], queries.shape[1], self.value_dim), np.float32)
+        self._c.attend(layer, sequence, _detached(queries), *_tensors(out, "out"), lse, scale or 0.0)
+        return out
+
+    # --- saving
+
+    def save(self, sequence: int) -> bytes:
+        """The ledger of a sequence, for a later resume. Its rows in keys and values are the caller's to keep."""
+        return self._c.save(sequence)
+
+    def resume(self, sequence: int, saved: bytes) -> None:
+        """Brings back a saved sequence, into a closed one, whose rows the caller has copied back."""
+        self._c.resume(sequence, saved)

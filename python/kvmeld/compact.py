@@ -1,0 +1,52 @@
+"""kvmeld.compact: one call that shrinks the KV cache of one sequence into new, shorter tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from kvmeld.cache import Cache
+
+
+def compact(
+    queries: Any, keys: Any, values: Any, n: int, policy: str = "recommended", *, scale: Optional[float] = None
+) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+    """Shrinks one sequence to n entries per layer and head; returns keys, values, positions and degrees.
+
+    queries: [layers, query_heads, rows, head_dim], the last queries of the sequence as they met the keys; None for
+        policies that need none. Only read.
+    keys, values: [layers, kv_heads, tokens, head_dim], NumPy arrays or tensors of PyTorch in host memory, float32,
+        float16 or bfloat16. Only read.
+    n: entries to keep, at most tokens.
+    scale: of the logits; 1 / sqrt(head_dim) without it.
+
+    The keys and values that are returned have the library and type of the arguments and shape
+    [layers, kv_heads, n, head_dim]. positions are int32, degrees float32, both NumPy [layers, kv_heads, n]. Where a
+    degree is above 1, attention has to add its logarithm to the logits of the entry. Raises ValueError where the
+    policy cannot bring every head to n entries.
+    """
+    if not 0 < n <= keys.shape[2]:
+        raise ValueError(f"n is {n}; it must be 1 to {keys.shape[2]}, the tokens in keys")
+
+    def copied(x: Any) -> Any:
+        return x.detach().clone() if hasattr(x, "detach") else np.array(x)
+
+    keys, values = copied(keys)[:, None], copied(values)[:, None]  # [layers, 1, kv_heads, tokens, head_dim]
+    group = 1 if queries is None else queries.shape[1] // keys.shape[2]
+    with Cache(keys, values, policy, queries_per_kv_head=group) as cache:
+        cache.open(0, keys.shape[3])
+        if queries is not None:
+            for layer in range(cache.layers):
+                cache.observe(layer, 0, queries[layer], scale=scale)
+        cache.compress(0, n)
+        lengths = cache.lengths(0)
+        if (lengths != n).any():
+            raise ValueError(f"policy is {policy!r}, which left {lengths.min()} to {lengths.max()} entries of a head; "
+                             f"it must be one that leaves {n}")
+        tracks = [[(layer, 0, head) for head in range(cache.kv_heads)] for layer in range(cache.layers)]
+        positions, degrees = (
+            np.array([[read(*track) for track in layer] for layer in tracks])
+            for read in (cache.positions, cache.degrees)
+        )
+    return copied(keys[:, 0, :, :n]), copied(values[:, 0, :, :n]), positions, degrees

@@ -1,0 +1,423 @@
+"""A cache for Hugging Face transformers that kvmeld shrinks in place, prompts and answers alike.
+
+    cache = kvmeld.hf.KVMeldCache(model, budget=1024)
+    model.generate(**inputs, past_key_values=cache, max_new_tokens=2000)
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional, Sequence
+
+import torch
+from transformers import Cache as _Base
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+import kvmeld
+
+__all__ = ["KVMeldCache", "attach", "detach"]
+
+_PREFIX = "kvmeld_"
+_INNER = ("eager", "sdpa")
+
+
+def attach(model: Any) -> None:
+    """Makes a model's attention read KVMeldCaches. With any other cache, or none, the model computes as before.
+
+    Raises ValueError where the model's attention is neither "eager" nor "sdpa".
+    """
+    name = model.config._attn_implementation
+    if name.startswith(_PREFIX):
+        return
+    if name not in _INNER:
+        raise ValueError(f"the model's attention implementation is {name!r}; it must be 'eager' or 'sdpa'")
+    _implement(model, _PREFIX + name)
+
+
+def detach(model: Any) -> None:
+    """Gives a model the attention back that it had before attach."""
+    name = model.config._attn_implementation
+    if name.startswith(_PREFIX):
+        _implement(model, name[len(_PREFIX) :])
+
+
+def _implement(model: Any, name: str) -> None:
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    for config in configs.values():
+        config._attn_implementation = name
+
+
+class KVMeldCache(_Base):
+    """A cache for `past_key_values`, in whose tensors kvmeld merges and evicts entries.
+
+    model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
+        memory; float32, float16 or bfloat16. attach(model) is called.
+    policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
+        refused, and so are those that share entries.
+    budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
+        float: a share of the tokens seen, above 0 to 1. None: nothing is compressed but by compress().
+    interval: a compression comes before a forward pass that would leave a track with more than budget + interval
+        entries. So the logits behind a prompt are those of the full cache, and an answer is read from a bounded one.
+    over, floor, scope, threads: see kvmeld.Cache and its compress().
+
+    Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
+    `attention_mask`, and never enters the cache. get_seq_length() counts tokens seen, padding included, so generate()
+    numbers positions as ever. Prompts may come in any parts: a part longer than the budget is held in full until the
+    next pass. Beam search and batch_* calls copy sequences with all that kvmeld knows about them. crop() takes back
+    tokens that no compression has met.
+
+    Refused with ValueError: tensors that require gradients; memory of devices; sliding windows once more tokens than a
+    window were read; logit softcapping and attention sinks. A pass that ends in an exception leaves the cache
+    unusable until reset(). One cache is used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy: str = "recommended",
+        budget: Optional[kvmeld.cache.Budget] = None,
+        *,
+        interval: int = 64,
+        over: str = "head",
+        floor: float = 0.2,
+        scope: str = "head",
+        threads: int = 0,
+    ) -> None:
+        config = model.config.get_text_config()
+        # What Cache of some versions of transformers expects. Its own __init__ differs from version to version.
+        self.layers: list[Any] = []
+        self.layer_class_to_replicate = None
+        self.offloading = False
+        self.budget, self.interval, self.over, self.floor = budget, interval, over, floor
+        self._options = {"policy": policy, "scope": scope, "over": over, "threads": threads}
+        self._layers = config.num_hidden_layers
+        self._query_heads = config.num_attention_heads
+        #: The kvmeld.Cache over `keys` and `values`, with lengths, degrees and positions; None before the first pass.
+        self.cache: Optional[kvmeld.Cache] = None
+        #: [layers, batch, kv_heads, capacity, head_dim]; entries behind a track's length have no meaning.
+        self.keys: Optional[torch.Tensor] = None
+        self.values: Optional[torch.Tensor] = None
+        #: Compressions so far.
+        self.compressions = 0
+        self._forget()
+        attach(model)
+
+    def _forget(self) -> None:
+        self._seen = 0  # tokens of each row of the batch, padding included
+        self._next = 0  # the layer that the pass comes to next
+        self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
+        self._merged = False  # whether an entry stands for several tokens
+
+    # --- what transformers calls
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes the new keys and values [batch, kv_heads, n, head_dim] of a layer. The attention function that attach
+        has set up, which gets what this returns, appends them and reads the cache."""
+        if self._given is not None:
+            raise ValueError("the model's attention implementation was changed; call kvmeld.hf.attach(model)")
+        if layer_idx != self._next:
+            raise ValueError(
+                f"layer_idx is {layer_idx}; it must be {self._next}, the layer that the pass comes to next"
+                " (reset() begins anew after a pass that did not end)"
+            )
+        if key_states.requires_grad or value_states.requires_grad:
+            raise ValueError("key_states require gradients; run the model under torch.inference_mode() or no_grad()")
+        if key_states.device.type != "cpu":
+            raise ValueError(f"key_states are on {key_states.device}; they must be in host memory")
+        self._given = layer_idx, key_states, value_states
+        marked = key_states.view_as(key_states)
+        marked.kvmeld_cache = self  # for the attention function
+        return marked, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens read so far, padding included."""
+        return self._seen
+
+    def get_mask_sizes(self, query: Any, layer_idx: int = 0) -> tuple[int, int]:
+        """The length and the offset of the mask that a model makes: as of a cache that holds all tokens."""
+        return self._seen + (query if isinstance(query, int) else query.shape[0]), 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """-1: any number of tokens."""
+        return -1
+
+    def get_max_length(self, layer_idx: Optional[int] = None) -> int:
+        """-1: any number of tokens."""
+        return -1
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences held; -1 before the first pass."""
+        return -1 if self.cache is None else self.cache.sequences
+
+    max_batch_size = batch_size
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether tensors are there."""
+        return self.cache is not None
+
+    @property
+    def is_compileable(self) -> bool:
+        """False: lengths change."""
+        return False
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """False for each layer."""
+        return [False] * self._layers
+
+    def __len__(self) -> int:
+        return self._layers if self._seen else 0
+
+    def __repr__(self) -> str:
+        return f"KVMeldCache({self.cache!r}, {self._seen} tokens seen)"
+
+    def reset(self) -> None:
+        """Forgets all sequences. The tensors stay for the next ones."""
+        for sequence in range(max(self.batch_size, 0)):
+            self.cache.close(sequence)
+            self.cache.open(sequence)
+        self._forget()
+
+    def crop(self, max_length: int) -> None:
+        """Keeps the first max_length tokens, or drops the last -max_length; 0 keeps all. Refused where a compression
+        has met one of them since."""
+        dropped = self._seen - max_length if max_length > 0 else -max_length
+        if dropped <= 0 or self.cache is None:
+            return
+        self._between_passes()
+        for sequence in range(self.batch_size):
+            self.cache.truncate(sequence, self.cache.tokens(sequence) - dropped)
+        self._seen -= dropped
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Sequence i becomes a copy of sequence beam_idx[i]."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each sequence becomes `repeats` sequences that lie side by side."""
+        if self.cache is not None:
+            self._select([s for s in range(self.batch_size) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Sequence i becomes a copy of sequence indices[i], and there are as many sequences as indices."""
+        if self.cache is not None:
+            self._select([int(i) for i in torch.arange(self.batch_size)[indices.cpu()]])
+
+    # --- compression
+
+    def compress(self, budget: Optional[kvmeld.cache.Budget] = None) -> None:
+        """Shrinks all sequences to `budget`, or to the cache's own, in place. Between two forward passes."""
+        self._between_passes()
+        budget = self.budget if budget is None else budget
+        if budget is None or self.cache is None:
+            raise ValueError(f"budget is {budget} and {self._seen} tokens were read; there must be a budget and tokens")
+        held = range(self.batch_size)
+        self.cache.compress(held, budget, over=self.over, floor=self.floor)
+        self.compressions += 1
+        self._merged = any(
+            self.cache.degrees(layer, sequence, head).max(initial=1) > 1
+            for layer in range(self._layers)
+            for sequence in held
+            for head in range(self.cache.kv_heads)
+        )
+
+    def _between_passes(self) -> None:
+        if self._next or self._given is not None:
+            raise ValueError("a forward pass has not ended; reset() begins anew after a pass that failed")
+
+    def _longest(self) -> int:
+        return max((self.cache.longest(sequence) for sequence in range(self.batch_size)), default=0)
+
+    def _bound(self, tokens: int) -> Optional[int]:
+        """The most entries that a track is to have."""
+        if self.budget is None:
+            return None
+        left = self.budget if not isinstance(self.budget, float) else max(1, int(self.budget * tokens + 1e-9))
+        return left + self.interval
+
+    def _make_room(self, n: int) -> None:
+        """Compresses if it is time to, then lets the tensors hold n more entries."""
+        bound = self._bound(self._seen + n)
+        if bound is not None and self._longest() + n > bound and self._longest() > bound - self.interval:
+            self.compress()
+        needed, capacity = self._longest() + n, self.cache.capacity
+        fixed = bound is not None and not isinstance(self.budget, float)
+        if needed > capacity:
+            self._resize(max(needed, min(2 * capacity, bound) if fixed else 2 * capacity))
+        elif bound is not None and n <= self.interval and needed <= bound:  # after a long prompt
+            if capacity > (bound if fixed else 4 * bound):
+                self._resize(bound)
+
+    def _resize(self, capacity: int) -> None:
+        self._select(range(self.batch_size), capacity)
+
+    # --- tensors
+
+    def _create(self, sequences: int, kv_heads: int, capacity: int, key_dim: int, value_dim: int, dtype: Any) -> None:
+        with torch.inference_mode(False):  # tensors that any later pass may write
+            self.keys = torch.zeros(self._layers, sequences, kv_heads, capacity, key_dim, dtype=dtype)
+            self.values = torch.zeros(self._layers, sequences, kv_heads, capacity, value_dim, dtype=dtype)
+        group = self._query_heads // kv_heads
+        self.cache = kvmeld.Cache(self.keys, self.values, queries_per_kv_head=group, **self._options)
+        self._needs = self.cache.needs()
+        if self._needs.when == "replay":
+            self.cache = None
+            raise ValueError(
+                f"policy is {self._options['policy']!r}; it must be one that does not read the prompt a second time"
+            )
+
+    def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
+        """Sequence i becomes a copy of sequence chosen[i], in new tensors where the sizes change."""
+        self._between_passes()
+        old, keys, values, held = self.cache, self.keys, self.values, self._longest()
+        capacity = capacity or old.capacity
+        new = len(chosen) != old.sequences or capacity != old.capacity
+        moved = [i for i, source in enumerate(chosen) if new or i != source]
+        if not moved:
+            return
+        saved = {source: old.save(source) for source in {chosen[i] for i in moved}}
+        sources = torch.tensor([chosen[i] for i in moved])
+        rows = [tensor[:, sources, :, :held] for tensor in (keys, values)]
+        if new:
+            self._create(len(chosen), old.kv_heads, capacity, old.key_dim, old.value_dim, keys.dtype)
+            old.close_all()
+        for tensor, copied in zip((self.keys, self.values), rows):
+            tensor[:, torch.tensor(moved), :, :held] = copied
+        for i in moved:
+            if not new:
+                self.cache.close(i)
+            self.cache.resume(i, saved[chosen[i]])
+
+    # --- a forward pass
+
+    def _begin(self, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor]) -> None:
+        """Appends the n tokens of a pass to each sequence, but for padding. Their rows come layer by layer."""
+        batch, kv_heads, n, key_dim = key.shape
+        if self.cache is None:
+            self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), key_dim, value.shape[-1], key.dtype)
+            for sequence in range(batch):
+                self.cache.open(sequence)
+        if batch != self.batch_size:
+            raise ValueError(f"the batch is {batch}; it must be {self.batch_size}, the sequences that the cache holds")
+        valid = torch.ones(batch, n, dtype=torch.bool)
+        if mask is not None:
+            # 4-D: a row of the last query, which sees all new tokens but padding; 2-D: the tokens themselves.
+            row = mask[:, 0, -1, self._seen : self._seen + n] if mask.dim() == 4 else mask[:, -n:]
+            seen = row if row.dtype == torch.bool else row != 0 if mask.dim() == 2 else row == 0
+            valid = seen.expand(batch, n)
+        self._make_room(n)
+        counts = valid.sum(dim=1)
+        first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
+        read = [sequence for sequence in range(batch) if counts[sequence]]
+        appended = [int(counts[sequence]) for sequence in read]
+        self.cache.append(read, appended)
+        self.cache.commit(read, appended)
+        self._seen += n
+        self._valid = None if bool(valid.all()) else valid
+        self._counts = counts
+        self._first = first.transpose(0, 1)  # [layers, batch, kv_heads]: where the new rows lie
+        self._even = self._valid is None and bool((first == first.flatten()[0]).all())
+
+    def _append_rows(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> int:
+        """Writes the rows of a layer; returns the entries of its longest track."""
+        first, n = self._first[layer], key.shape[2]
+        for tensor, new in ((self.keys[layer], key), (self.values[layer], value)):
+            if self._even:
+                at = int(first[0, 0])
+                tensor[:, :, at : at + n] = new
+                continue
+            heads = torch.arange(new.shape[1])[:, None]
+            for sequence in range(new.shape[0]):
+                rows = new[sequence] if self._valid is None else new[sequence][:, self._valid[sequence]]
+                tensor[sequence, heads, first[sequence][:, None] + torch.arange(rows.shape[1])] = rows
+        return int((first + self._counts[:, None]).max())
+
+    def _mask(self, layer: int, n: int, held: int, dtype: torch.dtype, causal: bool) -> Optional[torch.Tensor]:
+        """What is added to logits: [batch or 1, query_heads or 1, n, held]; None if nothing is. causal: whether the
+        inner attention hides later tokens by itself, if there is no mask and no earlier entry."""
+        if self._even and not self._merged and (n == 1 or (causal and held == n)):
+            return None
+        lowest, group = torch.finfo(dtype).min, self._query_heads // self.cache.kv_heads
+        first = self._first[layer]
+        if self._even and not self._merged:
+            bias, first = torch.zeros(1, 1, 1, held), first[:1, :1]
+        else:
+            log_degrees = [self.cache.log_degrees(layer, sequence, held) for sequence in range(self.batch_size)]
+            bias = torch.stack([torch.from_numpy(rows) for rows in log_degrees])[:, :, None]
+            first = first.repeat_interleave(group, dim=1)
+        bias = bias.clamp(min=lowest).to(dtype)
+        if n == 1 and self._valid is None:
+            return bias
+        if self._valid is None:
+            last = first[..., None] + torch.arange(n)
+        else:
+            last = first[..., None] + self._valid.cumsum(dim=1)[:, None] - 1
+        mask = bias.masked_fill(torch.arange(held) > last[..., None], lowest)
+        if self._valid is not None:  # nobody reads the outputs of padding; no NaN shall be among them
+            mask = mask.masked_fill(~self._valid[:, None, :, None], 0)
+        return mask
+
+    def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:
+        if self._needs.when == "nothing":
+            return
+        last = self._needs.rows if self._needs.when == "last_queries" and self._needs.rows else query.shape[2]
+        for sequence in range(query.shape[0]):
+            rows = query[sequence] if self._valid is None else query[sequence][:, self._valid[sequence]]
+            rows = rows[:, -last:]
+            if rows.shape[1]:
+                self.cache.observe(layer, sequence, rows if rows.stride(-1) == 1 else rows.contiguous(), scale=scale)
+
+    def _attend(
+        self, module: Any, query: torch.Tensor, mask: Optional[torch.Tensor], inner: Any, causal: bool, **kwargs: Any
+    ) -> Any:
+        """A layer's part of a pass: appends its rows, lets `inner` attend, and shows the policy the queries."""
+        layer, key, value = self._given
+        for name in ("softcap", "s_aux"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is {kwargs[name]}; it must be None: kvmeld's cache has no such attention")
+        if layer == 0:
+            self._given = None  # _begin may compress
+            self._begin(key, value, mask)
+        window = kwargs.get("sliding_window")
+        if window is not None and self._seen > window:
+            raise ValueError(f"tokens read are {self._seen}; they must be at most {window}, the layer's sliding window")
+        held, n = self._append_rows(layer, key, value), query.shape[2]
+        keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
+        out = inner(module, query, keys, values, self._mask(layer, n, held, query.dtype, causal), **kwargs)
+        self._observe(layer, query, kwargs.get("scaling"))
+        self._given = None
+        self._next = (layer + 1) % self._layers
+        return out
+
+
+def _register(name: str) -> None:
+    """An attention function that reads KVMeldCaches, and is that of transformers for all others."""
+
+    def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        inner = (
+            ALL_ATTENTION_FUNCTIONS["sdpa"] if name == "sdpa"
+            else sys.modules[type(module).__module__].eager_attention_forward
+        )
+        kwargs.setdefault("dropout", 0.0)
+        cache = getattr(key, "kvmeld_cache", None)
+        if cache is None:
+            return inner(module, query, key, value, attention_mask, **kwargs)
+        return cache._attend(module, query, attention_mask, inner, name == "sdpa", **kwargs)
+
+    if hasattr(ALL_ATTENTION_FUNCTIONS, "register"):
+        ALL_ATTENTION_FUNCTIONS.register(_PREFIX + name, attention)
+    else:  # a plain dict before transformers 4.51
+        ALL_ATTENTION_FUNCTIONS[_PREFIX + name] = attention
+    try:
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
+    except ImportError:  # before 4.53 models make the same mask for all attention functions but a few
+        return
+    masks.register(_PREFIX + name, masks[name])
+
+
+for _name in _INNER:
+    _register(_name)

@@ -1,0 +1,72 @@
+"""A press for NVIDIA's kvpress that runs kvmeld's policies, so that its pipelines and evaluations can use them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from kvpress import BasePress
+from kvpress.utils import compute_n_kept, get_prerope_query_states
+from transformers.models.llama.modeling_llama import rotate_half
+
+import kvmeld
+
+__all__ = ["MeldPress"]
+
+
+@dataclass
+class MeldPress(BasePress):
+    """Compresses each layer's cache behind the prompt with a policy of kvmeld.
+
+    policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
+        refused.
+    compression_ratio: the share of entries that go, 0 to below 1; as many stay as with the presses of kvpress.
+
+    kvpress's attention adds nothing to logits, so every entry counts as one token, whatever its degree. Policies that
+    merge do better with kvmeld.hf, where attention adds log degrees. Host memory, float32, float16 or bfloat16, no
+    padding; ValueError otherwise.
+    """
+
+    policy: str = "recommended"
+    compression_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.compression_ratio < 1:
+            raise ValueError(f"compression_ratio is {self.compression_ratio}; it must be 0 to below 1")
+
+    def compress(
+        self,
+        module: torch.nn.Module,
+        hidden_states: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attentions: Any,
+        kwargs: dict,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shrinks keys and values [batch, kv_heads, tokens, head_dim] in place; returns their first entries."""
+        if self.compression_ratio == 0:
+            return keys, values
+        group = module.config.num_attention_heads // keys.shape[1]
+        options = {"queries_per_kv_head": group, "ignore_degree": True, "bias": "none"}
+        kept = compute_n_kept(keys.shape[2], self.compression_ratio)
+        with kvmeld.Cache([keys], [values], self.policy, **options) as cache:
+            needs = cache.needs()
+            if needs.when == "replay":
+                raise ValueError(
+                    f"policy is {self.policy!r}; it must be one that does not read the prompt a second time"
+                )
+            if needs.when != "nothing":
+                last = needs.rows if needs.when == "last_queries" and needs.rows else hidden_states.shape[1]
+                queries = get_prerope_query_states(module, hidden_states[:, -last:])
+                cos, sin = (x[:, -last:, :].unsqueeze(1) for x in kwargs["position_embeddings"])
+                queries = (queries * cos + rotate_half(queries) * sin).contiguous()
+            for sequence in range(cache.sequences):
+                cache.open(sequence, keys.shape[2])
+                if needs.when != "nothing":
+                    cache.observe(0, sequence, queries[sequence], scale=getattr(module, "scaling", None))
+            cache.compress(range(cache.sequences), kept)
+            for sequence in range(cache.sequences):
+                if (cache.lengths(sequence) != kept).any():
+                    raise ValueError(f"policy is {self.policy!r}; it must be one that leaves {kept} entries of each head")
+        return keys[:, :, :kept], values[:, :, :kept]

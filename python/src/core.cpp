@@ -1,0 +1,374 @@
+// The extension module kvmeld._core: the calls of kvmeld.h on tensors of Python. cache.py documents them.
+#include <kvmeld/kvmeld.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+
+namespace {
+
+using tensor = nb::ndarray<>;
+using rows_in = nb::ndarray<nb::ro>;
+using numbers = std::vector<std::uint32_t>;
+
+[[noreturn]] void refuse(std::string const& argument, std::string const& value,
+                         std::string const& condition) {
+  throw nb::value_error((argument + " is " + value + "; it must be " + condition).c_str());
+}
+
+/// Runs a call of the library without the GIL. A status becomes an exception with the library's text.
+template <class Call> void run(Call call) {
+  kvmeld_status status = KVMELD_OK;
+  std::string problem;
+  {
+    nb::gil_scoped_release others;
+    status = call();
+    if (status != KVMELD_OK) problem = kvmeld_problem();
+  }
+  if (status == KVMELD_OK) return;
+  if (status == KVMELD_NO_MEMORY) {
+    PyErr_SetString(PyExc_MemoryError, problem.c_str());
+    throw nb::python_error();
+  }
+  if (status == KVMELD_INTERNAL) throw std::runtime_error(problem);
+  throw nb::value_error(problem.c_str());
+}
+
+template <class Array> kvmeld_element element_of(Array const& x, std::string const& name) {
+  if (x.dtype() == nb::dtype<float>()) return KVMELD_FLOAT32;
+  nb::dlpack::dtype const t = x.dtype();
+  if (t.lanes == 1 && t.bits == 16) {
+    if (t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float)) return KVMELD_FLOAT16;
+    if (t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat)) return KVMELD_BFLOAT16;
+  }
+  refuse(name, "a tensor of another type", "of float32, float16 or bfloat16");
+}
+
+template <class Array> void require_host(Array const& x, std::string const& name) {
+  if (x.device_type() != nb::device::cpu::value)
+    refuse(name, "in the memory of a device", "in host memory: this build of kvmeld has no CUDA");
+}
+
+std::string shape_text(std::vector<std::size_t> const& extents) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < extents.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(extents[i]);
+  return text + "]";
+}
+template <class Array> std::string shape_text_of(Array const& x) {
+  std::vector<std::size_t> extents;
+  for (std::size_t i = 0; i < x.ndim(); ++i) extents.push_back(x.shape(i));
+  return shape_text(extents);
+}
+
+/// An array that a caller hands in for reading or writing: its extents, where it lies, its last stride.
+template <class Array>
+void require_rows(Array const& x, std::string const& name, std::vector<std::size_t> const& extents) {
+  require_host(x, name);
+  bool fits = x.ndim() == extents.size();
+  for (std::size_t i = 0; fits && i < extents.size(); ++i) fits = x.shape(i) == extents[i];
+  if (!fits) refuse(name, "of shape " + shape_text_of(x), "of shape " + shape_text(extents));
+  if (x.shape(x.ndim() - 1) > 1 && x.stride(x.ndim() - 1) != 1)
+    refuse(name, "with a stride of " + std::to_string(x.stride(x.ndim() - 1)) + " elements in its last axis",
+           "with a stride of 1 there");
+}
+
+/// A tensor of an argument, in place: never a copy.
+template <class Array> Array as_tensor(nb::handle object, std::string const& name) {
+  Array x;
+  if (!nb::try_cast<Array>(object, x, false) || !x.is_valid())
+    refuse(name, "a " + nb::cast<std::string>(object.type().attr("__name__")),
+           std::is_same_v<Array, tensor> ? "a writable tensor: of NumPy, or with DLPack"
+                                         : "a tensor: of NumPy, or with DLPack");
+  return x;
+}
+
+struct cache {
+  kvmeld_cache handle{0};
+  kvmeld_options sizes{};
+  std::vector<tensor> keys, values;  // they keep the memory alive
+
+  cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
+        int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
+        std::uint32_t first_layer, std::uint32_t first_kv_head) {
+    auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
+    if (keys.size() != values.size())
+      refuse("values", std::to_string(values.size()) + " tensors",
+             "as many as keys, " + std::to_string(keys.size()));
+    bool const whole = keys[0].ndim() == 5;
+    std::size_t const at = whole ? 1 : 0;
+    auto const fits = [&](tensor const& x, std::string const& name, tensor const& like, bool same_dim) {
+      bool same = x.ndim() == like.ndim();
+      for (std::size_t i = 0; same && i < x.ndim() - (same_dim ? 0 : 1); ++i)
+        same = x.shape(i) == like.shape(i);
+      if (!same)
+        refuse(name, "of shape " + shape_text_of(x),
+               "of shape " + shape_text_of(like) + (same_dim ? "" : " but for the last extent"));
+      if (x.dtype() != like.dtype()) refuse(name, "of another element type", "of the type of the first keys");
+    };
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      fits(keys[i], "keys[" + std::to_string(i) + "]", keys[0], true);
+      fits(values[i], "values[" + std::to_string(i) + "]", keys[0], false);
+      fits(values[i], "values[" + std::to_string(i) + "]", values[0], true);
+    }
+    kvmeld_options_init(&sizes, sizeof sizes);
+    sizes.policy = policy.c_str();
+    sizes.layers = static_cast<std::uint32_t>(whole ? keys[0].shape(0) : keys.size());
+    sizes.sequences = static_cast<std::uint32_t>(keys[0].shape(at));
+    sizes.kv_heads = static_cast<std::uint32_t>(keys[0].shape(at + 1));
+    sizes.queries_per_kv_head = group;
+    sizes.capacity = static_cast<std::uint32_t>(keys[0].shape(at + 2));
+    sizes.key_dim = static_cast<std::uint32_t>(keys[0].shape(at + 3));
+    sizes.value_dim = static_cast<std::uint32_t>(values[0].shape(at + 3));
+    sizes.element = element_of(keys[0], "keys");
+    sizes.scope = static_cast<kvmeld_scope>(scope);
+    sizes.budgets_over = static_cast<kvmeld_scope>(over);
+    sizes.bias = static_cast<kvmeld_bias>(bias);
+    sizes.ignore_degree = ignore_degree;
+    sizes.padded = padded;
+    sizes.zero_emptied = zero_emptied;
+    sizes.threads = threads;
+    sizes.first_layer = first_layer;
+    sizes.first_kv_head = first_kv_head;
+    run([&] {
+      return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
+                           static_cast<std::uint32_t>(keys.size()), &handle);
+    });
+    sizes.policy = nullptr;
+  }
+  cache(cache const&) = delete;
+  cache& operator=(cache const&) = delete;
+  ~cache() {
+    if (handle.id != 0) kvmeld_destroy(handle);
+  }
+
+  std::vector<kvmeld_tensor> tensors(std::string const& name, nb::sequence from,
+                                     std::vector<tensor>& held) const {
+    std::vector<kvmeld_tensor> described;
+    for (nb::handle object : from) {
+      std::string const item = name + "[" + std::to_string(held.size()) + "]";
+      tensor x = as_tensor<tensor>(object, item);
+      require_host(x, item);
+      bool const whole = x.ndim() == 5 && nb::len(from) == 1;
+      if (!whole && x.ndim() != 4)
+        refuse(name, "with a tensor of " + std::to_string(x.ndim()) + " dimensions",
+               "one of [layers, sequences, kv_heads, capacity, head_dim], or a list of [sequences, kv_heads, "
+               "capacity, head_dim], one per layer");
+      std::size_t const at = whole ? 1 : 0;
+      described.push_back({x.data(), whole ? x.stride(0) : 0, x.stride(at), x.stride(at + 1),
+                           x.stride(at + 2), x.stride(at + 3)});
+      held.push_back(std::move(x));
+    }
+    if (held.empty()) refuse(name, "an empty list", "a tensor, or a list of one per layer");
+    return described;
+  }
+
+  std::uint32_t query_heads() const { return sizes.kv_heads * sizes.queries_per_kv_head; }
+  /// The library's answer to a call with one number as its result.
+  template <class Number, class Call, class... Arguments>
+  Number ask(Call call, Arguments... arguments) const {
+    Number result{};
+    run([&] { return call(handle, arguments..., &result); });
+    return result;
+  }
+
+  void destroy() {
+    run([&] { return kvmeld_destroy(handle); });
+    handle.id = 0;
+    keys.clear();
+    values.clear();
+  }
+  std::string policy() const { return ask<char const*>(kvmeld_policy); }
+
+  void append(numbers const& sequences, numbers const& counts) {
+    each(kvmeld_append, sequences, counts, "counts");
+  }
+  void commit(numbers const& sequences, numbers const& counts) {
+    each(kvmeld_commit, sequences, counts, "accepted");
+  }
+  template <class Call>
+  void each(Call call, numbers const& sequences, numbers const& counts, char const* name) {
+    if (sequences.size() != counts.size())
+      refuse(name, std::to_string(counts.size()) + " numbers",
+             "one for each of " + std::to_string(sequences.size()) + " sequences");
+    run([&] {
+      return call(handle, sequences.data(), counts.data(), static_cast<std::uint32_t>(sequences.size()));
+    });
+  }
+
+  std::pair<std::size_t, std::size_t> heads_and_rows(rows_in const& x, char const* name) const {
+    if (x.ndim() != 3) refuse(name, "of shape " + shape_text_of(x), "of three dimensions");
+    return {query_heads(), x.shape(1)};
+  }
+  void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, std::optional<rows_in> lse,
+               float scale) {
+    rows_in const q = as_tensor<rows_in>(queries, "queries");
+    auto const [heads, n] = heads_and_rows(q, "queries");
+    require_rows(q, "queries", {heads, n, sizes.key_dim});
+    kvmeld_element const element = element_of(q, "queries");
+    if (lse) require_floats(*lse, "lse", {heads, n});
+    run([&] {
+      return kvmeld_observe(handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(),
+                            q.stride(0), q.stride(1), lse ? static_cast<float const*>(lse->data()) : nullptr,
+                            lse ? lse->stride(0) : 0, scale);
+    });
+  }
+  void observe_rows(std::uint32_t layer, std::uint32_t sequence, nb::object rows) {
+    rows_in const p = as_tensor<rows_in>(rows, "rows");
+    auto const [heads, n] = heads_and_rows(p, "rows");
+    std::size_t const longest = ask<std::uint32_t>(kvmeld_longest, sequence);
+    if (p.shape(2) < longest)
+      refuse("rows", "of shape " + shape_text_of(p),
+             "of at least " + std::to_string(longest) + " columns, one for each entry of the longest track");
+    require_floats(p, "rows", {heads, n, p.shape(2)});
+    run([&] {
+      return kvmeld_observe_rows(handle, layer, sequence, static_cast<std::uint32_t>(n),
+                                 static_cast<float const*>(p.data()), p.stride(0), p.stride(1));
+    });
+  }
+  void set_scores(std::uint32_t layer, std::uint32_t sequence, nb::object scores) {
+    rows_in const s = as_tensor<rows_in>(scores, "scores");
+    std::size_t const longest = ask<std::uint32_t>(kvmeld_longest, sequence);
+    if (s.ndim() != 2 || s.shape(1) < longest)
+      refuse("scores", "of shape " + shape_text_of(s),
+             "of shape " + shape_text({sizes.kv_heads, longest}) + ", or with more columns");
+    require_floats(s, "scores", {sizes.kv_heads, s.shape(1)});
+    run([&] {
+      return kvmeld_set_scores(handle, layer, sequence, static_cast<float const*>(s.data()), s.stride(0));
+    });
+  }
+  template <class Array>
+  static void require_floats(Array const& x, std::string const& name,
+                             std::vector<std::size_t> const& extents) {
+    require_rows(x, name, extents);
+    if (x.dtype() != nb::dtype<float>()) refuse(name, "of another element type", "of float32");
+  }
+
+  void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor,
+                bool keep) {
+    kvmeld_budget const budget{entries, ratio, static_cast<kvmeld_scope>(over), floor, keep};
+    run([&] {
+      return kvmeld_compress(handle, sequences.data(), static_cast<std::uint32_t>(sequences.size()), budget);
+    });
+  }
+
+  void attend(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object out,
+              std::optional<nb::ndarray<float, nb::ndim<2>>> lse, float scale) {
+    rows_in const q = as_tensor<rows_in>(queries, "queries");
+    auto const [heads, n] = heads_and_rows(q, "queries");
+    require_rows(q, "queries", {heads, n, sizes.key_dim});
+    tensor const o = as_tensor<tensor>(out, "out");
+    require_rows(o, "out", {heads, n, sizes.value_dim});
+    if (lse) require_floats(*lse, "lse", {heads, n});
+    kvmeld_element const from = element_of(q, "queries"), to = element_of(o, "out");
+    run([&] {
+      return kvmeld_attend(handle, layer, sequence, static_cast<std::uint32_t>(n), from, q.data(),
+                           q.stride(0), q.stride(1), to, o.data(), o.stride(0), o.stride(1),
+                           lse ? lse->data() : nullptr, lse ? lse->stride(0) : 0, scale);
+    });
+  }
+
+  void lengths(std::uint32_t sequence, nb::ndarray<std::uint32_t, nb::ndim<2>, nb::c_contig> out) const {
+    run([&] { return kvmeld_lengths(handle, sequence, out.data()); });
+  }
+  void degrees(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
+               nb::ndarray<float, nb::ndim<1>, nb::c_contig> out) const {
+    run([&] {
+      return kvmeld_degrees(handle, layer, sequence, head, out.data(),
+                            static_cast<std::uint32_t>(out.shape(0)));
+    });
+  }
+  void positions(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
+                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig> out) const {
+    run([&] {
+      return kvmeld_positions(handle, layer, sequence, head, out.data(),
+                              static_cast<std::uint32_t>(out.shape(0)));
+    });
+  }
+  void log_degrees(std::uint32_t layer, std::uint32_t sequence,
+                   nb::ndarray<float, nb::ndim<2>, nb::c_contig> out) const {
+    if (out.shape(0) != query_heads())
+      refuse("out", "of shape " + shape_text_of(out), "of " + std::to_string(query_heads()) + " rows");
+    run([&] {
+      return kvmeld_log_degrees(handle, layer, sequence, out.data(), out.stride(0),
+                                static_cast<std::uint32_t>(out.shape(1)));
+    });
+  }
+
+  nb::tuple needs() const {
+    kvmeld_observation when{};
+    std::uint32_t rows = 0;
+    std::int32_t queries = 0;
+    run([&] { return kvmeld_needs(handle, &when, &rows, &queries); });
+    return nb::make_tuple(static_cast<int>(when), rows, queries != 0);
+  }
+
+  nb::bytes save(std::uint32_t sequence) const {
+    std::vector<char> bytes(ask<std::size_t>(kvmeld_saved_bytes, sequence));
+    run([&] { return kvmeld_save(handle, sequence, bytes.data(), bytes.size()); });
+    return nb::bytes(bytes.data(), bytes.size());
+  }
+  void resume(std::uint32_t sequence, nb::bytes saved) {
+    run([&] { return kvmeld_resume(handle, sequence, saved.data(), saved.size()); });
+  }
+};
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  if (kvmeld_abi() != KVMELD_C_ABI) throw nb::import_error("kvmeld: the library has another C interface");
+  m.attr("__version__") = kvmeld_version();
+  m.def("policies", [] { return std::string(kvmeld_policies()); });
+
+  nb::class_<cache>(m, "Cache")
+      .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
+                    bool, std::uint32_t, std::uint32_t, std::uint32_t>())
+      .def("destroy", &cache::destroy)
+      .def("policy", &cache::policy)
+      .def("sizes",
+           [](cache const& c) {
+             return nb::make_tuple(c.sizes.layers, c.sizes.sequences, c.sizes.kv_heads, c.sizes.capacity,
+                                   c.sizes.key_dim, c.sizes.value_dim, static_cast<int>(c.sizes.element));
+           })
+      .def("needs", &cache::needs)
+      .def("open",
+           [](cache& c, std::uint32_t sequence, std::uint32_t tokens, std::uint32_t frozen) {
+             run([&] { return kvmeld_open(c.handle, sequence, tokens, frozen); });
+           })
+      .def("close",
+           [](cache& c, std::uint32_t sequence) { run([&] { return kvmeld_close(c.handle, sequence); }); })
+      .def("append", &cache::append)
+      .def("commit", &cache::commit)
+      .def("fork", [](cache& c, std::uint32_t from,
+                      std::uint32_t into) { run([&] { return kvmeld_fork(c.handle, from, into); }); })
+      .def("truncate",
+           [](cache& c, std::uint32_t sequence, std::uint32_t tokens) {
+             run([&] { return kvmeld_truncate(c.handle, sequence, tokens); });
+           })
+      .def("observe", &cache::observe, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def("observe_rows", &cache::observe_rows)
+      .def("set_scores", &cache::set_scores)
+      .def("compress", &cache::compress)
+      .def("attend", &cache::attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def("tokens", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_tokens, s); })
+      .def("longest", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_longest, s); })
+      .def("warnings",
+           [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_warnings, s); })
+      .def("lengths", &cache::lengths)
+      .def("degrees", &cache::degrees)
+      .def("positions", &cache::positions)
+      .def("log_degrees", &cache::log_degrees)
+      .def("save", &cache::save)
+      .def("resume", &cache::resume);
+}

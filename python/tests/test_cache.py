@@ -1,0 +1,346 @@
+"""kvmeld.Cache on NumPy arrays; expected values are computed here, by NumPy alone."""
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import kvmeld
+
+LAYERS, SEQUENCES, HEADS, CAPACITY, DIM = 2, 2, 3, 64, 8
+
+
+def tensors(kind=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (LAYERS, SEQUENCES, HEADS, CAPACITY, DIM)
+    return rng.standard_normal(shape).astype(kind), rng.standard_normal(shape).astype(kind)
+
+
+def attention(q, k, v, degrees):
+    """One query head: q [n, dim], the last n entries are those of the queries; double precision."""
+    q, k, v, degrees = (x.astype(np.float64) for x in (q, k, v, degrees))
+    n, held = len(q), len(k)
+    logits = q @ k.T / np.sqrt(q.shape[1]) + np.log(degrees)
+    logits[np.arange(held) > (held - n + np.arange(n))[:, None]] = -np.inf
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True) @ v
+
+
+def test_policies_have_sentences():
+    known = kvmeld.policies()
+    assert {"recommended", "snapkv", "chelsea", "streaming_llm"} <= set(known)
+    assert all(sentence for sentence in known.values())
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_streaming_llm_keeps_the_first_and_the_last_in_place(kind):
+    keys, values = tensors(kind)
+    before_k, before_v, places = keys.copy(), values.copy(), (keys.ctypes.data, values.ctypes.data)
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(1, 50)
+        cache.compress(1, 20)
+        stay = [*range(4), *range(34, 50)]
+        assert cache.lengths(1).tolist() == [[20] * HEADS] * LAYERS
+        assert cache.tokens(1) == 50 and cache.longest(1) == 20
+        for head in range(HEADS):
+            assert cache.positions(1, 1, head).tolist() == stay
+            assert cache.degrees(1, 1, head).tolist() == [1] * 20
+    assert places == (keys.ctypes.data, values.ctypes.data)
+    assert np.array_equal(keys[:, 1, :, :20], before_k[:, 1][:, :, stay])
+    assert np.array_equal(values[:, 1, :, :20], before_v[:, 1][:, :, stay])
+    assert np.array_equal(keys[:, 0], before_k[:, 0]) and np.array_equal(keys[:, 1, :, 50:], before_k[:, 1, :, 50:])
+
+
+def test_chelsea_merges_to_means_and_attention_adds_log_degrees():
+    keys, values = tensors()
+    before = keys.astype(np.float64), values.astype(np.float64)
+    cache = kvmeld.Cache(keys, values, "chelsea", queries_per_kv_head=2)
+    cache.open(0, 60)
+    cache.compress(0, 0.5)
+    rng = np.random.default_rng(1)
+    queries = rng.standard_normal((2 * HEADS, 5, DIM)).astype(np.float32)
+    merged = False
+    for layer in range(LAYERS):
+        assert cache.lengths(0)[layer].tolist() == [30] * HEADS
+        bias = cache.log_degrees(layer, 0, columns=40)
+        out = cache.attend(layer, 0, queries)
+        for head in range(HEADS):
+            degrees = cache.degrees(layer, 0, head)
+            merged |= bool((degrees > 1).any())
+            assert degrees.sum() == 60
+            for tensor, old in ((keys, before[0]), (values, before[1])):
+                total = (degrees[:, None] * tensor[layer, 0, head, :30]).sum(axis=0)
+                assert np.allclose(total, old[layer, 0, head, :60].sum(axis=0), atol=1e-3)
+            for q in (2 * head, 2 * head + 1):
+                assert np.allclose(bias[q, :30], np.log(degrees), atol=1e-6)
+                assert (bias[q, 30:] == np.finfo(np.float32).min).all()
+                expected = attention(queries[q], keys[layer, 0, head, :30], values[layer, 0, head, :30], degrees)
+                assert np.allclose(out[q], expected, atol=1e-5)
+    assert merged
+
+
+def test_append_and_commit_and_truncate():
+    keys, values = tensors()
+    cache = kvmeld.Cache(keys, values, "streaming_llm")
+    cache.open(0)
+    cache.open(1, 3)
+    cache.append([0, 1], [10, 4])
+    assert cache.lengths(0).tolist() == [[10] * HEADS] * LAYERS
+    cache.commit([0, 1], [10, 2])
+    assert (cache.tokens(0), cache.tokens(1), cache.longest(1)) == (10, 5, 5)
+    cache.truncate(0, 7)
+    assert cache.tokens(0) == 7
+    cache.compress(0, 6)
+    with pytest.raises(ValueError, match="truncate: tokens is 6"):
+        cache.truncate(0, 6)
+    cache.close(0)
+    with pytest.raises(ValueError, match="sequence"):
+        cache.append(0, 1)
+
+
+def test_scores_decide():
+    """snapkv of observed probabilities, and scores of the caller's own."""
+    keys, values = tensors()
+    rng = np.random.default_rng(2)
+    scores = rng.permutation(np.arange(HEADS * 40, dtype=np.float32)).reshape(HEADS, 40)
+    with kvmeld.Cache(keys, values, "score=given select=top identify=evict_rest merge=drop recents=0 sinks=0") as cache:
+        cache.open(0, 40)
+        for layer in range(LAYERS):
+            cache.set_scores(layer, 0, scores)
+        cache.compress(0, 10)
+        for head in range(HEADS):
+            assert cache.positions(0, 0, head).tolist() == sorted(np.argsort(-scores[head])[:10])
+
+
+def test_what_is_observed_decides():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "tova") as cache:
+        assert cache.needs() == ("last_queries", 1, False)
+        cache.open(0, 40)
+        with pytest.raises(ValueError, match="attention"):
+            cache.compress(0, 10)
+        rng = np.random.default_rng(3)
+        rows = rng.random((HEADS, 1, 40)).astype(np.float32)
+        for layer in range(LAYERS):
+            cache.observe_rows(layer, 0, rows)
+        cache.compress(0, 10)
+        by_rows = [cache.positions(1, 0, head).tolist() for head in range(HEADS)]
+    for head in range(HEADS):
+        best = np.argsort(-rows[head, 0])[:10]
+        assert set(by_rows[head]) >= set(best[:9])
+
+
+def test_observed_queries_give_the_same_as_their_probabilities():
+    first, second = tensors(), tensors()
+    queries = np.random.default_rng(4).standard_normal((HEADS, 1, DIM)).astype(np.float32)
+    kept = []
+    for (keys, values), by_queries in ((first, True), (second, False)):
+        with kvmeld.Cache(keys, values, "tova") as cache:
+            cache.open(0, 40)
+            for layer in range(LAYERS):
+                if by_queries:
+                    cache.observe(layer, 0, queries)
+                    continue
+                logits = np.einsum("hqd,hkd->hqk", queries, keys[layer, 0, :, :40]) / np.sqrt(DIM)
+                weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+                cache.observe_rows(layer, 0, (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32))
+            cache.compress(0, 10)
+            kept.append([cache.positions(0, 0, head).tolist() for head in range(HEADS)])
+    assert kept[0] == kept[1]
+
+
+def test_any_strides_and_lists_give_the_same_bits():
+    keys, values = tensors()
+    results = []
+    for form in ("whole", "layers", "token first", "backing of a larger array"):
+        if form == "layers":
+            k, v = [x.copy() for x in keys], [x.copy() for x in values]
+        elif form == "token first":
+            k, v = (np.ascontiguousarray(x.transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4) for x in (keys, values))
+        elif form == "whole":
+            k, v = keys.copy(), values.copy()
+        else:
+            wide = [np.zeros((*x.shape[:-1], 2 * DIM), np.float32) for x in (keys, values)]
+            k, v = (x[..., :DIM] for x in wide)
+            k[:], v[:] = keys, values
+        with kvmeld.Cache(k, v, "chelsea") as cache:
+            cache.open(0, 60)
+            cache.compress(0, 25)
+        results.append((np.stack(list(k))[:, 0, :, :25], np.stack(list(v))[:, 0, :, :25]))
+    for k, v in results[1:]:
+        assert np.array_equal(k, results[0][0]) and np.array_equal(v, results[0][1])
+
+
+def test_shared_budgets():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "knorm", over="layer") as cache:
+        cache.open(0, 60)
+        cache.compress(0, 20, over="layer", floor=0.1)
+        lengths = cache.lengths(0)
+        assert lengths.sum(axis=1).tolist() == [20 * HEADS] * LAYERS
+        assert len(set(lengths.flatten().tolist())) > 1
+    with kvmeld.Cache(keys, values, "knorm") as cache:
+        cache.open(0, 60)
+        with pytest.raises(ValueError, match="over"):
+            cache.compress(0, 20, over="layer")
+
+
+def test_fork_save_and_resume():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "chelsea") as cache:
+        cache.open(0, 60)
+        cache.compress(0, 30)
+        cache.fork(0, 1)
+        assert np.array_equal(keys[:, 0, :, :30], keys[:, 1, :, :30])
+        saved = cache.save(0)
+        cache.compress(0, 20)
+        assert cache.longest(0) == 20 and cache.longest(1) == 30
+        cache.close(0)
+        keys[:, 0], values[:, 0] = keys[:, 1], values[:, 1]
+        cache.resume(0, saved)
+        for head in range(HEADS):
+            assert np.array_equal(cache.degrees(0, 0, head), cache.degrees(0, 1, head))
+        cache.compress([0, 1], 20)
+        assert np.array_equal(keys[:, 0, :, :20], keys[:, 1, :, :20])
+        cache.close(0)
+        with pytest.raises(ValueError):
+            cache.resume(0, saved[:-1])
+
+
+def test_refusals():
+    keys, values = tensors()
+    with pytest.raises(ValueError, match="policy"):
+        kvmeld.Cache(keys, values, "no such policy")
+    with pytest.raises(ValueError, match="scope is 'all'; it must be one of head, layer, all_layers"):
+        kvmeld.Cache(keys, values, scope="all")
+    with pytest.raises(ValueError, match=r"keys is of shape|dimensions"):
+        kvmeld.Cache(keys[0, 0], values[0, 0])
+    with pytest.raises(ValueError, match=r"values\[0\] is of shape"):
+        kvmeld.Cache(keys, values[:, :, :, :-1])
+    with pytest.raises(ValueError, match="element type"):
+        kvmeld.Cache(keys, values.astype(np.float16))
+    with pytest.raises(ValueError, match="float32, float16 or bfloat16"):
+        kvmeld.Cache(keys.astype(np.float64), values.astype(np.float64))
+    with pytest.raises(ValueError, match="writable"):
+        kvmeld.Cache("keys", values)
+    with pytest.raises(ValueError, match="no value shares bytes with a key"):
+        kvmeld.Cache(keys, keys)
+    frozen = keys.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kvmeld.Cache(frozen, values)
+    with kvmeld.Cache(keys, values, "snapkv") as cache:
+        cache.open(0, 40)
+        with pytest.raises(ValueError, match="sequence"):
+            cache.open(0, 40)
+        with pytest.raises(ValueError, match="tokens"):
+            cache.open(1, CAPACITY + 1)
+        with pytest.raises(ValueError, match="queries is of shape"):
+            cache.observe(0, 0, np.zeros((HEADS, 4, DIM + 1), np.float32))
+        with pytest.raises(ValueError, match="stride"):
+            cache.observe(0, 0, np.zeros((HEADS, 4, 2 * DIM), np.float32)[..., ::2])
+        with pytest.raises(ValueError, match="out is"):
+            cache.attend(0, 0, np.zeros((HEADS, 4, DIM), np.float32), np.zeros((HEADS, 3, DIM), np.float32))
+        for layer, head in ((LAYERS, 0), (0, HEADS)):
+            with pytest.raises(ValueError):
+                cache.degrees(layer, 0, head)
+        with pytest.raises(ValueError):
+            cache.compress(0, 0)
+        with pytest.raises(ValueError):
+            cache.compress(0, 1.5)
+    with pytest.raises(ValueError):  # closed
+        cache.open(0)
+    assert "closed" in repr(cache)
+
+
+def test_a_cache_keeps_its_tensors_alive_until_it_ends():
+    keys, values = tensors()
+
+    class Marked(np.ndarray):
+        pass
+
+    marked = keys.view(Marked)
+    gone = weakref.ref(marked)
+    cache = kvmeld.Cache(marked, values, "chelsea")
+    del marked, keys
+    gc.collect()
+    assert gone() is not None
+    cache.open(0, 60)
+    cache.compress(0, 20)
+    cache.close_all()
+    cache.close_all()
+    gc.collect()
+    assert gone() is None
+
+
+def test_other_threads_run_meanwhile():
+    shape = (1, 1, 8, 4096, 64)
+    rng = np.random.default_rng(5)
+    keys, values = (rng.standard_normal(shape, np.float32) for _ in range(2))
+    with kvmeld.Cache(keys, values, "chelsea", threads=1) as cache:
+        cache.open(0, 4096)
+        counted, done = 0, threading.Event()
+
+        def work():
+            cache.compress(0, 256)
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not done.is_set():
+            counted += 1
+            time.sleep(0.001)
+        thread.join()
+        assert cache.longest(0) == 256
+    assert counted > 3
+
+
+def test_caches_in_threads_of_their_own_give_the_same_bits():
+    results = {}
+
+    def work(name):
+        keys, values = tensors(seed=7)
+        with kvmeld.Cache(keys, values, "chelsea") as cache:
+            cache.open(0, 60)
+            cache.compress(0, 20)
+        results[name] = keys[:, 0, :, :20].tobytes()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and len(set(results.values())) == 1
+
+
+def test_the_interpreter_ends_with_a_cache_alive():
+    code = (
+        "import numpy, kvmeld\n"
+        "k = numpy.zeros((1, 1, 1, 8, 4), numpy.float32)\n"
+        "cache = kvmeld.Cache(k, k.copy(), 'chelsea')\n"
+        "cache.open(0, 8)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_compact():
+    keys, values = (x[:, 0, :, :40] for x in tensors())
+    before = keys.copy()
+    k, v, positions, degrees = kvmeld.compact(None, keys, values, 12, "streaming_llm")
+    stay = [*range(4), *range(32, 40)]
+    assert np.array_equal(k, keys[:, :, stay]) and np.array_equal(v, values[:, :, stay])
+    assert positions.shape == degrees.shape == (LAYERS, HEADS, 12)
+    assert (positions == stay).all() and (degrees == 1).all() and np.array_equal(keys, before)
+    queries = np.random.default_rng(6).standard_normal((LAYERS, 2 * HEADS, 8, DIM)).astype(np.float32)
+    k, v, positions, degrees = kvmeld.compact(queries, keys, values, 12)
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            assert np.array_equal(k[layer, head], keys[layer, head, positions[layer, head]])
+    with pytest.raises(ValueError, match="n is 41"):
+        kvmeld.compact(None, keys, values, 41, "streaming_llm")

@@ -1,0 +1,375 @@
+"""kvmeld.hf.KVMeldCache on tiny random models of transformers. Expected logits come from a forward pass that is
+written here, in double precision, from the weights alone."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from kvmeld import hf  # noqa: E402
+
+VOCABULARY = 97
+SIZES = dict(
+    vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=4096, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    tie_word_embeddings=False,
+)
+KINDS = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 8}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": None, "head_dim": 8}),
+}
+
+
+def model_of(kind="llama", attention="sdpa", dtype=torch.float32):
+    config_name, model_name, more = KINDS[kind]
+    if not hasattr(transformers, config_name):
+        pytest.skip(f"transformers {transformers.__version__} has no {config_name}")
+    config = getattr(transformers, config_name)(**SIZES, **more)
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    model = getattr(transformers, model_name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # sharper attention than that of fresh weights
+            parameter.mul_(3) if parameter.dim() > 1 else None
+    return model.to(dtype)
+
+
+def tokens_of(*shape, seed=0):
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def reference(model, ids, past=None, position=0, seen=None):
+    """Logits [n, vocabulary] of tokens ids [n] at positions from `position` on. past: for each layer and KV head,
+    keys and values [entries, head_dim] and degrees [entries]; every new token sees all of them. seen: gets, layer after
+    layer, the attention of the last token: probabilities [query heads, entries]."""
+    c, w = model.config, {name: x.double() for name, x in model.state_dict().items()}
+    dim = model.model.layers[0].self_attn.head_dim
+    group = c.num_attention_heads // c.num_key_value_heads
+    base = getattr(c, "rope_theta", None) or c.rope_parameters["rope_theta"]
+    n = len(ids)
+    angles = (position + torch.arange(n))[:, None] * base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    cos, sin = angles.cos(), angles.sin()
+
+    def norm(x, weight):
+        return x / torch.sqrt((x * x).mean(dim=-1, keepdim=True) + c.rms_norm_eps) * weight
+
+    def rotated(x):
+        a, b = x[:, : dim // 2], x[:, dim // 2 :]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=1)
+
+    x = w["model.embed_tokens.weight"][ids]
+    for number in range(c.num_hidden_layers):
+        name = f"model.layers.{number}."
+
+        def project(h, which):
+            return h @ w[f"{name}self_attn.{which}_proj.weight"].T + w.get(f"{name}self_attn.{which}_proj.bias", 0)
+
+        def heads(h, which):
+            rows = project(h, which).view(n, -1, dim).unbind(1)
+            scale = w.get(f"{name}self_attn.{which}_norm.weight")
+            return [norm(r, scale) if scale is not None else r for r in rows]
+
+        h = norm(x, w[name + "input_layernorm.weight"])
+        queries = [rotated(q) for q in heads(h, "q")]
+        keys, values, out, last = [rotated(k) for k in heads(h, "k")], heads(h, "v"), [], []
+        for head, q in enumerate(queries):
+            k, v, degrees = keys[head // group], values[head // group], torch.ones(n, dtype=torch.float64)
+            before = 0
+            if past is not None:
+                old_k, old_v, old_degrees = (t.double() for t in past[number][head // group])
+                before = len(old_k)
+                k, v, degrees = torch.cat([old_k, k]), torch.cat([old_v, v]), torch.cat([old_degrees, degrees])
+            weights = (q @ k.T / dim**0.5).exp() * degrees
+            weights = weights * (torch.arange(before + n) <= before + torch.arange(n)[:, None])
+            weights = weights / weights.sum(dim=1, keepdim=True)
+            out.append(weights @ v)
+            last.append(weights[-1])
+        if seen is not None:
+            seen.append(torch.stack(last))
+        x = x + torch.cat(out, dim=1) @ w[name + "self_attn.o_proj.weight"].T
+        h = norm(x, w[name + "post_attention_layernorm.weight"])
+        gate, up = h @ w[name + "mlp.gate_proj.weight"].T, h @ w[name + "mlp.up_proj.weight"].T
+        x = x + (gate * gate.sigmoid() * up) @ w[name + "mlp.down_proj.weight"].T
+    return norm(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+
+
+def held(cache, sequence=0):
+    """The entries that a cache holds of a sequence, as `past` of the reference."""
+    c = cache.cache
+    return [
+        [
+            (
+                cache.keys[layer, sequence, head, :n].clone(),
+                cache.values[layer, sequence, head, :n].clone(),
+                torch.from_numpy(c.degrees(layer, sequence, head)),
+            )
+            for head, n in enumerate(lengths)
+        ]
+        for layer, lengths in enumerate(c.lengths(sequence).tolist())
+    ]
+
+
+def read(model, ids, cache, **more):
+    with torch.inference_mode():
+        return model(ids, past_key_values=cache, **more).logits
+
+
+def near(actual, expected, tolerance=2e-4):
+    return (actual.double() - expected).abs().max() <= tolerance * max(1, expected.abs().max())
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_budget_gives_the_logits_of_the_full_cache(kind, attention):
+    model, ids = model_of(kind, attention), tokens_of(1, 50)
+    expected = reference(model, ids[0])
+    cache = hf.KVMeldCache(model)
+    parts = [read(model, part, cache) for part in ids.split([20, 1, 17, 1, 11], dim=1)]  # a prompt in parts
+    assert near(torch.cat(parts, dim=1)[0], expected)
+    assert cache.get_seq_length() == 50 and cache.cache.longest(0) == 50
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", ["recommended", "chelsea", "h2o"])
+def test_logits_after_a_compression(kind, attention, policy):
+    model, ids = model_of(kind, attention), tokens_of(1, 170)
+    cache = hf.KVMeldCache(model, policy)
+    read(model, ids[:, :150], cache)
+    cache.compress(60)
+    past = held(cache)
+    assert cache.cache.longest(0) == 60
+    merged = any((degrees > 1).any() for layer in past for _, _, degrees in layer)
+    assert merged == (policy == "chelsea")
+    expected = reference(model, ids[0, 150:], past, 150)
+    logits = torch.cat([read(model, part, cache)[0] for part in ids[:, 150:].split([1, 12, 7], dim=1)])
+    assert near(logits, expected)
+    if merged:  # degrees that are left out show
+        ones = [[(k, v, torch.ones_like(d)) for k, v, d in layer] for layer in past]
+        assert not near(logits, reference(model, ids[0, 150:], ones, 150), 2e-3)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_the_last_query_decides_for_tova(attention):
+    model, ids, seen = model_of(attention=attention), tokens_of(1, 60), []
+    cache = hf.KVMeldCache(model, "tova")
+    read(model, ids[:, :45], cache)
+    read(model, ids[:, 45:], cache)
+    cache.compress(20)
+    reference(model, ids[0], seen=seen)
+    for layer, rows in enumerate(seen):
+        for head in range(2):
+            best = rows[2 * head : 2 * head + 2].mean(dim=0).argsort(descending=True)
+            assert set(best[:18].tolist()) <= set(cache.cache.positions(layer, 0, head).tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_types(dtype):
+    model, ids = model_of(dtype=dtype), tokens_of(1, 101)
+    cache = hf.KVMeldCache(model, "chelsea")
+    read(model, ids[:, :100], cache)
+    cache.compress(0.5)
+    expected = reference(model, ids[0, 100:], held(cache), 100)
+    assert near(read(model, ids[:, 100:], cache)[0], expected, 30 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_never_enters_the_cache(attention, side):
+    model, lengths = model_of(attention=attention), [70, 100, 41]
+    rows = [tokens_of(n, seed=n) for n in lengths]
+    ids, mask = torch.zeros(3, 100, dtype=torch.long), torch.zeros(3, 100, dtype=torch.long)
+    for i, row in enumerate(rows):
+        at = slice(100 - len(row), None) if side == "left" else slice(None, len(row))
+        ids[i, at], mask[i, at] = row, 1
+    cache = hf.KVMeldCache(model, "chelsea")
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = read(model, ids, cache, attention_mask=mask, position_ids=positions)
+    for i, row in enumerate(rows):
+        assert cache.cache.tokens(i) == lengths[i]
+        assert near(logits[i][mask[i].bool()], reference(model, row))
+    cache.compress(0.5)
+    pasts = [held(cache, i) for i in range(3)]
+    assert [len(past[0][0][0]) for past in pasts] == [n // 2 for n in lengths]
+    more = tokens_of(3, 6, seed=9)
+    mask = torch.cat([mask, torch.ones(3, 6, dtype=torch.long)], dim=1)
+    positions = torch.tensor(lengths)[:, None] + torch.arange(6)
+    logits = read(model, more, cache, attention_mask=mask, position_ids=positions)
+    for i in range(3):
+        assert near(logits[i], reference(model, more[i], pasts[i], lengths[i]))
+
+
+def test_budgets_that_heads_share():
+    model, ids = model_of(), tokens_of(1, 110)
+    cache = hf.KVMeldCache(model, "snapkv", over="all_layers")
+    read(model, ids[:, :100], cache)
+    cache.compress(50)
+    assert len(set(cache.cache.lengths(0).flatten().tolist())) > 1
+    expected = reference(model, ids[0, 100:], held(cache), 100)
+    logits = torch.cat([read(model, part, cache)[0] for part in ids[:, 100:].split([1, 9], dim=1)])
+    assert near(logits, expected)
+
+
+def greedy(model, prompt, n, budget, interval, cache_policy):
+    """The tokens that generate() should give, from the reference alone but for the entries that stay."""
+    mirror = hf.KVMeldCache(model, cache_policy)
+    row, out = prompt, []
+    for _ in range(n):
+        if mirror.cache is not None and mirror.cache.longest(0) + row.shape[1] > budget + interval:
+            mirror.compress(budget)
+        past = held(mirror) if mirror.cache is not None else None
+        logits = reference(model, row[0], past, mirror.get_seq_length())
+        read(model, row, mirror)
+        row = logits[-1].argmax()[None, None]
+        out.append(int(row))
+    return out
+
+
+GREEDY = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
+
+
+@pytest.mark.parametrize("policy", ["recommended", "chelsea"])
+def test_generate_compresses_while_it_generates(policy):
+    model, prompt = model_of(), tokens_of(1, 90)
+    cache = hf.KVMeldCache(model, policy, budget=64, interval=16)
+    ids = model.generate(prompt, past_key_values=cache, max_new_tokens=60, **GREEDY)
+    assert cache.compressions >= 4
+    assert ids[0, 90:].tolist() == greedy(model, prompt, 60, 64, 16, policy)
+
+
+def test_generate_without_a_budget_is_that_of_the_model():
+    for attention in ("eager", "sdpa"):
+        model, prompt = model_of(attention=attention), tokens_of(2, 30)
+        expected = model.generate(prompt, max_new_tokens=40, **GREEDY)
+        cache = hf.KVMeldCache(model)
+        assert torch.equal(model.generate(prompt, past_key_values=cache, max_new_tokens=40, **GREEDY), expected)
+        assert cache.cache.tokens(1) == cache.get_seq_length() == 69
+        # attached, and with a cache of its own
+        assert torch.equal(model.generate(prompt, max_new_tokens=40, **GREEDY), expected)
+        hf.detach(model)
+        assert model.config._attn_implementation == attention
+
+
+def test_two_thousand_tokens_in_a_bounded_cache():
+    model, prompt = model_of(), tokens_of(1, 40)
+    cache = hf.KVMeldCache(model, budget=128, interval=64)
+    ids = model.generate(prompt, past_key_values=cache, max_new_tokens=2000, **GREEDY)
+    assert ids.shape == (1, 2040) and cache.get_seq_length() == 2039
+    assert cache.cache.longest(0) <= 192 and cache.cache.capacity <= 192
+    assert cache.compressions >= 25
+
+
+def test_a_long_prompt_in_parts_takes_bounded_memory():
+    model, prompt = model_of(), tokens_of(1, 1000)
+    cache = hf.KVMeldCache(model, budget=100, interval=50)
+    for part in prompt.split(50, dim=1):
+        read(model, part, cache)
+    assert cache.cache.capacity <= 150 and cache.cache.tokens(0) == 1000
+    whole = hf.KVMeldCache(model, budget=100, interval=50)
+    read(model, prompt, whole)
+    assert whole.cache.capacity == 1000
+    read(model, prompt[:, :1], whole)
+    assert whole.cache.capacity == 150 and whole.cache.longest(0) == 101
+
+
+def test_padded_batches_generate_what_each_prompt_alone_does():
+    model, lengths = model_of(), [60, 85]
+    rows = [tokens_of(n, seed=n) for n in lengths]
+    ids, mask = torch.zeros(2, 85, dtype=torch.long), torch.zeros(2, 85, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, 85 - len(row) :], mask[i, 85 - len(row) :] = row, 1
+    cache = hf.KVMeldCache(model, "streaming_llm", budget=0.5, interval=8)
+    out = model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=30, **GREEDY)
+    assert cache.compressions >= 2
+    assert cache.cache.tokens(0) == 60 + 29 and cache.cache.tokens(1) == 85 + 29
+    full = hf.KVMeldCache(model)
+    out = model.generate(ids, attention_mask=mask, past_key_values=full, max_new_tokens=30, **GREEDY)
+    for i, row in enumerate(rows):
+        alone = model.generate(row[None], past_key_values=hf.KVMeldCache(model), max_new_tokens=30, **GREEDY)
+        assert alone[0, len(row) :].tolist() == out[i, 85:].tolist()
+
+
+def test_beams_and_sampling():
+    model, prompt = model_of(), tokens_of(2, 40)
+    options = dict(num_beams=4, max_new_tokens=30, do_sample=False, pad_token_id=0, eos_token_id=None)
+    expected = model.generate(prompt, **options)
+    assert torch.equal(model.generate(prompt, past_key_values=hf.KVMeldCache(model), **options), expected)
+    cache = hf.KVMeldCache(model, "chelsea", budget=32, interval=8)
+    assert model.generate(prompt, past_key_values=cache, **options).shape == (2, 70)
+    assert cache.compressions >= 2 and cache.batch_size == 8 and cache.cache.longest(7) <= 40
+    options = dict(do_sample=True, num_return_sequences=3, max_new_tokens=30, pad_token_id=0, eos_token_id=None)
+    torch.manual_seed(3)
+    expected = model.generate(prompt, **options)
+    torch.manual_seed(3)
+    assert torch.equal(model.generate(prompt, past_key_values=hf.KVMeldCache(model), **options), expected)
+
+
+def test_selected_sequences_keep_their_degrees():
+    model, ids = model_of(), tokens_of(3, 80)
+    cache = hf.KVMeldCache(model, "chelsea")
+    read(model, ids, cache)
+    cache.compress(40)
+    pasts = [held(cache, i) for i in range(3)]
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    more = tokens_of(3, 4, seed=5)
+    logits = read(model, more, cache)
+    for i, source in enumerate([2, 0, 0]):
+        assert near(logits[i], reference(model, more[i], pasts[source], 80))
+    cache.crop(-4)
+    cache.batch_select_indices(torch.tensor([1]))
+    cache.batch_repeat_interleave(2)
+    assert cache.batch_size == 2
+    logits = read(model, more[:2], cache)
+    for i in range(2):
+        assert near(logits[i], reference(model, more[i], pasts[0], 80))
+
+
+def test_crop_and_reset():
+    model, ids = model_of(), tokens_of(1, 60)
+    cache = hf.KVMeldCache(model, "chelsea")
+    read(model, ids, cache)
+    cache.crop(50)
+    assert near(read(model, ids[:, 50:], cache)[0], reference(model, ids[0])[50:])
+    cache.compress(30)
+    with pytest.raises(ValueError, match="truncate"):
+        cache.crop(-1)
+    cache.reset()
+    assert near(read(model, ids, cache)[0], reference(model, ids[0]))
+
+
+def test_refusals():
+    model, ids = model_of(), tokens_of(1, 30)
+    with pytest.raises(ValueError, match="gradients"):
+        model(ids, past_key_values=hf.KVMeldCache(model))
+    with pytest.raises(ValueError, match="second time"):
+        read(model, ids, hf.KVMeldCache(model, "kvzip"))
+    with pytest.raises(ValueError, match="no such policy|policy"):
+        read(model, ids, hf.KVMeldCache(model, "no such policy"))
+    cache = hf.KVMeldCache(model)
+    with pytest.raises(ValueError, match="budget is None"):
+        cache.compress()
+    read(model, ids, cache)
+    with pytest.raises(ValueError, match="the batch is 2"):
+        read(model, tokens_of(2, 3), cache)
+    hf.detach(model)
+    with pytest.raises(ValueError, match="attach"):
+        read(model, ids, hf_attached_elsewhere(model))
+
+
+def hf_attached_elsewhere(model):
+    """A cache of a model whose attention was changed afterwards."""
+    cache = hf.KVMeldCache(model)
+    hf.detach(model)
+    return cache
+
+
+def test_sliding_windows_are_refused_once_they_matter():
+    config = transformers.MistralConfig(**SIZES, sliding_window=32)
+    config._attn_implementation = "sdpa"
+    model, ids = transformers.MistralForCausalLM(config).eval(), tokens_of(1, 33)
+    cache = hf.KVMeldCache(model)
+    read(model, ids[:, :32], cache)
+    with pytest.raises(ValueError, match="sliding window"):
+        read(model, ids[:, 32:], cache)
