@@ -1,6 +1,6 @@
 // What the C interface costs beside the template: the same work through kvmeld.h and through merged_cache
 // with a policy that is fixed at compile time. One thread, 8 tracks of 4,096 entries of 128 channels. Prints
-// medians of pairs of runs in turn. Usage: kvmeld_c_overhead [pairs]
+// the least times of runs in turn, which other work disturbs least. Usage: kvmeld_c_overhead [runs]
 #include <kvmeld/kvmeld.h>
 #include <kvmeld/kvmeld.hpp>
 
