@@ -1,8 +1,8 @@
 """The demo's table, by NumPy and kvmeld alone: python -m kvmeld.demo
 
 A small language model reads contexts of held-out text in which numbers are planted. Each policy compresses the KV cache
-to a budget. Then the model is asked for the numbers, and reads on. Contexts are those of kvmeld_demo with the same seed;
-docs/demo.md says what the columns mean.
+to a budget. Then the model is asked for the numbers, and reads on. Contexts are those of kvmeld_demo with the same
+seed; docs/demo.md says what the columns mean.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Random:
         return self() % count
 
 
-def planted(text: bytes, context: int, needles: int, seed: int, index: int) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
+def planted(
+    text: bytes, context: int, needles: int, seed: int, index: int
+) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
     """A context with planted numbers, the text behind it, and questions with their answers, as
     examples/tiny_llama/needle_task.cpp makes them."""
     random = Random(seed ^ Random(index)())

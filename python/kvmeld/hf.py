@@ -397,12 +397,14 @@ class KVMeldCache(_Base):
 def _register(name: str) -> None:
     """An attention function that reads KVMeldCaches, and is that of transformers for all others."""
 
-    def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+    def attention(  # kvpress hands dropout on by its place
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, dropout: float = 0.0, **kwargs: Any
+    ) -> Any:
         inner = (
             ALL_ATTENTION_FUNCTIONS["sdpa"] if name == "sdpa"
             else sys.modules[type(module).__module__].eager_attention_forward
         )
-        kwargs.setdefault("dropout", 0.0)
+        kwargs["dropout"] = dropout
         cache = getattr(key, "kvmeld_cache", None)
         if cache is None:
             return inner(module, query, key, value, attention_mask, **kwargs)

@@ -68,5 +68,7 @@ class MeldPress(BasePress):
             cache.compress(range(cache.sequences), kept)
             for sequence in range(cache.sequences):
                 if (cache.lengths(sequence) != kept).any():
-                    raise ValueError(f"policy is {self.policy!r}; it must be one that leaves {kept} entries of each head")
+                    raise ValueError(
+                        f"policy is {self.policy!r}; it must be one that leaves {kept} entries of each head"
+                    )
         return keys[:, :, :kept], values[:, :, :kept]

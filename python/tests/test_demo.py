@@ -53,14 +53,17 @@ def test_the_full_cache_gives_the_logits_of_plain_attention():
         x = x + np.concatenate(out, axis=1) @ w[name + "self_attn.o_proj.weight"].T
         h = norm(x, name + "post_attention_layernorm.weight")
         gate = h @ w[name + "mlp.gate_proj.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ w[name + "mlp.up_proj.weight"].T)) @ w[name + "mlp.down_proj.weight"].T
+        up = h @ w[name + "mlp.up_proj.weight"].T
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[name + "mlp.down_proj.weight"].T
     expected = norm(x, "model.norm.weight") @ w["model.embed_tokens.weight"].T
     assert np.abs(logits - expected).max() < 0.05  # the cache holds float16
     assert np.abs(logits - expected).mean() < 0.005
 
 
 def test_the_table(capsys):
-    figures = demo.main(["--model", str(FOLDER), "--contexts", "1", "--policies", "recommended,kvzip", "--budgets", "0.2"])
+    figures = demo.main(
+        ["--model", str(FOLDER), "--contexts", "1", "--policies", "recommended,kvzip", "--budgets", "0.2"]
+    )
     full, recommended = figures["full", 1.0], figures["recommended", 0.2]
     assert full["kv_bytes"] == 2 * 2 * 4 * 4 * 32 * 1024
     for policy in ("recommended", "kvzip"):
