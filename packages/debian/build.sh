@@ -11,7 +11,5 @@ mkdir "$work/kvmeld"
 cp -r "$root"/{CMakeLists.txt,LICENSE,cmake,include} "$work/kvmeld"
 cp -r "$root/packages/debian" "$work/kvmeld/debian"
 rm "$work/kvmeld/debian/build.sh"
-version=$(sed -n 's/^#define KVMELD_VERSION_[A-Z]* //p' "$root/include/kvmeld/core/config.hpp" | paste -sd .)
-sed -i "1s/(.*)/($version)/" "$work/kvmeld/debian/changelog" # the version is written in config.hpp alone
 (cd "$work/kvmeld" && dpkg-buildpackage -us -uc -b)
 cp "$work"/*.{deb,buildinfo,changes} "$out"
