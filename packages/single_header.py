@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes kvmeld for the host as one file: what <kvmeld/kvmeld.hpp>, <kvmeld/compose/any_cache.hpp>,
-<kvmeld/compose/composed.hpp>, <kvmeld/testing.hpp> and <kvmeld/calibrate.hpp> include.
+"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/calibrate.hpp>, the folders compose/ and testing/, and
+what they include.
 
     single_header.py kvmeld.hpp
 
@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 
-ROOTS = ["kvmeld.hpp", "compose/any_cache.hpp", "compose/composed.hpp", "testing.hpp", "calibrate.hpp"]
+ROOTS = ["kvmeld.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
 INCLUDE = re.compile(r'#include (?:<(kvmeld/[^>]+)>|"([^"]+)"|<([^>]+)>)\n')
 
 
@@ -73,7 +73,11 @@ class single_header:
 
     def write(self):
         for root in ROOTS:
-            self.header(self.include / "kvmeld" / root)
+            found = sorted((self.include / "kvmeld").glob(root))
+            if not found:
+                refuse(self.include, f"no kvmeld/{root}")
+            for path in found:
+                self.header(path)
         config = self.text(self.include / "kvmeld/core/config.hpp")
         number = {n: v for n, v in re.findall(r"#define KVMELD_VERSION_(MAJOR|MINOR|PATCH) (\d+)\n", config)}
         top = (
