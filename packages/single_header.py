@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/calibrate.hpp>, the folders compose/ and testing/, and
+what they include.
+
+    single_header.py kvmeld.hpp
+
+Each header is there once, after the headers that it includes. A fragment (.inl) is there once for each instruction set that
+includes it. The same sources give the same bytes.
+"""
+import argparse
+import pathlib
+import re
+import sys
+
+ROOTS = ["kvmeld.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
+INCLUDE = re.compile(r'#include (?:<(kvmeld/[^>]+)>|"([^"]+)"|<([^>]+)>)\n')
+
+
+def refuse(where, what):
+    sys.exit(f"single_header.py: {where}: {what}")
+
+
+class single_header:
+    def __init__(self, include):
+        self.include, self.seen, self.standard, self.lines = include, set(), set(), []
+
+    def header(self, path):
+        if path in self.seen:
+            return
+        self.seen.add(path)
+        if self.text(path).count("#pragma once\n") != 1:
+            refuse(path, "no #pragma once, or more than one")
+        banner = f"\n// --- <{path.relative_to(self.include).as_posix()}>\n"
+        self.lines += self.expand(path, [banner])
+
+    def text(self, path):
+        if not path.is_file():
+            refuse(path, "no such file")
+        return path.read_text(encoding="utf-8")
+
+    def expand(self, path, own):
+        """The lines of a file, after those in `own`. A header that it includes comes before them, but after its code."""
+        depth, code = 0, False
+        for line in self.text(path).splitlines(keepends=True):
+            if re.match(r"#\s*if", line):
+                depth += 1
+            elif re.match(r"#\s*endif", line):
+                depth -= 1
+            found = INCLUDE.match(line)
+            if line == "#pragma once\n":
+                continue
+            if not found:
+                if re.match(r"#\s*include", line):
+                    refuse(path, f"an #include of another form: {line.strip()}")
+                own.append(line)
+                code = code or not re.match(r"\s*(//|$)", line)
+            elif found[1]:
+                if depth > 0:  # another header that includes the same one would lose it
+                    refuse(path, f"a header of kvmeld under a condition: {found[1]}")
+                if code:  # definitions of what this header declares
+                    self.lines += own
+                    own.clear()
+                self.header(self.include / found[1])
+            elif found[2]:
+                self.expand(path.parent / found[2], own)
+                code = True
+            elif depth > 0:
+                own.append(line)
+                code = True
+            else:
+                self.standard.add(found[3])
+        return own
+
+    def write(self):
+        for root in ROOTS:
+            found = sorted((self.include / "kvmeld").glob(root))
+            if not found:
+                refuse(self.include, f"no kvmeld/{root}")
+            for path in found:
+                self.header(path)
+        config = self.text(self.include / "kvmeld/core/config.hpp")
+        number = {n: v for n, v in re.findall(r"#define KVMELD_VERSION_(MAJOR|MINOR|PATCH) (\d+)\n", config)}
+        top = (
+            f"// kvmeld {number['MAJOR']}.{number['MINOR']}.{number['PATCH']} for the host, in one file."
+            " Written by packages/single_header.py: do not edit.\n"
+            "// SPDX-License-Identifier: Apache-2.0\n"
+            "#ifndef KVMELD_SINGLE_HEADER\n#define KVMELD_SINGLE_HEADER\n\n"
+        )
+        text = top + "".join(f"#include <{name}>\n" for name in sorted(self.standard)) + "".join(self.lines)
+        return re.sub(r"\n{3,}", "\n\n", text) + "\n#endif\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes kvmeld for the host as one file.")
+    parser.add_argument("out", type=pathlib.Path, help="the file to write")
+    include = pathlib.Path(__file__).resolve().parent.parent / "include"
+    parser.add_argument("--include", type=pathlib.Path, default=include, help="the folder of kvmeld's headers")
+    arguments = parser.parse_args()
+    arguments.out.write_text(single_header(arguments.include).write(), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()
