@@ -298,8 +298,8 @@ TEST_CASE("policies that need queries, or have none to show") {
   REQUIRE(kvmeld_open(e.cache, 0, 40, 0) == KVMELD_OK);
   invalid(
       kvmeld_observe_rows(e.cache, 0, 0, 1, probabilities.data(), 64, 64),
-      "observe_rows: policy is one whose score absorbs queries; it must be one that needs attention alone, "
-      "because attention does not tell queries (call observe)");
+      "observe_rows: policy is one whose score absorbs queries; it must be one that needs attention only, "
+      "because attention does not contain the queries (call observe)");
 }
 
 TEST_CASE("what a cache holds") {

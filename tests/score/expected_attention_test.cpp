@@ -365,7 +365,7 @@ TEST_CASE("what cannot be is refused") {
       [&](auto& c) {
         c.observe_rows({0, 1, 1}, rows);
       },
-      {"observe_rows: policy is one whose score absorbs queries; it must be one that needs attention alone"});
+      {"observe_rows: policy is one whose score absorbs queries; it must be one that needs attention only"});
   cache_test::refused(f.cache, f.memory,
                       [&](auto& c) {
                         c.observe_logits({0, 1, 1}, rows, rows);

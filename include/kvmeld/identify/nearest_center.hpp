@@ -7,12 +7,12 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/tile_redundancy.hpp>
 #include <kvmeld/exec/tile_similarity.hpp>
 #include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/rows.hpp>
-#include <kvmeld/identify/tile_redundancy.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
