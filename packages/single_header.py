@@ -96,7 +96,7 @@ def main():
     include = pathlib.Path(__file__).resolve().parent.parent / "include"
     parser.add_argument("--include", type=pathlib.Path, default=include, help="the folder of kvmeld's headers")
     arguments = parser.parse_args()
-    arguments.out.write_text(single_header(arguments.include).write(), encoding="utf-8", newline="\n")
+    arguments.out.write_bytes(single_header(arguments.include).write().encode("utf-8"))
 
 
 if __name__ == "__main__":
