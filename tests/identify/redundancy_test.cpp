@@ -160,4 +160,25 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the column with the highest bound is one of the columns, also where no product is a number") {
+  float const none = std::numeric_limits<float>::quiet_NaN();
+  for (kvmeld::instruction_set set : instruction_sets()) {
+    CAPTURE(static_cast<int>(set));
+    for (std::uint32_t n = 1; n <= 40; ++n) {
+      CAPTURE(n);
+      std::vector<float> products(n, none), inverse(n, 1.0f);
+      std::vector<std::uint32_t> bound(n);
+      auto const first = [&] {
+        return kvmeld::kernels_of(set)->bound_cosines(products.data(), n, 1.0f, inverse.data(), 1.0f, false,
+                                                      bound.data());
+      };
+      CHECK(first() < n);
+      products[n - 1] = 0.5f;
+      CHECK(first() == n - 1);
+      products[n / 2] = 0.75f;
+      CHECK(first() == n / 2);
+    }
+  }
+}
+
 }  // namespace redundancy_cases

@@ -49,7 +49,7 @@ struct host_kernels {
                      std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
   /// bound[j] = the bits of `slack` times cosine(products[j], inverse_row, inverse_column[j]), or if
   /// `both_signs` times its magnitude. Without `both_signs`, 0 for cosines below 0. NaN stays NaN. Returns
-  /// the first j with the largest bound; n >= 1.
+  /// the first j with the largest bound, or any j if no bound is a number; n >= 1.
   std::uint32_t (*bound_cosines)(float const* products, std::uint32_t n, float inverse_row,
                                  float const* inverse_column, float slack, bool both_signs,
                                  std::uint32_t* bound);

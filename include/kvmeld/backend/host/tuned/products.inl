@@ -292,5 +292,7 @@ KVMELD_ENTRY std::uint32_t bound_cosines(float const* products, std::uint32_t n,
   for (std::uint32_t i = 1; i < width; ++i) {
     if (best[i] > best[top] || (best[i] == best[top] && at[i] < at[top])) top = i;
   }
-  return static_cast<std::uint32_t>(at[top]);
+  // Where no bound is a number, a lane behind the last column may have won.
+  std::uint32_t const first = static_cast<std::uint32_t>(at[top]);
+  return first < n ? first : n - 1;
 }
