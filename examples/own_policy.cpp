@@ -1,6 +1,6 @@
 // Policies of one's own: an identifier that pairs every second entry with its older neighbour, the least
-// selective merging there is, a merge function that prefers the newer of a pair, a selector that pins every
-// eighth token, and a score of values.
+// selective merging there is, one that looks at keys, a merge function that prefers the newer of a pair, a
+// selector that pins every eighth token, and a score of values.
 // Everything else (selection, degrees, compaction) is kvmeld's.
 #include "support.hpp"
 
@@ -10,6 +10,21 @@
 struct pair_neighbours : kvmeld::identify::defaults {
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
+  }
+};
+
+struct closer_neighbour : kvmeld::identify::defaults {
+  static constexpr bool needs_keys = true;
+
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live() / 2, [&](std::uint32_t pair) {
+      std::uint32_t const i = 2 * pair + 1;
+      float const older = round.similarity(i, i - 1);
+      float const newer = i + 1 < round.live() ? round.similarity(i, i + 1) : -1.0f;
+      if (older >= newer) round.propose(i, i - 1, older);
+      if (older < newer) round.propose(i, i + 1, newer);
+    });
+    round.merge_best(round.excess());
   }
 };
 
@@ -54,6 +69,14 @@ int main() {
   other.compress({0}, kvmeld::budget::ratio(0.6));
   std::cout << "the same number, with other weights: " << other.length(0, 0, 0) << "\n";
 
+  kvmeld::policy alike{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, closer_neighbour{},
+                       kvmeld::merge::degree_weighted{}};
+  kvmeld::merged_cache second{kvmeld::host_executor{}, alike, kvmeld::kv{engine.keys(), engine.values()},
+                              kvmeld::cache_options{engine.extent}};
+  second.open(0, 1000);
+  second.compress({0}, kvmeld::budget::ratio(0.6));
+  std::cout << "as many as the budget allows, the most similar merged: " << second.length(0, 0, 0) << "\n";
+
   kvmeld::policy sparse{kvmeld::score::none{}, every_eighth{}, kvmeld::identify::evict_rest{},
                         kvmeld::merge::drop{}};
   kvmeld::merged_cache third{kvmeld::host_executor{}, sparse, kvmeld::kv{engine.keys(), engine.values()},
@@ -70,6 +93,7 @@ int main() {
   fourth.compress({0}, kvmeld::budget::ratio(0.6));
   std::cout << "of the older entries, those with the largest values: " << fourth.length(0, 0, 0) << "\n";
   bool const right = cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 &&
-                     third.length(0, 0, 0) == 181 && fourth.length(0, 0, 0) == 600;
+                     second.length(0, 0, 0) == 600 && third.length(0, 0, 0) == 181 &&
+                     fourth.length(0, 0, 0) == 600;
   return right ? 0 : 1;
 }

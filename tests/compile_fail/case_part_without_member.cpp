@@ -15,10 +15,9 @@
 // expect IDENTIFY_NEEDS_SCORE: kvmeld: the identifier has no `static constexpr bool needs_score`
 // expect IDENTIFY_MAKES_SETS: kvmeld: the identifier has no `static constexpr bool makes_sets`
 // expect IDENTIFY_NEEDS_KEYS: kvmeld: the identifier has no `static constexpr bool needs_keys`
-// expect IDENTIFY_TILES: kvmeld: the identifier needs keys, but has no `std::uint32_t tiles\(shape\)`
-// expect IDENTIFY_SCRATCH: kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes\(shape, lanes\)`
-// expect IDENTIFY_PROPOSE: kvmeld: the identifier needs keys, but has no `propose\(team, wave, rows, tile\)`
-// expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(round\)`, and no `admit\(team, wave, item, round\)`
+// expect IDENTIFY_SCRATCH: kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes\(shape, lanes\)`
+// expect IDENTIFY_PROPOSE: kvmeld: the identifier has tiles, but no `propose\(tile\)`
+// expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(round\)`
 // expect IDENTIFY_COPY: kvmeld: the identifier is not trivially copyable
 // expect ADMIT_REPEATS: kvmeld: the admission has no `static constexpr bool repeats`
 // expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
@@ -132,19 +131,15 @@ struct my_identifier {
 #if !defined(IDENTIFY_NEEDS_KEYS)
   static constexpr bool needs_keys = true;
 #endif
-#if !defined(IDENTIFY_TILES)
   std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
-#endif
 #if !defined(IDENTIFY_SCRATCH)
   std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
 #endif
 #if !defined(IDENTIFY_PROPOSE)
-  template <class Team, class Keys>
-  void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
+  template <class Tile> void propose(Tile const&) const {}
 #endif
 #if !defined(IDENTIFY_ADMIT)
-  template <class Team>
-  void admit(Team const&, kvmeld::wave_ref const&, std::uint32_t, std::uint32_t) const {}
+  template <class Round> void admit(Round&) const {}
 #endif
 #if defined(IDENTIFY_COPY)
   copied member;

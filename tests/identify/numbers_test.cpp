@@ -174,34 +174,28 @@ struct evict_unlike {
   std::size_t scratch_bytes(kvmeld::shape const& s, int) const {
     return 2 * kvmeld::scratch_size(s.key_dim * sizeof(float));
   }
-  template <class Team, class Keys>
-  void propose(Team const& team, kvmeld::wave_ref const& wave, Keys const& keys,
-               kvmeld::tile const& t) const {
-    std::uint32_t const d = keys.channels(), n = wave.state[t.item].live_count;
-    kvmeld::slot_t const* const field = wave.live + wave.at(t.item, 0);
+  template <class Team, class Keys> void propose(kvmeld::proposal_tile<Team, Keys> const& tile) const {
+    Team const& team = tile.team();
+    std::uint32_t const d = tile.rows().channels(), n = tile.state().live_count;
     float* const mean = team.template scratch<float>(d);
     float* const row = team.template scratch<float>(d);
     team.for_each(d, [&](std::uint32_t c) { mean[c] = 0.0f; });
     for (std::uint32_t i = 0; i < 2 * n; ++i) {
-      keys.load_tile(team, t.where, field[i % n], 1, 0, d, row, d);
+      kvmeld::slot_t const s = tile.live()[i % n];
+      tile.rows().load_tile(team, tile.where(), s, 1, 0, d, row, d);
       team.sync();
       if (i < n) {
         team.for_each(d, [&](std::uint32_t c) { mean[c] += row[c]; });
       } else if (team.lane() == 0) {
-        wave.candidates[wave.at(t.item, i - n)] = {kvmeld::order_key(-kvmeld::dot(mean, row, d)),
-                                                   field[i - n], field[i - n]};
+        tile.candidates()[i - n] = {kvmeld::order_key(-kvmeld::dot(mean, row, d)), s, s};
       }
       team.sync();
     }
   }
-  template <class Team>
-  void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    kvmeld::track_state& s = wave.state[item];
-    kvmeld::candidate const* const found = wave.candidates + wave.at(item, 0);
-    std::uint32_t const gone = kvmeld::select_k(
-        team, s.live_count, s.excess(), [&](std::uint32_t i) { return found[i].key; },
-        [&](std::uint32_t i) { wave.step.fates[wave.step.at(item, found[i].source)] = kvmeld::fate::drop; });
-    if (team.lane() == 0) s.merged += gone;
+  template <class Round> void admit(Round& round) const {
+    kvmeld::select_k(
+        round.team(), round.live(), round.excess(),
+        [&](std::uint32_t i) { return round.candidates()[i].key; }, [&](std::uint32_t i) { round.drop(i); });
   }
 };
 

@@ -4,6 +4,8 @@
 #include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -11,6 +13,7 @@
 #include <doctest/doctest.h>
 
 #include "support/random_cache.hpp"
+#include "support/track_view.hpp"
 
 namespace round_view_cases {
 
@@ -123,7 +126,114 @@ struct one_by_one : kvmeld::identify::defaults {
   }
 };
 
+// Reads keys, or keys and values, in `admit`: every odd live entry proposes its more similar neighbour, and
+// the best proposals merge.
+template <bool Values> struct closer_neighbour : kvmeld::identify::defaults {
+  static constexpr bool needs_keys = true, needs_values = Values, gives_similarity = true;
+  std::uint32_t most;
+  explicit closer_neighbour(std::uint32_t m) : most(m) {}
+
+  template <class Round> float alike(Round const& round, std::uint32_t i, std::uint32_t j) const {
+    if constexpr (Values) {
+      return round.similarity(i, j) * round.value_similarity(i, j);
+    } else {
+      return round.similarity(i, j);
+    }
+  }
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live() / 2, [&](std::uint32_t pair) {
+      std::uint32_t const i = 2 * pair + 1;
+      float const older = alike(round, i, i - 1);
+      float const newer = i + 1 < round.live() ? alike(round, i, i + 1) : -2.0f;
+      round.propose(i, older >= newer ? i - 1 : i + 1, older >= newer ? older : newer);
+    });
+    round.merge_best(most);
+  }
+};
+
+// The cosine of two rows by loops in double precision; of all heads of a layer where heads share a plan.
+template <class Rows>
+double cosine(Rows const& rows, kvmeld::track t, std::uint32_t heads, kvmeld::slot_t a, kvmeld::slot_t b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::uint32_t h = 0; h < heads; ++h) {
+    kvmeld::track const of{t.index + h, t.layer, t.sequence, t.kv_head + h};
+    auto const x = support::read_row(rows, of, a), y = support::read_row(rows, of, b);
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      ab += x[c] * y[c];
+      aa += x[c] * x[c];
+      bb += y[c] * y[c];
+    }
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+template <bool Values, class Executor> void check_rows(Executor executor, bool shared) {
+  constexpr std::uint32_t first = 2, last = 67, most = 20;
+  kvmeld::shape const s{1, 1, 2, 1, 40, 7, 70};
+  support::engine_memory<float> memory(s);
+  support::dice d(shared ? 5 : 6);
+  memory.fill_sequence(d, 0, 0, 70, support::texture::noise);
+  kvmeld::policy const policy{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{quantity::entries(first), quantity::entries(70 - last)},
+      closer_neighbour<Values>(most), kvmeld::merge::average{}};
+  kvmeld::cache_options sizes = support::with_plan();
+  sizes.extent = s;
+  if (shared) sizes.scope = kvmeld::plan_scope::layer;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  cache.open(0, 70);
+  for (std::uint32_t h : {0u, 1u})
+    support::write_row(memory.tensors().keys, kvmeld::make_track(s, 0, 0, h), 30,
+                       {std::numeric_limits<float>::quiet_NaN()});
+  cache.plan({0}, kvmeld::budget::entries(10), kvmeld::shortfall::keep);
+  for (std::uint32_t item = 0; item < 2; ++item) {
+    kvmeld::track const t = kvmeld::make_track(s, 0, 0, shared ? 0 : item);
+    std::vector<kvmeld::slot_t> live;
+    for (kvmeld::slot_t i = first; i < last; ++i) {
+      if (i != 30) live.push_back(i);
+    }
+    struct proposal {
+      double similarity;
+      kvmeld::slot_t from, to;
+    };
+    std::vector<proposal> all;
+    auto const alike = [&](kvmeld::slot_t a, kvmeld::slot_t b) {
+      std::uint32_t const heads = shared ? 2 : 1;
+      double const of_keys = cosine(memory.tensors().keys, t, heads, a, b);
+      return Values ? of_keys * cosine(memory.tensors().values, t, heads, a, b) : of_keys;
+    };
+    for (std::size_t i = 1; i < live.size(); i += 2) {
+      double const older = alike(live[i], live[i - 1]);
+      double const newer = i + 1 < live.size() ? alike(live[i], live[i + 1]) : -2.0;
+      all.push_back({std::max(older, newer), live[i], older >= newer ? live[i - 1] : live[i + 1]});
+    }
+    std::sort(all.begin(), all.end(),
+              [](auto const& a, auto const& b) { return a.similarity > b.similarity; });
+    REQUIRE(all[most - 1].similarity - all[most].similarity > 1e-6);
+    std::vector<kvmeld::slot_t> target(70);
+    for (kvmeld::slot_t i = 0; i < 70; ++i) target[i] = i;
+    for (std::uint32_t n = 0; n < most; ++n) target[all[n].from] = all[n].to;
+    kvmeld::plan_ref const& p = cache.current_plan();
+    for (kvmeld::slot_t i = 0; i < 70; ++i) {
+      CAPTURE(i);
+      CHECK((p.fates[p.at(item, i)] == fate::merge) == (target[i] != i));
+      if (target[i] != i) CHECK(p.target[p.at(item, i)] == target[i]);
+    }
+    CHECK(p.new_length[item] == 70 - most);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("an identifier compares keys and values in admit, and the best of its proposals merge") {
+  for (bool shared : {false, true}) {
+    CAPTURE(shared);
+    check_rows<false>(kvmeld::host_executor(1), shared);
+    check_rows<true>(kvmeld::host_executor(1), shared);
+    check_rows<false>(kvmeld::testing::lane_executor(4), shared);
+    check_rows<true>(kvmeld::testing::lane_executor(4), shared);
+  }
+}
 
 TEST_CASE("an identifier sees the live entries of a track, and what it merges and drops is counted") {
   check(kvmeld::host_executor(1));

@@ -27,22 +27,13 @@ struct scattered_spans : kvmeld::identify::local_span {
   }
   static float mask_of(std::uint32_t position) { return 1.0f / static_cast<float>(1 + position % 3); }
 
-  template <class Team>
-  void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    std::uint32_t const n = wave.state[item].length;
-    if (team.lane() == 0) {
-      for (std::uint32_t i = 0; i < n; ++i) {
-        if (wave.roles[wave.at(item, i)] != kvmeld::role::mergeable) continue;
-        std::size_t const e = wave.step.at(item, i);
-        ++wave.state[item].merged;
-        wave.step.fates[e] = i % 5 == 4 ? kvmeld::fate::drop : kvmeld::fate::spread;
-        if (i % 5 == 4) continue;
-        wave.step.target[e] = n - window + first_of(i);
-        wave.step.span[e] = span_of(i);
-        wave.step.value_weight[e] = mask_of(i);
-      }
-    }
-    team.sync();
+  template <class Round> void admit(Round& round) const {
+    std::uint32_t const n = round.state().length;
+    round.for_each(n, [&](kvmeld::slot_t i) {
+      if (round.role_of(i) != kvmeld::role::mergeable) return;
+      if (i % 5 == 4) return round.drop_slot(i);
+      round.spread_slot(i, n - window + first_of(i), span_of(i), mask_of(i));
+    });
   }
 };
 

@@ -21,21 +21,12 @@ struct every_few {
 
   static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
                         needs_keys = false;
-  std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
-  std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  void propose(Team const&, kvmeld::wave_ref const&, Keys const&, kvmeld::tile const&) const {}
-  template <class Team>
-  void admit(Team const& team, kvmeld::wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    std::uint32_t const n = wave.state[item].length;
-    if (team.lane() != 0) return;
-    for (std::uint32_t i = 0; i < n; ++i) {
+  template <class Round> void admit(Round& round) const {
+    std::uint32_t const n = round.state().length;
+    round.for_each(n, [&](kvmeld::slot_t i) {
       std::uint32_t const first = i / size * size, target = first + pivot < n ? first + pivot : first;
-      if (i == target) continue;
-      wave.step.fates[wave.step.at(item, i)] = kvmeld::fate::merge;
-      wave.step.target[wave.step.at(item, i)] = target;
-      ++wave.state[item].merged;
-    }
+      if (i != target) round.merge_slot(i, target);
+    });
   }
 };
 

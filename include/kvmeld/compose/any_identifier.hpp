@@ -60,26 +60,36 @@ public:
     return of_.visit([](auto const& i) { return traits_of_identifier(i); });
   }
   std::uint32_t tiles(shape const& s) const {
-    return of_.visit([&](auto const& i) { return i.tiles(s); });
-  }
-  std::size_t scratch_bytes(shape const& s, int lanes) const {
-    return of_.visit([&](auto const& i) { return i.scratch_bytes(s, lanes); });
-  }
-  template <class Team, class Keys, class Values>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
-                         tile const& t) const {
-    of_.visit([&](auto const& i) {
-      if constexpr (kvmeld::needs_values<std::decay_t<decltype(i)>>::value) {
-        i.propose(team, wave, x, t);
+    return of_.visit([&](auto const& i) -> std::uint32_t {
+      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
+        return i.tiles(s);
       } else {
-        i.propose(team, wave, x.keys, t);
+        return 0u;
       }
     });
   }
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
-                       std::uint32_t round) const {
-    of_.visit([&](auto const& i) { admit_round(i, team, wave, item, round); });
+  std::size_t scratch_bytes(shape const& s, int lanes) const {
+    return of_.visit([&](auto const& i) -> std::size_t {
+      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
+        return i.scratch_bytes(s, lanes);
+      } else {
+        return 0u;
+      }
+    });
+  }
+  template <class Team, class Keys, class Values>
+  KVMELD_HD void propose(proposal_tile<Team, kv<Keys, Values>> const& tile) const {
+    of_.visit([&](auto const& i) {
+      using held = std::decay_t<decltype(i)>;
+      if constexpr (kvmeld::needs_values<held>::value) {
+        i.propose(tile);
+      } else if constexpr (detail::proposes<held>) {
+        i.propose(tile.with_rows(tile.rows().keys));
+      }
+    });
+  }
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    of_.visit([&](auto const& i) { i.admit(round); });
   }
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return of_.visit([&](auto const& i) { return kvmeld::max_rounds(i, length, limit); });

@@ -2,12 +2,11 @@
 // threshold while candidates are found as before.
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/identify/round_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,13 +27,12 @@ struct admission {
 /// list, with the places of rows with NaN or infinity. `round` counts rounds of this sequence since it was
 /// opened. `static constexpr bool repeats` says whether further rounds may follow in one compression.
 /// `static constexpr bool meets_budget` says whether all rounds together allow as many merges as the budget
-/// needs. A rule that looks at the candidates themselves answers `admission allow_from(team, wave, item,
-/// candidates, round)` instead; all lanes of the team call it together.
+/// needs. A rule that looks at the candidates themselves answers `admission allow_from(round,
+/// candidates)` instead, with a round_view and their number; all lanes of the team call it together.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
-struct looks_at_candidates<
-    Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
-               std::declval<serial_team const&>(), std::declval<wave_ref const&>(), 0u, 0u, 0u))>>
+struct looks_at_candidates<Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
+                                      std::declval<round_view<serial_team> const&>(), 0u))>>
     : std::true_type {};
 
 /// What the library uses of an admission rule.
@@ -92,37 +90,23 @@ template <class Admit> constexpr bool meets_budget_by() {
 /// Scratch that `allow_from` may take from its team.
 KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }
 
-/// What the rule allows a track, whose `candidates` candidates lie in wave.candidates. Cooperative.
-template <class Team, class Admit>
-KVMELD_HD admission allowed_by(Team const& team, Admit const& admit, wave_ref const& wave, std::uint32_t item,
-                               [[maybe_unused]] std::uint32_t candidates, std::uint32_t round) {
+/// What the rule allows a track with so many candidates. Cooperative.
+template <class Round, class Admit>
+KVMELD_HD admission allowed_by(Round const& round, Admit const& admit,
+                               [[maybe_unused]] std::uint32_t candidates) {
   if constexpr (looks_at_candidates<Admit>::value) {
-    return admit.allow_from(team, wave, item, candidates, round);
+    return admit.allow_from(round, candidates);
   } else {
-    track_state const s = wave.state[item];
-    team.sync();
-    return admit.allow(s, s.places, round);
+    return admit.allow(round.state(), round.state().places, round.round());
   }
 }
 
-/// Admits the best candidates of a track (higher key, then lower index) and writes them into the step. The
-/// key weight of a source is its similarity until a merge function weighs it. No two candidates may have the
-/// same source. Cooperative; barrier at the end.
-template <class Team>
-KVMELD_HD void admit_best(Team const& team, wave_ref const& wave, std::uint32_t item,
-                          std::uint32_t candidates, admission allowed) {
-  candidate const* const list = wave.candidates + wave.at(item, 0);
-  std::uint32_t const merged = select_k(
-      team, candidates, allowed.quota,
-      [&](std::uint32_t i) { return list[i].key >= allowed.min_key ? list[i].key : 0u; },
-      [&](std::uint32_t i) {
-        std::size_t const e = wave.step.at(item, list[i].source);
-        wave.step.fates[e] = fate::merge;
-        wave.step.target[e] = list[i].target;
-        wave.similarity(item, list[i].source) = order_value(list[i].key);
-      });
-  if (team.lane() == 0) wave.state[item].merged += merged;
-  team.sync();
+/// Merges the candidates that a rule admits, the best first: see round_view::merge_best_of. Cooperative;
+/// barrier at the end.
+template <class Round, class Admit>
+KVMELD_HD void admit_best(Round& round, Admit const& admit, std::uint32_t candidates) {
+  admission const allowed = allowed_by(round, admit, candidates);
+  round.merge_best_of(candidates, allowed.quota, allowed.min_key);
 }
 
 }  // namespace KVMELD_ABI

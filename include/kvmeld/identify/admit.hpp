@@ -134,11 +134,10 @@ struct ema_threshold {
   static constexpr bool repeats = false;
   static constexpr bool meets_budget = false;
 
-  template <class Team>
-  KVMELD_HD admission allow_from(Team const& team, wave_ref const& wave, std::uint32_t item,
-                                 std::uint32_t candidates, std::uint32_t) const {
+  template <class Round> KVMELD_HD admission allow_from(Round const& round, std::uint32_t candidates) const {
+    auto const& team = round.team();
     float* const partial = team.template scratch<float>(team_partials);
-    candidate const* const list = wave.candidates + wave.at(item, 0);
+    candidate const* const list = round.candidates();
     std::uint32_t highest = 0;
     std::uint32_t matched = 0;
     team.for_each(candidates, [&](std::uint32_t i) {
@@ -149,14 +148,14 @@ struct ema_threshold {
     matched = team.reduce(matched, op_sum{});
     float const sum = team_sum(
         team, candidates, [&](std::uint32_t i) { return order_value(list[i].key); }, partial);
-    track const where = wave.where(item);
-    std::uint32_t const before = wave.ledger.word(where, track_word::threshold);
+    track const where = round.where();
+    std::uint32_t const before = round.ledger().word(where, track_word::threshold);
     if (matched == 0) return {0, 1};
     float const tau = before == 0 ? sum / static_cast<float>(matched)
                                   : beta * order_value(highest) + (1.0f - beta) * order_value(before);
     // The mean of one candidate is its own similarity, whatever rounding makes of it.
     std::uint32_t const least = before == 0 && matched == 1 ? highest : order_key(tau);
-    if (team.lane() == 0) wave.ledger.word(where, track_word::next_threshold) = least;
+    if (team.lane() == 0) round.ledger().word(where, track_word::next_threshold) = least;
     return {candidates, least};
   }
   std::string problem() const {

@@ -71,17 +71,19 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
            detail::row_match_scratch(tile_rows) + 2 * scratch_size(tile_rows * sizeof(std::uint32_t));
   }
 
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
-    std::uint32_t const c = chunk_in(wave.ledger.extent);
-    std::uint32_t const begin = t.index / tiles_per_chunk(c) * c;
-    listed_places const list(wave, t.item);
+  template <class View> KVMELD_HD void propose(View const& tile) const {
+    auto const& team = tile.team();
+    auto const& keys = tile.rows();
+    track const where = tile.where();
+    std::uint32_t const c = chunk_in(tile.ledger().extent);
+    std::uint32_t const begin = tile.index() / tiles_per_chunk(c) * c;
+    listed_places const list = tile.places();
     if (begin >= list.places()) return;
     std::uint32_t const size = min_of(c, list.places() - begin);
-    std::uint32_t const first = t.index % tiles_per_chunk(c) * tile_rows;  // first A place of this tile
+    std::uint32_t const first = tile.index() % tiles_per_chunk(c) * tile_rows;  // first A place of this tile
     if (first >= sources(size)) return;
     std::uint32_t const rows = min_of(tile_rows, sources(size) - first);
-    candidate* const out = wave.candidates + wave.at(t.item, begin / c * sources(c) + first);
+    candidate* const out = tile.candidates() + (begin / c * sources(c) + first);
     std::uint32_t const d = keys.channels();
 
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
@@ -91,7 +93,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     std::uint32_t* const to = team.template scratch<std::uint32_t>(tile_rows);
     auto const load = [&](float* rows_of, std::uint32_t const* indices, std::uint32_t count) {
       for (std::uint32_t i = 0; i < count; ++i) {
-        keys.load_tile(team, t.where, list.slot(indices[i]), 1, 0, d, rows_of + std::size_t{i} * d, d);
+        keys.load_tile(team, where, list.slot(indices[i]), 1, 0, d, rows_of + std::size_t{i} * d, d);
       }
       team.sync();
     };
@@ -109,7 +111,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
       std::uint32_t const next = list.from(begin + (ahead < targets ? 2 * ahead + 1 : 2 * (first + rows)));
       std::uint32_t const end = list.from(begin + size);
       for (std::uint32_t i = next; i < min_of(end, next + 2 * tile_rows); i += 2) {
-        detail::prefetch_row(team, keys, t.where, list.slot(i));
+        detail::prefetch_row(team, keys, where, list.slot(i));
       }
       tile_similarity(team, a, lines, b, columns, d, 0, match);
       team.for_each(lines, [&](std::uint32_t i) {
@@ -121,11 +123,8 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
     }
   }
 
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
-                       std::uint32_t round) const {
-    std::uint32_t const candidates = edges(wave.state[item].places);
-    admit_best(team, wave, item, candidates, allowed_by(team, admission, wave, item, candidates, round));
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    admit_best(round, admission, edges(round.state().places));
   }
 
   /// Most rounds until a track of `length` entries is down to `limit`. Of the entries that have to go, at

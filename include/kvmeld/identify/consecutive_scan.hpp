@@ -10,6 +10,7 @@
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/listed_places.hpp>
+#include <kvmeld/identify/round_view.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/scan_path.hpp>
 
@@ -67,24 +68,23 @@ KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* ne
 /// keys.
 template <class Team, class Keys> class consecutive_scan {
 public:
-  KVMELD_HD consecutive_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
-                             anchor_rule anchor, bool break_at_gap)
-      : team_(team),
-        keys_(keys),
-        where_(t.where),
+  KVMELD_HD consecutive_scan(proposal_tile<Team, Keys> const& tile, anchor_rule anchor, bool break_at_gap)
+      : team_(tile.team()),
+        keys_(tile.rows()),
+        where_(tile.where()),
         anchor_(anchor),
         break_at_gap_(break_at_gap),
-        n_(wave.state[t.item].live_count),
-        d_(keys.channels()),
-        list_(wave, t.item),
-        field_(wave.live + wave.at(t.item, 0)),
-        marks_(wave.candidates + wave.at(t.item, 0)),
-        inverse_bits_(wave.spare_words(t.item)),
-        newest_(wave.centers(t.item)),
-        reference_(team.template scratch<float>(std::size_t{scan_rows(team.lanes()) + 1} * d_)),
+        n_(tile.state().live_count),
+        d_(keys_.channels()),
+        list_(tile.places()),
+        field_(tile.live()),
+        marks_(tile.candidates()),
+        inverse_bits_(tile.spare_words()),
+        newest_(tile.centers()),
+        reference_(team_.template scratch<float>(std::size_t{scan_rows(team_.lanes()) + 1} * d_)),
         block_(reference_ + d_) {
     std::uint32_t const most = scan_rows(team_.lanes());
-    float* const norms = team.template scratch<float>(most);
+    float* const norms = team_.template scratch<float>(most);
     for (std::uint32_t i = 0; i < n_; i += most) {
       std::uint32_t const rows = min_of(n_ - i, most);
       load_rows(team_, keys_, where_, field_ + i, rows, block_, d_);

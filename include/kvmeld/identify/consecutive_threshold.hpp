@@ -64,55 +64,41 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   }
 
   /// Leaves in candidates[i].target, for entry i of the live-slot list, the newest entry of its set.
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t) const {
-    track_state const s = wave.state[t.item];
-    if (s.live_count == 0) return;
+  template <class Team, class Keys> KVMELD_HD void propose(proposal_tile<Team, Keys> const& tile) const {
+    if (tile.state().live_count == 0) return;
     if constexpr (may_be_tuned<Team>) {
-      if (is_tuned(team)) {
-        remembering_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
-        return settle(scan, t, s);
+      if (is_tuned(tile.team())) {
+        remembering_scan<Team, Keys> scan(tile, anchor, break_at_gap);
+        return settle(scan, tile.where(), tile.state());
       }
     }
-    consecutive_scan<Team, Keys> scan(team, wave, keys, t, anchor, break_at_gap);
-    settle(scan, t, s);
+    consecutive_scan<Team, Keys> scan(tile, anchor, break_at_gap);
+    settle(scan, tile.where(), tile.state());
   }
 
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    std::uint32_t const n = wave.state[item].live_count;
-    slot_t const* const field = wave.live + wave.at(item, 0);
-    candidate const* const marks = wave.candidates + wave.at(item, 0);
-    float const* const score = wave.score + wave.at(item, 0);
-    std::uint32_t merged = 0;
-    team.for_each(n, [&](std::uint32_t newest) {
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    candidate const* const marks = round.candidates();
+    round.for_each(round.live(), [&](std::uint32_t newest) {
       if (marks[newest].target != newest) return;
       std::uint32_t oldest = newest;
       while (oldest > 0 && marks[oldest - 1].target == newest) --oldest;
-      slot_t best = field[newest];
+      std::uint32_t best = newest;
       if (pivot == pivot_rule::highest_score) {
         for (std::uint32_t i = newest; i-- > oldest;) {
-          if (order_key(score[field[i]]) >= order_key(score[best])) best = field[i];
+          if (order_key(round.score(i)) >= order_key(round.score(best))) best = i;
         }
       }
       for (std::uint32_t i = oldest; i <= newest; ++i) {
-        if (field[i] == best) continue;
-        std::size_t const e = wave.step.at(item, field[i]);
-        wave.step.fates[e] = fate::merge;
-        wave.step.target[e] = best;
-        ++merged;
+        if (i != best) round.merge(i, best);
       }
     });
-    merged = team.reduce(merged, op_sum{});
-    if (team.lane() == 0) wave.state[item].merged += merged;
-    team.sync();
   }
 
   std::string problem() const { return admission.problem(); }
 
 private:
   /// Finds the threshold of a track and marks its sets.
-  template <class Scan> KVMELD_HD void settle(Scan& scan, tile const& t, track_state const& s) const {
+  template <class Scan> KVMELD_HD void settle(Scan& scan, track where, track_state const& s) const {
     if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
@@ -121,7 +107,7 @@ private:
       std::uint32_t const sets = scan.mark(bracket.high);
       if (sets > wanted) scan.join_neighbours(sets, sets - wanted);
     } else {
-      scan.mark(admission.theta_in(t.where.layer));
+      scan.mark(admission.theta_in(where.layer));
     }
   }
 };

@@ -46,17 +46,12 @@ template <class Identify, class = void> struct drops_unmerged : std::false_type 
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
-/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults. Its
-/// `admit` has one of two forms:
-/// - `admit(round_view)`: merges and drops live entries; all lanes of a team call it together
-/// - `admit(team, wave, item, round)`: works on the wave itself. It turns candidates into the step's fates
-///   and targets, and adds the number of entries that it removes to state.merged. The live-slot list is
-///   wave.live. Rows with NaN or infinity are not in the list, but they keep their places: entry i of the
-///   list has place wave.place[i] of state.places. Where the places of two neighbours differ by more than
-///   1, such rows lie between them.
-/// An identifier that declares `needs_keys` also has:
+/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
+/// `admit(round)` merges and drops live entries of a round_view; all lanes of a team call it together. An
+/// identifier that declares `needs_keys` either compares rows in `admit` (round_view::similarity), or looks
+/// for candidates before, in many tiles at the same time. Then it also has:
 /// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: tiles per track of `propose`, and scratch of a tile
-/// - `propose(team, wave, rows, tile)`: writes candidates; may read keys, never the step
+/// - `propose(tile)`: reads rows through a proposal_tile and writes candidates, which `admit` finds
 ///
 /// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget
 /// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. If it makes sets or needs keys,
@@ -77,28 +72,31 @@ using some_rows = detail::joined_rows<strided<float>>;
 template <class I>
 using rows = std::conditional_t<needs_values<I>::value, kv<some_rows, some_rows>, some_rows>;
 template <class I>
-using propose = decltype(std::declval<I const&>().propose(std::declval<serial_team const&>(),
-                                                          std::declval<wave_ref const&>(),
-                                                          std::declval<rows<I> const&>(), tile{}));
+using propose =
+    decltype(std::declval<I const&>().propose(std::declval<proposal_tile<serial_team, rows<I>> const&>()));
 template <class I>
-using admit = decltype(std::declval<I const&>().admit(std::declval<serial_team const&>(),
-                                                      std::declval<wave_ref const&>(), 0u, 0u));
-template <class I>
-using admit_in_view = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
+using admit = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
 }  // namespace identify_uses
 
 namespace detail {
 
+/// Whether an identifier looks for candidates in tiles before `admit`.
+template <class I>
+constexpr bool proposes =
+    contract::allows<identify_uses::reads_rows, I>&& contract::allows<identify_uses::tiles, I>;
+/// Whether an identifier reads rows in `admit`.
+template <class I>
+constexpr bool admits_by_rows =
+    contract::allows<identify_uses::reads_rows, I> && !contract::allows<identify_uses::tiles, I>;
+
 /// Number of the first requirement that an identifier fails, as require_identifier counts; -1: none.
-template <class I, bool Reads = contract::allows<identify_uses::reads_rows, I>>
+template <class I>
 constexpr int missing_in_identifier = contract::first_missing<
     std::is_trivially_copyable_v<I>, contract::allows<identify_uses::repeats, I>,
     contract::allows<identify_uses::meets_budget, I>, contract::allows<identify_uses::needs_score, I>,
     contract::allows<identify_uses::makes_sets, I>, contract::allows<identify_uses::needs_keys, I>,
-    !Reads || contract::allows<identify_uses::tiles, I>,
-    !Reads || contract::allows<identify_uses::scratch_bytes, I>,
-    !Reads || contract::allows<identify_uses::propose, I>,
-    contract::allows<identify_uses::admit, I> || contract::allows<identify_uses::admit_in_view, I>>();
+    !proposes<I> || contract::allows<identify_uses::scratch_bytes, I>,
+    !proposes<I> || contract::allows<identify_uses::propose, I>, contract::allows<identify_uses::admit, I>>();
 
 }  // namespace detail
 
@@ -117,13 +115,10 @@ template <class Identify> constexpr void require_identifier() {
   static_assert(missing != 3, "kvmeld: the identifier has no `static constexpr bool needs_score`");
   static_assert(missing != 4, "kvmeld: the identifier has no `static constexpr bool makes_sets`");
   static_assert(missing != 5, "kvmeld: the identifier has no `static constexpr bool needs_keys`");
-  static_assert(missing != 6, "kvmeld: the identifier needs keys, but has no `std::uint32_t tiles(shape)`");
-  static_assert(missing != 7,
-                "kvmeld: the identifier needs keys, but has no `std::size_t scratch_bytes(shape, lanes)`");
-  static_assert(missing != 8,
-                "kvmeld: the identifier needs keys, but has no `propose(team, wave, rows, tile)`");
-  static_assert(missing != 9,
-                "kvmeld: the identifier has no `admit(round)`, and no `admit(team, wave, item, round)`");
+  static_assert(missing != 6,
+                "kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes(shape, lanes)`");
+  static_assert(missing != 7, "kvmeld: the identifier has tiles, but no `propose(tile)`");
+  static_assert(missing != 8, "kvmeld: the identifier has no `admit(round)`");
 }
 
 /// Opens a round: empties the step, counts the live entries, and lists their slots with their places.
@@ -184,37 +179,56 @@ struct round_phase : track_phase {
   }
 };
 
-/// Runs `propose`. `Rows` is the layout of the keys, or kv{keys, values} if the identifier needs values.
+/// Scratch that `admit` takes from its team.
+constexpr std::size_t admit_scratch() { return 2 * select_k_scratch() + admission_scratch(); }
+
+/// Calls `admit` for one round of a track. Cooperative; barrier at the end.
+template <class Identify, class Team, class Rows = no_rows>
+KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave, tile const& t,
+                           Rows const& rows = {}) {
+  std::uint32_t const before =
+      wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + wave.state[t.item].rounds;
+  round_view<Team, Rows> view(team, wave, t.item, before, rows);
+  if constexpr (!proposes<Identify>) {
+    view.for_each(view.live(), [&](std::uint32_t i) { view.candidates()[i].key = 0; });
+  }
+  team.sync();
+  identify.admit(view);
+  team.sync();
+  view.finish();
+}
+
+/// Runs `propose`, or `admit` if it reads rows. `Rows` is the layout of the keys, or kv{keys, values} if the
+/// identifier needs values.
 template <class Identify, class Rows> struct propose_phase {
   Identify identify;
   Rows rows;
   wave_ref wave;
 
-  std::uint32_t tiles(shape const& s) const { return identify.tiles(s); }
-  std::size_t scratch_bytes(int lanes) const { return identify.scratch_bytes(wave.ledger.extent, lanes); }
+  std::uint32_t tiles(shape const& s) const {
+    if constexpr (proposes<Identify>) {
+      return identify.tiles(s);
+    } else {
+      return 1;
+    }
+  }
+  std::size_t scratch_bytes(int lanes) const {
+    if constexpr (proposes<Identify>) {
+      return identify.scratch_bytes(wave.ledger.extent, lanes);
+    } else {
+      return admit_scratch();
+    }
+  }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (wave.state[t.item].over_budget == 0) return;
-    identify.propose(team, wave, rows, t);
+    if constexpr (proposes<Identify>) {
+      identify.propose(proposal_tile<Team, Rows>(team, wave, rows, t));
+    } else {
+      admit_round(identify, team, wave, t, rows);
+    }
   }
 };
-
-}  // namespace detail
-
-/// Calls an identifier's `admit` for one round of a track, whichever form it has. Cooperative.
-template <class Identify, class Team>
-KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave,
-                           std::uint32_t item, std::uint32_t round) {
-  if constexpr (contract::allows<identify_uses::admit, Identify>) {
-    identify.admit(team, wave, item, round);
-  } else {
-    round_view<Team> view(team, wave, item, round);
-    identify.admit(view);
-    view.finish();
-  }
-}
-
-namespace detail {
 
 template <class Identify> struct admit_phase {
   Identify identify;
@@ -225,16 +239,16 @@ template <class Identify> struct admit_phase {
   static constexpr bool wide = true;
   static constexpr bool near_scratch = true;
   std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int) const { return 2 * select_k_scratch() + admission_scratch(); }
+  std::size_t scratch_bytes(int) const { return admit_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    std::uint32_t const before =
-        wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + s.rounds;
-    team.sync();
-    admit_round(identify, team, wave, t.item, before);
-    team.sync();
+    if constexpr (admits_by_rows<Identify>) {
+      team.sync();
+    } else {
+      admit_round(identify, team, wave, t);
+    }
     if (team.lane() == 0) {
       s.alive -= s.merged;
       s.rounds += s.merged != 0 ? 1u : 0u;

@@ -61,38 +61,19 @@ struct local_span {
   static constexpr bool makes_spans = true;
   static constexpr bool needs_keys = false;
 
-  std::uint32_t tiles(shape const&) const { return 0; }
-  std::size_t scratch_bytes(shape const&, int) const { return 0; }
-  template <class Team, class Keys>
-  KVMELD_HD void propose(Team const&, wave_ref const&, Keys const&, tile const&) const {}
-
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    track const where = wave.where(item);
-    track_state const s = wave.state[item];
-    role const* const roles = wave.roles + wave.at(item, 0);
-    float const* const score = wave.score + wave.at(item, 0);
-    run const to = find_targets(team, wave, item, where);
-    float const yardstick = to.count == 0 ? 0.0f : denominator(s, score, to);  // the same on every lane
-    std::uint32_t removed = 0;
-    team.for_each(s.length, [&](slot_t i) {
-      if (roles[i] != role::mergeable || wave.plan.fates[wave.plan.at(item, i)] != fate::keep) return;
-      std::size_t const e = wave.step.at(item, i);
-      bool const spreads = to.count != 0 && wave.ledger.usable(where, i);
-      float const share = !spreads ? 0.0f
-                          : mode == mask_mode::given
-                              ? given_mask(given[wave.ledger.at(where, i)])
-                              : mask(wave.ledger, where, i, rate(counted(score[i]), yardstick));
-      ++removed;
-      wave.step.fates[e] = share > 0.0f ? fate::spread : fate::drop;
-      if (!(share > 0.0f)) return;
-      wave.step.target[e] = to.first;
-      wave.step.span[e] = to.count;
-      wave.step.value_weight[e] = share;
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    run const to = find_targets(round);
+    float const yardstick = to.count == 0 ? 0.0f : denominator(round, to);  // the same on every lane
+    round.for_each(round.state().length, [&](slot_t i) {
+      if (!round.is_mergeable(i)) return;
+      float const share =
+          to.count != 0 && round.ledger().usable(round.where(), i) ? share_of(round, i, yardstick) : 0.0f;
+      if (share > 0.0f) {
+        round.spread_slot(i, to.first, to.count, share);
+      } else {
+        round.drop_slot(i);
+      }
     });
-    removed = team.reduce(removed, op_sum{});
-    if (team.lane() == 0) wave.state[item].merged += removed;
-    team.sync();
   }
 
   /// clamp(evicted / denominator, 0, 1) with 0/0 = 0 and x/0 = 1.
@@ -117,15 +98,16 @@ private:
 
   KVMELD_HD static float counted(float score) { return is_finite(score) ? score : 0.0f; }
 
-  template <class Team>
-  KVMELD_HD run find_targets(Team const& team, wave_ref const& wave, std::uint32_t item, track where) const {
-    track_state const s = wave.state[item];
+  template <class Round> KVMELD_HD run find_targets(Round const& round) const {
+    track_state const& s = round.state();
+    track const where = round.where();
     slot_t const begin = max_of(s.shielded, s.length - s.recents);
-    role const* const roles = wave.roles + wave.at(item, 0);
-    auto const fits = [&](slot_t i) { return roles[i] == role::pinned && wave.ledger.usable(where, i); };
+    auto const fits = [&](slot_t i) {
+      return round.role_of(i) == role::pinned && round.ledger().usable(where, i);
+    };
     std::uint32_t unfit = 0;
-    team.for_each(s.length - begin, [&](std::uint32_t i) { unfit += fits(begin + i) ? 0u : 1u; });
-    unfit = team.reduce(unfit, op_sum{});
+    round.for_each(s.length - begin, [&](std::uint32_t i) { unfit += fits(begin + i) ? 0u : 1u; });
+    unfit = round.team().reduce(unfit, op_sum{});
     run best{begin, s.length - begin};
     if (unfit != 0) {  // rare: every lane looks for itself
       best.count = 0;
@@ -138,15 +120,23 @@ private:
     return {best.first, min_of(best.count, targets)};
   }
 
-  KVMELD_HD float denominator(track_state const& s, float const* score, run to) const {
+  template <class Round> KVMELD_HD float denominator(Round const& round, run to) const {
+    track_state const& s = round.state();
     if (!reference_max) {
-      float const sum = ordered_sum(to.count, [&](std::uint32_t i) { return counted(score[to.first + i]); });
+      float const sum =
+          ordered_sum(to.count, [&](std::uint32_t i) { return counted(round.score_of(to.first + i)); });
       return sum / static_cast<float>(to.count);
     }
     float most = 0.0f;
-    for (slot_t i = 0; i < s.sinks; ++i) most = max_of(most, counted(score[i]));
-    for (slot_t i = s.length - s.recents; i < s.length; ++i) most = max_of(most, counted(score[i]));
+    for (slot_t i = 0; i < s.sinks; ++i) most = max_of(most, counted(round.score_of(i)));
+    for (slot_t i = s.length - s.recents; i < s.length; ++i) most = max_of(most, counted(round.score_of(i)));
     return most;
+  }
+
+  template <class Round> KVMELD_HD float share_of(Round const& round, slot_t s, float yardstick) const {
+    track const where = round.where();
+    if (mode == mask_mode::given) return given_mask(given[round.ledger().at(where, s)]);
+    return mask(round.ledger(), where, s, rate(counted(round.score_of(s)), yardstick));
   }
 
   KVMELD_HD static float given_mask(float m) {

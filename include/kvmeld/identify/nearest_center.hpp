@@ -11,7 +11,6 @@
 #include <kvmeld/exec/tile_similarity.hpp>
 #include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/admit.hpp>
-#include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/layout/layout.hpp>
 
@@ -59,59 +58,55 @@ struct nearest_center {
            (needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
   }
 
-  template <class Team, class Rows>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Rows const& x, tile const& t) const {
-    track_state const s = wave.state[t.item];
-    std::uint32_t const first = t.index * tile_rows;
+  template <class View> KVMELD_HD void propose(View const& tile) const {
+    track_state const s = tile.state();
+    std::uint32_t const first = tile.index() * tile_rows;
     if (first >= s.live_count) return;
     std::uint32_t const rows = min_of(tile_rows, s.live_count - first);
-    slot_t const* const sources = wave.live + wave.at(t.item, first);
-    candidate* const out = wave.candidates + wave.at(t.item, first);
-    slot_t const* const listed = wave.centers(t.item);
+    slot_t const* const sources = tile.live() + first;
+    candidate* const out = tile.candidates() + first;
+    slot_t const* const listed = tile.centers();
     auto const centers = [&](auto match_block) {
       for (std::uint32_t from = 0; from < s.centers; from += tile_rows) {
         match_block(listed + from, min_of(tile_rows, s.centers - from));
-        team.sync();
+        tile.team().sync();
       }
     };
     if constexpr (needs_values) {
-      both(team, t, x, sources, rows, centers, out);
+      both(tile.team(), tile.where(), tile.rows(), sources, rows, centers, out);
     } else {
-      keys_only(team, t, x, sources, rows, centers, out);
+      keys_only(tile.team(), tile.where(), tile.rows(), sources, rows, centers, out);
     }
   }
 
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item,
-                       std::uint32_t round) const {
-    std::uint32_t const field = wave.state[item].live_count;
-    admit_best(team, wave, item, field, allowed_by(team, admission, wave, item, field, round));
-    evict_rest{}.admit(team, wave, item, round);
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    admit_best(round, admission, round.live());
+    round.drop_rest();
   }
 
   std::string problem() const { return problem_of(admission); }
 
 private:
   template <class Team, class Layout>
-  KVMELD_HD static row_block load(Team const& team, Layout const& layout, tile const& t, slot_t const* slots,
+  KVMELD_HD static row_block load(Team const& team, Layout const& layout, track where, slot_t const* slots,
                                   std::uint32_t count, float* to) {
-    load_rows(team, layout, t.where, slots, count, to, layout.channels());
+    load_rows(team, layout, where, slots, count, to, layout.channels());
     return {to, layout.channels()};
   }
 
   template <class Team, class Keys, class Centers>
-  KVMELD_HD void keys_only(Team const& team, tile const& t, Keys const& keys, slot_t const* sources,
+  KVMELD_HD void keys_only(Team const& team, track where, Keys const& keys, slot_t const* sources,
                            std::uint32_t rows, Centers centers, candidate* out) const {
     std::uint32_t const d = keys.channels();
     float* const a = team.template scratch<float>(std::size_t{tile_rows} * d);
     float* const b = team.template scratch<float>(std::size_t{tile_rows} * d);
     detail::row_match const match(team, tile_rows);
-    load(team, keys, t, sources, rows, a);
+    load(team, keys, where, sources, rows, a);
     team.sync();
     match.begin(team, a, rows, d);
     team.for_each(rows, [&](std::uint32_t i) { out[i] = {0, sources[i], sources[i]}; });
     centers([&](slot_t const* targets, std::uint32_t columns) {
-      load(team, keys, t, targets, columns, b);
+      load(team, keys, where, targets, columns, b);
       team.sync();
       // The columns of every block are numbered from 0. A match better than those before gets its slot here.
       team.for_each(rows, [&](std::uint32_t i) { out[i].key = match.best_key[i]; });
@@ -125,7 +120,7 @@ private:
   }
 
   template <class Team, class Keys, class Values, class Centers>
-  KVMELD_HD void both(Team const& team, tile const& t, kv<Keys, Values> const& x, slot_t const* sources,
+  KVMELD_HD void both(Team const& team, track where, kv<Keys, Values> const& x, slot_t const* sources,
                       std::uint32_t rows, Centers centers, candidate* out) const {
     std::size_t const dk = x.keys.channels();
     std::size_t const dv = x.values.channels();
@@ -136,14 +131,14 @@ private:
     detail::row_match const by_key(team, tile_rows);
     detail::row_match const by_value(team, tile_rows);
     float* const products = team.template scratch<float>(2 * tile_rows * tile_rows);
-    row_block const source_keys = load(team, x.keys, t, sources, rows, ak);
-    row_block const source_values = load(team, x.values, t, sources, rows, av);
+    row_block const source_keys = load(team, x.keys, where, sources, rows, ak);
+    row_block const source_values = load(team, x.values, where, sources, rows, av);
     team.sync();
     by_key.begin(team, ak, rows, x.keys.channels());
     by_value.begin(team, av, rows, x.values.channels());
     centers([&](slot_t const* targets, std::uint32_t columns) {
-      row_block const target_keys = load(team, x.keys, t, targets, columns, bk);
-      row_block const target_values = load(team, x.values, t, targets, columns, bv);
+      row_block const target_keys = load(team, x.keys, where, targets, columns, bk);
+      row_block const target_values = load(team, x.values, where, targets, columns, bv);
       team.sync();
       tile_redundancy(team, source_keys, source_values, rows, target_keys, target_values, columns, targets,
                       By == resemblance::signed_product, by_key, by_value, products);

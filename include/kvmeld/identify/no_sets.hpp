@@ -1,12 +1,7 @@
 // Identifiers that make no sets: nothing merges. `none` keeps entries apart, `evict_rest` drops them.
 #pragma once
 
-#include <cstdint>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/types.hpp>
-#include <kvmeld/core/wave.hpp>
-#include <kvmeld/exec/select_k.hpp>
-#include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/round_view.hpp>
 
 namespace kvmeld {
@@ -32,21 +27,7 @@ struct evict_rest : defaults {
   static constexpr bool makes_sets = false;
   static constexpr bool drops_unmerged = true;
 
-  template <class Team>
-  KVMELD_HD void admit(Team const& team, wave_ref const& wave, std::uint32_t item, std::uint32_t) const {
-    role const* const roles = wave.roles + wave.at(item, 0);
-    std::uint32_t dropped = 0;
-    team.for_each(wave.state[item].length, [&](std::uint32_t s) {
-      fate& now = wave.step.fates[wave.step.at(item, s)];
-      if (roles[s] != role::mergeable || now != fate::keep) return;
-      if (wave.plan.fates[wave.plan.at(item, s)] != fate::keep) return;
-      now = fate::drop;
-      ++dropped;
-    });
-    dropped = team.reduce(dropped, op_sum{});
-    if (team.lane() == 0) wave.state[item].merged += dropped;
-    team.sync();
-  }
+  template <class Round> KVMELD_HD void admit(Round& round) const { round.drop_rest(); }
 };
 
 }  // namespace identify

@@ -11,6 +11,7 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/consecutive_scan.hpp>
 #include <kvmeld/identify/listed_places.hpp>
+#include <kvmeld/identify/round_view.hpp>
 #include <kvmeld/identify/rows.hpp>
 #include <kvmeld/identify/scan_path.hpp>
 #include <kvmeld/layout/joined.hpp>
@@ -31,22 +32,21 @@ namespace identify {
 /// - Chains: `key` is that of entries i and i + 1.
 template <class Team, class Keys> class remembering_scan {
 public:
-  KVMELD_HD remembering_scan(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t,
-                             anchor_rule anchor, bool break_at_gap)
-      : team_(team),
-        keys_(keys),
-        where_(t.where),
+  KVMELD_HD remembering_scan(proposal_tile<Team, Keys> const& tile, anchor_rule anchor, bool break_at_gap)
+      : team_(tile.team()),
+        keys_(tile.rows()),
+        where_(tile.where()),
         anchor_(anchor),
         break_at_gap_(break_at_gap),
-        n_(wave.state[t.item].live_count),
-        d_(keys.channels()),
+        n_(tile.state().live_count),
+        d_(keys_.channels()),
         loaded_(n_),
-        list_(wave, t.item),
-        field_(wave.live + wave.at(t.item, 0)),
-        known_(wave.candidates + wave.at(t.item, 0)),
-        inverse_bits_(wave.spare_words(t.item)),
-        newest_(wave.centers(t.item)),
-        anchor_row_(team.template scratch<float>(std::size_t{block + 1} * d_)),
+        list_(tile.places()),
+        field_(tile.live()),
+        known_(tile.candidates()),
+        inverse_bits_(tile.spare_words()),
+        newest_(tile.centers()),
+        anchor_row_(team_.template scratch<float>(std::size_t{block + 1} * d_)),
         block_(anchor_row_ + d_) {
     for (std::uint32_t i = 0; i < n_; i += block) inverse_bits_[i] = unmeasured;
     if (anchor_ == anchor_rule::fixed) {

@@ -69,20 +69,21 @@ template <class Identify, class Position> struct turned : Identify {
     return message("turned(", full_name_of(static_cast<Identify const&>(*this)), ")");
   }
 
-  template <class Team, class Rows>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, Rows const& keys, tile const& t) const {
-    Identify::propose(team, wave, of(keys, wave), t);
+  template <class Team, class Rows> KVMELD_HD void propose(proposal_tile<Team, Rows> const& tile) const {
+    turned_rows<Rows, Position> const keys = turn(tile.rows(), tile.ledger());
+    Identify::propose(tile.with_rows(keys));
   }
   template <class Team, class Keys, class Values>
-  KVMELD_HD void propose(Team const& team, wave_ref const& wave, kv<Keys, Values> const& x,
-                         tile const& t) const {
-    Identify::propose(team, wave, kv<turned_rows<Keys, Position>, Values>{of(x.keys, wave), x.values}, t);
+  KVMELD_HD void propose(proposal_tile<Team, kv<Keys, Values>> const& tile) const {
+    kv<turned_rows<Keys, Position>, Values> const x{turn(tile.rows().keys, tile.ledger()),
+                                                    tile.rows().values};
+    Identify::propose(tile.with_rows(x));
   }
 
 private:
   template <class Rows>
-  KVMELD_HD turned_rows<Rows, Position> of(Rows const& keys, wave_ref const& wave) const {
-    return {keys, rope, position, wave.ledger};
+  KVMELD_HD turned_rows<Rows, Position> turn(Rows const& keys, ledger_ref const& ledger) const {
+    return {keys, rope, position, ledger};
   }
 };
 
