@@ -8,7 +8,7 @@ namespace kvmeld_library {
 
 namespace {
 
-/// The least that a program's options can have: all extents. Structures end at multiples of their alignment.
+/// The fewest bytes of a program's options: all extents. Structures end at multiples of their alignment.
 constexpr std::size_t alignment = alignof(kvmeld_options);
 constexpr std::size_t least_bytes =
     (offsetof(kvmeld_options, capacity) + sizeof(std::uint32_t) + alignment - 1) / alignment * alignment;
@@ -24,7 +24,7 @@ kvmeld_options read_options(char const* call, kvmeld_options const* given) {
   kvmeld_options out;
   (void)kvmeld_options_init(&out, sizeof out);
   std::memcpy(&out, given, given->bytes);
-  // Functions without their context are none.
+  // Without their context the functions cannot be called.
   if (given->bytes < offsetof(kvmeld_options, allocator) + sizeof out.allocator) out.allocator = {};
   return out;
 }

@@ -1,5 +1,5 @@
-// The engine_cache of one element type and one form of tensors. Each instance is compiled by itself, because
-// a cache whose policy is chosen at run time takes a compiler long.
+// The engine_cache of one element type and one form of tensors. Each instance is a unit of its own, because a
+// cache whose policy is chosen at run time takes long to compile.
 #pragma once
 
 #include "engine_cache.hpp"

@@ -19,7 +19,7 @@ public:
   /// The form in which an executor takes it.
   kvmeld::host_allocator hook() { return {&allocate, &release, this}; }
 
-  /// From now on there is no memory; `asked` tells how much was wanted first.
+  /// From now on refuses all memory; `asked` tells how much the first request wanted.
   void only_count() { counts_ = true; }
   std::size_t asked() const { return asked_; }
 

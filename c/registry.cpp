@@ -16,7 +16,7 @@ struct registry {
   std::uint64_t made = 0;
 };
 
-/// It is never destroyed: a program may end while threads of it still call.
+/// Never destroyed, because a program may end while its threads still call.
 registry& all() {
   static auto& r = *new registry;
   return r;

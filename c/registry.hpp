@@ -41,7 +41,7 @@ private:
   held_cache* cache_;
 };
 
-/// Gives a refusal the status of what was behind it, if that was the allocator.
+/// If the allocator caused a refusal, throws it with the status that says so.
 void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text);
 
 /// Runs the body of a function that works on a cache: body(held_cache&).

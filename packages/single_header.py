@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/calibrate.hpp>, the folders compose/ and testing/, and
-what they include.
+"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/calibrate.hpp>, the folders compose/ and
+testing/, and what they include.
 
     single_header.py kvmeld.hpp
 
-Each header is there once, after the headers that it includes. A fragment (.inl) is there once for each instruction set that
-includes it. The same sources give the same bytes.
+Each header is there once, after the headers that it includes. A fragment (.inl) is there once for each instruction set
+that includes it. The same sources give the same bytes.
 """
 import argparse
 import pathlib
@@ -39,7 +39,8 @@ class single_header:
         return path.read_text(encoding="utf-8")
 
     def expand(self, path, own):
-        """The lines of a file, after those in `own`. A header that it includes comes before them, but after its code."""
+        """Appends a file's lines to `own`, and returns it. A header that the file includes goes to self.lines: before
+        comments that lie above its #include, but after code that does."""
         depth, code = 0, False
         for line in self.text(path).splitlines(keepends=True):
             if re.match(r"#\s*if", line):
@@ -57,7 +58,7 @@ class single_header:
             elif found[1]:
                 if depth > 0:  # another header that includes the same one would lose it
                     refuse(path, f"a header of kvmeld under a condition: {found[1]}")
-                if code:  # definitions of what this header declares
+                if code:  # which the header needs: it defines what this file declares
                     self.lines += own
                     own.clear()
                 self.header(self.include / found[1])

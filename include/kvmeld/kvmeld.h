@@ -1,23 +1,28 @@
 /* kvmeld for languages that call C: caches on an engine's own tensors, with a policy and a layout that are
-   chosen at run time. The functions are those of the library libkvmeld (docs/c.md).
+   chosen at run time. The library libkvmeld has these functions (docs/c.md).
 
-   A function that can fail returns a status; KVMELD_OK is 0. After another status, kvmeld_problem tells what
-   was wrong, by argument, value and what must hold. A call that is refused has changed nothing, its output
-   arguments included. No C++ exception leaves a function.
+   Errors: a function that can fail returns a status; KVMELD_OK is 0. After any other status, kvmeld_problem
+   names the argument, its value and what must hold. A refused call changes nothing, output arguments
+   included. No C++ exception leaves a function.
 
-   kvmeld_options begins with its size in bytes, as the program was compiled with it. A library that is newer
-   than the program gives the fields behind that size their defaults, so a program runs with every later
-   version of the same KVMELD_C_ABI. Other structures never change within a KVMELD_C_ABI.
+   Order: a call has done its work when it returns. It keeps no pointer that it was given, except those of
+   tensors, page table and allocator. Output arrays must not overlap other arrays or tensors.
 
-   Threads: different caches may be used by different threads at the same time. One cache is used by one
-   thread at a time; a call that meets another one on the same cache is refused with KVMELD_BUSY. */
+   Results are the same bits for any number of threads.
+
+   Versions: kvmeld_options begins with its size in bytes, as the program was compiled with it. A library that
+   is newer than the program gives the fields behind that size their defaults, so a program runs with every
+   later version of the same KVMELD_C_ABI. Other structures never change within a KVMELD_C_ABI.
+
+   Threads: different threads may use different caches at the same time. One thread at a time uses a cache; a
+   call during another call on the same cache is refused with KVMELD_BUSY. */
 #ifndef KVMELD_KVMELD_H
 #define KVMELD_KVMELD_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this interface. kvmeld_abi() is that of the library. They must be equal. */
+/* The version of this interface. It must equal kvmeld_abi(), which is the library's. */
 #define KVMELD_C_ABI 1
 
 #if defined(_WIN32)
@@ -40,11 +45,11 @@ enum {
   KVMELD_INVALID_HANDLE = 2,   /* a cache that was destroyed, or that this library has not made */
   KVMELD_BUSY = 3, /* another call on this cache is under way, in another thread or an allocator */
   KVMELD_NO_MEMORY = 4,
-  KVMELD_UNSUPPORTED = 5, /* what this build of the library has not: CUDA, an element type */
+  KVMELD_UNSUPPORTED = 5, /* this build of the library lacks it: CUDA, pages */
   KVMELD_INTERNAL = 6     /* a defect of kvmeld, or of an allocator that was handed in */
 };
 
-/* A cache. A value of 0 is none. Handles are not used again, so that a stale one is refused. */
+/* A cache; id 0: none. Handles are never used again, so a stale one is refused. */
 typedef struct kvmeld_cache {
   uint64_t id;
 } kvmeld_cache;
@@ -56,15 +61,16 @@ enum { KVMELD_FLOAT32 = 0, KVMELD_FLOAT16 = 1, KVMELD_BFLOAT16 = 2 };
 typedef int32_t kvmeld_scope;
 enum { KVMELD_HEAD = 0, KVMELD_LAYER = 1, KVMELD_ALL_LAYERS = 2 };
 
-/* What the engine's attention can add to the logits of merged entries: a row of log degrees per KV head, one
-   row for all heads of a layer, or nothing. */
+/* What the engine's attention can add to the logits of merged entries: a row of log degrees per KV head; one
+   row for all heads of a layer, which needs options.scope KVMELD_LAYER or KVMELD_ALL_LAYERS; or nothing, for
+   policies that only evict, or with options.ignore_degree. */
 typedef int32_t kvmeld_bias;
 enum { KVMELD_BIAS_PER_HEAD = 0, KVMELD_BIAS_SHARED = 1, KVMELD_BIAS_NONE = 2 };
 
 /* Where keys or values lie. Element (layer, sequence, head, token, channel) is at
    data + layer * layer_stride + sequence * sequence_stride + ... , in elements. With pages, sequence_stride
-   is the stride from a page of the pool to the next, and token_stride that of the tokens of a page. Where a
-   layer has a tensor of its own, its layer_stride is not used. A stride of an extent of one is not used
+   leads from a page of the pool to the next, and token_stride from a token of a page to the next. If each
+   layer has a tensor of its own, layer_stride is not used. The stride of an extent of one is not used
    either. */
 typedef struct kvmeld_tensor {
   void* data;
@@ -72,15 +78,16 @@ typedef struct kvmeld_tensor {
 } kvmeld_tensor;
 
 /* Memory for a cache's ledger and workspace, and for the scratch of its threads, which grows in the first
-   calls. `allocate` returns `bytes` bytes at a multiple of `alignment`, or null where there is none. Both
-   functions are called in the thread that calls the cache, and must not throw. `context` must outlive it. */
+   calls. `allocate` returns `bytes` bytes at a multiple of `alignment`, or null if there are none. Both
+   functions are called in the thread that calls the cache, and must not throw. `context` must outlive the
+   cache. */
 typedef struct kvmeld_allocator {
   void* (*allocate)(void* context, size_t bytes, size_t alignment);
   void (*release)(void* context, void* memory, size_t bytes);
   void* context;
 } kvmeld_allocator;
 
-/* What a cache is built with. kvmeld_options_init sets all fields: the policy to null, the extents to 0. */
+/* What a cache is built with. kvmeld_options_init sets `bytes`, the device to -1, all else to 0 or null. */
 typedef struct kvmeld_options {
   size_t bytes; /* sizeof(kvmeld_options) of the program; set by kvmeld_options_init */
   /* A preset ("recommended", "snapkv", "chelsea": kvmeld_policies lists them), or parts:
@@ -92,11 +99,12 @@ typedef struct kvmeld_options {
   kvmeld_scope budgets_over; /* the widest scope of a budget; default KVMELD_HEAD */
   kvmeld_bias bias;          /* default KVMELD_BIAS_PER_HEAD */
   int32_t ignore_degree;     /* 1: every entry counts as one token, whatever its degree */
-  int32_t padded;            /* 1: the tracks of a sequence have the same length after a compression */
-  int32_t zero_emptied;      /* 1: value rows behind a shortened track become zeros */
-  uint32_t first_layer, first_kv_head; /* of a rank that holds a part of the model */
+  int32_t padded;            /* 1: the tracks of a sequence have the same length after a compression; slots
+                                behind a track's own end have degree 0 and rows of zeros */
+  int32_t zero_emptied;      /* 1: value rows behind a shortened track become zeros; padded implies it */
+  uint32_t first_layer, first_kv_head; /* their numbers in the model, if this rank holds a part of it */
   /* Pages; page_size 0: none. page_table[sequence * page_table_stride + i] is the number of a sequence's i-th
-     page in the pools. The table is read by every call that reads or writes rows, and must outlive the cache.
+     page in the pools. Every call that reads or writes rows reads the table, which must outlive the cache.
      The numbers in it are not checked. */
   uint32_t page_size;
   int32_t const* page_table;
@@ -110,61 +118,75 @@ typedef struct kvmeld_options {
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
 typedef struct kvmeld_budget {
   uint32_t entries;  /* entries of each track */
-  double ratio;      /* share of the tokens seen since the sequence was opened, above 0 to 1 */
+  double ratio;      /* share of the tokens seen since the sequence was opened, above 0 to 1; rounded down */
   kvmeld_scope over; /* tracks that share their budgets; at most options.budgets_over */
-  double floor;      /* share of its own budget that each of these tracks keeps at least */
-  int32_t keep;      /* 1: a track that merging does not bring to its budget stays longer; 0: the entries with
-                        the lowest scores go */
+  double floor;      /* share of its own budget, 0 to 1, that each of these tracks keeps; with KVMELD_HEAD it
+                        is not read */
+  int32_t keep;      /* for a track that merging does not bring to its budget. 1: it stays longer; 0: its
+                        entries with the lowest scores are evicted */
 } kvmeld_budget;
 
 /* --- the library --------------------------------------------------------------------------------------- */
 
+/* These four can be called by any thread at any time. The texts must not be freed. */
 KVMELD_API uint32_t kvmeld_abi(void);
-/* "1.2.3": the version of kvmeld. */
+/* The version of kvmeld, such as "1.2.3". */
 KVMELD_API char const* kvmeld_version(void);
-/* What the last call of this thread refused; empty after KVMELD_OK. Valid until this thread's next call. */
+/* Why this thread's last call that returns a status was refused; empty after KVMELD_OK. Valid until this
+   thread's next such call. */
 KVMELD_API char const* kvmeld_problem(void);
 /* The presets' names, one per line, each followed by a tab and a sentence. */
 KVMELD_API char const* kvmeld_policies(void);
 
 /* --- caches -------------------------------------------------------------------------------------------- */
 
-/* Sets `options`, of `bytes` bytes, to the defaults. `bytes` is sizeof *options: the library may know more
-   fields than the program. */
+/* Sets `options` to the defaults. `bytes` is sizeof *options: the library may know more fields than the
+   program. */
 KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t bytes);
-/* The bytes of ledger and workspace that kvmeld_create would allocate for these options. */
+/* The bytes of ledger and workspace that kvmeld_create would allocate for these options. Scratch is not
+   included. Asks options.allocator for nothing. */
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
-/* Makes a cache on the engine's tensors, which stay the engine's. `tensors` is 1 where one tensor holds all
-   layers, or options.layers with a tensor for each; keys and values are arrays of that many. The arrays are
-   copied. */
+/* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
+   are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
+   and so are the options. Only kvmeld_fork, kvmeld_observe, kvmeld_compress and kvmeld_attend touch rows. */
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
-/* The tensors lie elsewhere from now on, with the same rows in them. */
+/* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
+   kvmeld_create. */
 KVMELD_API kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors);
+/* Frees what kvmeld_create allocated. The tensors stay as they are. */
 KVMELD_API kvmeld_status kvmeld_destroy(kvmeld_cache cache);
 /* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. */
 KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
 
 /* --- sequences ----------------------------------------------------------------------------------------- */
 
-/* A sequence with `tokens` tokens already in K and V. Its first `frozen` entries stay as they are. */
+/* Sequences have the numbers 0 to options.sequences - 1. Calls that take several refuse one that is listed
+   twice. Tokens are pending from kvmeld_append to kvmeld_commit: attention sees them, nothing merges them. */
+
+/* Begins a sequence that is not open. `tokens` tokens lie in K and V already; each becomes an entry of degree
+   1, with its slot as position. The first `frozen` entries are never written or moved. */
 KVMELD_API kvmeld_status kvmeld_open(kvmeld_cache cache, uint32_t sequence, uint32_t tokens, uint32_t frozen);
+/* Ends a sequence; its number can be opened again. */
 KVMELD_API kvmeld_status kvmeld_close(kvmeld_cache cache, uint32_t sequence);
-/* Makes room for counts[i] tokens of sequences[i] behind each track; the engine then writes their rows. */
+/* Makes room for counts[i] pending tokens of sequences[i]: the last counts[i] slots of each track, as long as
+   it is now. The engine writes their rows. Refused if a track has too little room. */
 KVMELD_API kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* sequences, uint32_t const* counts,
                                        uint32_t n);
-/* Keeps the first accepted[i] of the appended tokens, and drops the others. */
+/* Keeps the first accepted[i] pending tokens of sequences[i], and drops the others. */
 KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences,
                                        uint32_t const* accepted, uint32_t n);
-/* Copies sequence `from` into the closed sequence `into`: rows and all. */
+/* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
+   positions, scores. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
-/* Goes back to `tokens` tokens; refused where they were merged since. */
+/* Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
+   tokens since, and if frozen entries would go. Scores keep what forgotten queries added. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
 
 /* --- compression --------------------------------------------------------------------------------------- */
 
-/* What the policy has to be shown before it compresses. */
+/* When the policy has to be shown queries or attention. */
 typedef int32_t kvmeld_observation;
 enum {
   KVMELD_OBSERVE_NOTHING = 0,
@@ -173,48 +195,57 @@ enum {
   KVMELD_OBSERVE_REPLAY = 3        /* the queries of a second reading of the prompt, and no others */
 };
 
-/* `queries` is set to 1 where kvmeld_observe alone can show what the policy needs. */
+/* What the policy has to be shown before it compresses. `queries` becomes 1 if only kvmeld_observe can show
+   it, and kvmeld_observe_rows is refused. An argument that is null is not written. */
 KVMELD_API kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* when, uint32_t* rows,
                                       int32_t* queries);
-/* Shows a policy the last n queries of a sequence in one layer, as they met the keys: query (head, i,
-   channel) is at queries + head * head_stride + i * row_stride + channel. lse[head * lse_stride + i] is the
-   natural log-sum-exp of the attention, or null; where the policy needs it, kvmeld computes the attention
-   then, which takes memory for its outputs. scale 0 is 1 / sqrt(key_dim). */
+/* Shows a policy the last n queries of a sequence in one layer, rotated as for attention: query (head, i,
+   channel) is at queries + head * head_stride + i * row_stride + channel, for each query head. The last query
+   is that of the last token. lse[head * lse_stride + i] is the natural log-sum-exp of its logits, log degrees
+   included. If lse is null and the policy needs it, kvmeld computes the attention first, which takes about as
+   long again, and n * query heads * (value_dim + 1) floats of the heap. Logits are scale * q.k; scale 0 means
+   1 / sqrt(key_dim). Refused while tokens are pending, and if n exceeds the entries of a track. Does nothing
+   if the policy needs nothing. */
 KVMELD_API kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                         kvmeld_element element, void const* queries, int64_t head_stride,
                                         int64_t row_stride, float const* lse, int64_t lse_stride,
                                         float scale);
 /* Shows a policy probabilities instead: that of query i of a query head on entry j is at
-   rows + head * head_stride + i * row_stride + j. */
+   rows + head * head_stride + i * row_stride + j, for each entry of the head's track. They are added as they
+   are: NaN and negative numbers are not refused. */
 KVMELD_API kvmeld_status kvmeld_observe_rows(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                              uint32_t n, float const* rows, int64_t head_stride,
                                              int64_t row_stride);
-/* Scores of the engine's own, for policies with score=given: that of entry j of a KV head is at
-   scores + head * head_stride + j. */
+/* Sets scores of the engine's own, for policies with score=given: that of entry j of a KV head is at
+   scores + head * head_stride + j, pending entries included. NaN ranks lowest. */
 KVMELD_API kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                            float const* scores, int64_t head_stride);
-/* Shrinks each listed sequence to its budget, in place, in every layer and head. */
+/* Shrinks each listed sequence to its budget, in place, in every layer and head. What stays moves to the
+   beginning of its track and keeps its order. Refused while tokens are pending, if the budget is smaller than
+   what the policy pins, and if the policy ranks by attention and a layer has observed none. */
 KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* sequences, uint32_t n,
                                          kvmeld_budget budget);
 
 /* --- what a cache holds -------------------------------------------------------------------------------- */
 
-/* Tokens seen since the sequence was opened: the position of the next token. */
+/* Of a closed sequence these functions tell what it held last. Lengths include pending entries and, with
+   options.padded, empty slots. */
+
+/* Tokens since the sequence was opened, pending ones included: the position of the next token. */
 KVMELD_API kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens);
-/* The longest track of a sequence. */
+/* The length of the longest track of a sequence. */
 KVMELD_API kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries);
-/* lengths[layer * kv_heads + head] of a sequence. */
+/* Writes the length of each track to lengths[layer * kv_heads + head]. */
 KVMELD_API kvmeld_status kvmeld_lengths(kvmeld_cache cache, uint32_t sequence, uint32_t* lengths);
-/* Copies the degree, or the position, of each entry of a track, as many as its length. The position is that
-   which the entry's key is rotated for. `capacity` is the room in the array; a smaller one than the length is
-   refused. */
+/* Copies the degree (how many tokens the entry stands for) or the position (the one that the entry's key is
+   rotated for) of each entry of a track. `capacity` is the room in the array, at least the track's length. */
 KVMELD_API kvmeld_status kvmeld_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                         uint32_t kv_head, float* degrees, uint32_t capacity);
 KVMELD_API kvmeld_status kvmeld_positions(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                           uint32_t kv_head, int32_t* positions, uint32_t capacity);
-/* What attention adds to logits: bias + head * head_stride has the natural logarithm of the degree of each
-   entry of a query head, and the lowest finite float behind the last entry, `columns` numbers in all. Fewer
-   columns than the longest of these tracks has entries are refused. */
+/* What attention adds to logits. For each query head, bias + head * head_stride gets `columns` numbers: the
+   natural logarithm of the degree of each entry, and the lowest finite float for empty slots and behind the
+   last entry. `columns` is at least the length of the layer's longest track. */
 KVMELD_API kvmeld_status kvmeld_log_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                             float* bias, int64_t head_stride, uint32_t columns);
 /* What the last compression of a sequence found. */
@@ -224,14 +255,16 @@ enum {
   KVMELD_WARN_EVICTED = 4,          /* entries were evicted to reach the budget */
   KVMELD_WARN_OVERFULL = 8          /* entries beyond the capacity were dropped */
 };
-/* These warnings of a sequence, as a sum of bits. */
+/* The warnings of all tracks of a sequence, as a sum of bits. */
 KVMELD_API kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, uint32_t* warnings);
 
 /* --- attention ----------------------------------------------------------------------------------------- */
 
-/* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included. Queries as
-   in kvmeld_observe; out has their element type or float32, and the same form with value_dim channels. lse
-   may be null, or gets natural log-sum-exps. */
+/* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included. It is
+   causal. The last query is that of the last token, pending ones included; the n tokens must have come since
+   the last compression. queries and scale are as in kvmeld_observe. out has the form of queries, but
+   value_dim channels, and their element type or float32. lse gets natural log-sum-exps, or is null. Sums are
+   in float. */
 KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                        kvmeld_element element, void const* queries, int64_t head_stride,
                                        int64_t row_stride, kvmeld_element out_element, void* out,
@@ -240,10 +273,14 @@ KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint3
 
 /* --- saving -------------------------------------------------------------------------------------------- */
 
-/* The ledger of a sequence, for a later kvmeld_resume; its rows in K and V are the engine's to keep. Ask for
-   the size first. */
+/* The number of bytes that kvmeld_save writes. */
 KVMELD_API kvmeld_status kvmeld_saved_bytes(kvmeld_cache cache, uint32_t sequence, size_t* bytes);
+/* Writes the ledger of a sequence, pending tokens included, with a checksum. `bytes` is the room in `out`.
+   The engine keeps the rows of K and V. */
 KVMELD_API kvmeld_status kvmeld_save(kvmeld_cache cache, uint32_t sequence, void* out, size_t bytes);
+/* Opens a closed sequence as the one that was saved, in this cache or another one of the same policy, layers,
+   heads and channels; capacity and number of sequences may differ. The engine restores the rows. Refuses
+   bytes that do not fit or were changed. */
 KVMELD_API kvmeld_status kvmeld_resume(kvmeld_cache cache, uint32_t sequence, void const* from, size_t bytes);
 
 #ifdef __cplusplus

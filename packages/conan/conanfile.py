@@ -20,7 +20,7 @@ class KvmeldConan(ConanFile):
     no_copy_source = True
 
     def _sources(self):
-        return os.path.join(self.recipe_folder, "..", "..")  # the recipe lies in what it packages
+        return os.path.join(self.recipe_folder, "..", "..")  # it packages the sources around it
 
     def set_version(self):
         config = load(self, os.path.join(self._sources(), "include", "kvmeld", "core", "config.hpp"))

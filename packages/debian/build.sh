@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds libkvmeld-dev in a copy of the sources: packages/debian/build.sh FOLDER puts the package there.
-# Packages of Debian: build-essential debhelper cmake.
+# packages/debian/build.sh FOLDER: builds libkvmeld-dev in a copy of the sources and puts the package into FOLDER.
+# Needs Debian's packages build-essential, debhelper and cmake.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=$(mkdir -p "${1:?a folder for the package}" && cd "$1" && pwd)

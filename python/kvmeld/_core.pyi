@@ -1,3 +1,4 @@
+# The calls of kvmeld.h; cache.py documents them.
 from typing import Any, Optional, Sequence
 
 from numpy import float32, int32, uint32

@@ -18,16 +18,16 @@ Budget = Union[int, float]
 
 
 def policies() -> dict[str, str]:
-    """The policies that can be named, each with a sentence that says what it does."""
+    """The names of the policies, each with a sentence that says what it does."""
     return dict(line.split("\t", 1) for line in _core.policies().splitlines())
 
 
 class Needs(NamedTuple):
     """What a policy has to be shown before it compresses.
 
-    when: "nothing"; "last_queries", the last `rows` queries before a compression (0: all); "every_step", the queries
-    of prompts and of every generated token; "replay", the queries of a second reading of the prompt, and no others.
-    queries: whether the policy needs queries, so that observe_rows is refused.
+    when: "nothing"; "last_queries": the last `rows` queries before a compression (0: all); "every_step": the queries
+        of prompts and of every generated token; "replay": the queries of a second reading of the prompt, and no others.
+    queries: whether only observe can show it, and observe_rows is refused.
     """
 
     when: str
@@ -73,29 +73,31 @@ class Cache:
     """A KV cache that lies in tensors of the caller and is shrunk in place.
 
     keys, values: one tensor [layers, sequences, kv_heads, capacity, head_dim], or a list with a tensor
-        [sequences, kv_heads, capacity, head_dim] for each layer; with any strides; float32, float16 or bfloat16, all of
-        the same type. values may have another head_dim. The cache keeps references to them until close_all() or its
-        own end, and reads and writes their memory: it never copies or moves the tensors.
+        [sequences, kv_heads, capacity, head_dim] for each layer. Any strides; float32, float16 or bfloat16, all of
+        the same type. values may have another head_dim. The cache keeps references to the tensors until close_all()
+        or its own end. It reads and writes their memory, and never copies or moves them.
     policy: a name of policies(), or parts, as
         "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
     queries_per_kv_head: query heads that read one KV head (GQA).
     scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
         sequence.
     over: the widest scope of a budget that compress may ask for.
-    bias: what the attention of the caller can add to logits of merged entries: "per_head", "shared" (one row for all
-        heads of a layer; needs a scope that is wider than "head") or "none".
+    bias: what the caller's attention can add to the logits of merged entries: "per_head", "shared" (one row for all
+        heads of a layer; needs a scope that is wider than "head") or "none" (refused if the policy merges, unless
+        ignore_degree is set).
     ignore_degree: every entry counts as one token, whatever its degree.
     padded: the tracks of a sequence have the same length after a compression; slots behind a track's own end have
-        degree 0.
-    zero_emptied: value rows behind a shortened track become zeros.
+        degree 0 and rows of zeros.
+    zero_emptied: value rows behind a shortened track become zeros; padded implies it.
     threads: 0: as many as this process may use; 1: the thread of the caller alone.
-    first_layer, first_kv_head: of a rank that holds a part of the model.
+    first_layer, first_kv_head: their numbers in the model, if this rank holds a part of it.
 
-    A call that is refused has changed nothing, and raises ValueError with the library's text. Calls release the GIL.
-    Different caches may be used by different threads at the same time; a call that meets another one on the same cache
-    is refused. Results are the same bits for any number of threads.
+    A refused call changes nothing and raises ValueError with the library's text; a lack of memory raises MemoryError.
+    Calls return when their work is done, and release the GIL. Different threads may use different caches at the same
+    time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
 
-    A cache is a context manager, which closes it at the end.
+    A `with` block closes the cache at its end. Attributes: layers, sequences, kv_heads, query_heads, capacity, key_dim,
+    value_dim; element, the name of the element type; policy, its parts as a text.
     """
 
     def __init__(
@@ -158,29 +160,31 @@ class Cache:
     # --- sequences
 
     def open(self, sequence: int, tokens: int = 0, frozen: int = 0) -> None:
-        """Opens a sequence with `tokens` tokens already in keys and values; its first `frozen` entries stay as they
-        are."""
+        """Begins a sequence that is not open. The rows of its first `tokens` tokens lie in keys and values already. The
+        first `frozen` entries are never written or moved."""
         self._c.open(sequence, tokens, frozen)
 
     def close(self, sequence: int) -> None:
-        """Forgets a sequence. Its number can be opened again."""
+        """Ends a sequence; its number can be opened again."""
         self._c.close(sequence)
 
     def append(self, sequences: Numbers, counts: Numbers) -> None:
-        """Makes room for counts[i] tokens behind each track of sequences[i]; the caller then writes their rows. Call
-        lengths() first: they say where these rows lie."""
+        """Makes room for counts[i] pending tokens behind each track of sequences[i]. The caller writes their rows, from
+        the lengths() before this call on. Refused if a track has too little room."""
         self._c.append(_list(sequences), _list(counts))
 
     def commit(self, sequences: Numbers, accepted: Numbers) -> None:
-        """Keeps the first accepted[i] of the appended tokens of sequences[i] and drops the others."""
+        """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others."""
         self._c.commit(_list(sequences), _list(accepted))
 
     def fork(self, source: int, into: int) -> None:
-        """Copies a sequence into the closed sequence `into`: rows, degrees, positions and scores."""
+        """Copies a sequence, which has nothing pending, into the closed sequence `into`: rows, degrees, positions and
+        scores."""
         self._c.fork(source, into)
 
     def truncate(self, sequence: int, tokens: int) -> None:
-        """Goes back to `tokens` tokens. Refused where a compression has met them since."""
+        """Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
+        tokens since, and if frozen entries would go."""
         self._c.truncate(sequence, tokens)
 
     # --- compression
@@ -191,34 +195,40 @@ class Cache:
         return Needs(_OBSERVATIONS[when], rows, queries)
 
     def observe(self, layer: int, sequence: int, queries: Any, lse: Any = None, scale: Optional[float] = None) -> None:
-        """Shows the policy the last n committed queries of a sequence in one layer, as they met the keys.
+        """Shows the policy the queries of the last n tokens of a sequence in one layer. Refused while tokens are
+        pending.
 
-        queries: [query_heads, n, head_dim], float32, float16 or bfloat16; channels lie side by side. Only read.
-        lse: float32 [query_heads, n], natural log-sum-exps of the attention; without them kvmeld computes them.
-        scale: of the logits; 1 / sqrt(head_dim) without it.
+        queries: [query_heads, n, head_dim], rotated as for attention; float32, float16 or bfloat16; channels lie side
+            by side. Only read.
+        lse: float32 [query_heads, n], natural log-sum-exps of the logits, log degrees included. Only read. If the
+            policy needs them and they are not given, kvmeld computes the attention first.
+        scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
         self._c.observe(layer, sequence, _detached(queries), _detached(lse), scale or 0.0)
 
     def observe_rows(self, layer: int, sequence: int, rows: Any) -> None:
         """Shows the policy probabilities: float32 [query_heads, n, entries], those of the last n queries of a
-        sequence on the entries of the layer's tracks. Only read."""
+        sequence on the entries of the layer's tracks, as many columns as the longest track at least. Only read."""
         self._c.observe_rows(layer, sequence, _detached(rows))
 
     def set_scores(self, layer: int, sequence: int, scores: Any) -> None:
-        """Sets scores of the caller's own, for policies with score=given: float32 [kv_heads, entries]. Only read."""
+        """Sets scores of the caller's own, for policies with score=given: float32 [kv_heads, entries], pending entries
+        included. NaN ranks lowest. Only read."""
         self._c.set_scores(layer, sequence, _detached(scores))
 
     def compress(
         self, sequences: Numbers, budget: Budget, *, over: str = "head", floor: float = 0.2, keep: bool = False
     ) -> None:
-        """Shrinks sequences to a budget, in place, in every layer and head.
+        """Shrinks sequences to a budget, in place, in every layer and head. What stays moves to the beginning of its
+        track and keeps its order. Refused while tokens are pending, if the budget is smaller than what the policy
+        pins, and if the policy ranks by attention and a layer has observed none.
 
-        budget: an int: entries per track; a float: a share of the tokens seen since the sequence was opened, above 0
-            to 1.
+        budget: an int: entries per track; a Python float: a share of the tokens seen since the sequence was opened,
+            above 0 to 1, rounded down.
         over: tracks that share their budgets: "head" (none), "layer" or "all_layers", up to the `over` that the cache
-            was made with. floor is the share of its own budget that each of these tracks keeps at least.
-        keep: True: a track that merging does not bring to its budget stays longer. False: the entries with the lowest
-            scores go.
+            was made with. floor is the share of its own budget, 0 to 1, that each of these tracks keeps.
+        keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
+            lowest scores are evicted.
         """
         entries, ratio = (0, float(budget)) if isinstance(budget, float) else (int(budget), 0.0)
         among = _number_of(over, _SCOPES, "over")
@@ -227,25 +237,26 @@ class Cache:
     # --- what the cache holds
 
     def tokens(self, sequence: int) -> int:
-        """Tokens seen since the sequence was opened: the position of the next token."""
+        """Tokens since the sequence was opened, pending ones included: the position of the next token."""
         return self._c.tokens(sequence)
 
     def longest(self, sequence: int) -> int:
-        """Entries of the longest track of a sequence."""
+        """The length of the longest track of a sequence."""
         return self._c.longest(sequence)
 
     def lengths(self, sequence: int) -> np.ndarray:
-        """Entries of each track of a sequence: uint32 [layers, kv_heads]."""
+        """The length of each track of a sequence, pending entries and empty slots (padded) included: uint32
+        [layers, kv_heads]."""
         out = np.empty((self.layers, self.kv_heads), np.uint32)
         self._c.lengths(sequence, out)
         return out
 
     def degrees(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        """How many tokens each entry of a track stands for: float32 [entries]."""
+        """How many tokens each entry of a track stands for: float32 [length]."""
         return self._of_track(self._c.degrees, np.float32, layer, sequence, kv_head)
 
     def positions(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        """The token position that the key of each entry of a track is rotated for: int32 [entries]."""
+        """The token position that the key of each entry of a track is rotated for: int32 [length]."""
         return self._of_track(self._c.positions, np.int32, layer, sequence, kv_head)
 
     def _of_track(self, call: Any, kind: Any, layer: int, sequence: int, kv_head: int) -> np.ndarray:
@@ -257,13 +268,16 @@ class Cache:
 
     def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None) -> np.ndarray:
         """What attention adds to logits: float32 [query_heads, columns], the natural logarithm of the degree of each
-        entry, and the lowest finite float behind the last entry of a track. columns: longest(sequence) without it."""
+        entry, and the lowest finite float for empty slots and behind the last entry of a track. columns:
+        longest(sequence) without it; at least the length of the layer's longest track."""
         out = np.empty((self.query_heads, self.longest(sequence) if columns is None else columns), np.float32)
         self._c.log_degrees(layer, sequence, out)
         return out
 
     def warnings(self, sequence: int) -> int:
-        """Warnings of a sequence since it was opened, as the bits of kvmeld::warning."""
+        """What the last compression of a sequence found, as a sum of bits: 1: rows with NaN or infinity, which never
+        merge; 2: a track is longer than its budget, and nothing was left that could merge; 4: entries were evicted to
+        reach the budget; 8: entries beyond the capacity were dropped."""
         return self._c.warnings(sequence)
 
     # --- attention
@@ -280,11 +294,14 @@ class Cache:
     ) -> Any:
         """kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included; returns out.
 
-        queries: [query_heads, n, head_dim], float32, float16 or bfloat16; channels lie side by side. Only read.
-        out: written, [query_heads, n, head_dim of the values], float32 or the type of the queries; a new float32 NumPy
-            array without it.
-        lse: written where given: float32 [query_heads, n], natural log-sum-exps.
-        scale: of the logits; 1 / sqrt(head_dim) without it.
+        It is causal. The last query is that of the last token, pending ones included; the n tokens must have come since
+        the last compression. Sums are in float.
+
+        queries: as in observe.
+        out: [query_heads, n, head_dim of the values], float32 or the type of the queries; written. It must not overlap
+            other tensors. A new float32 NumPy array without it.
+        lse: float32 [query_heads, n]; if given, it gets the natural log-sum-exps.
+        scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
         if out is None:
             out = np.empty((queries.shape[0], queries.shape[1], self.value_dim), np.float32)
@@ -294,9 +311,11 @@ class Cache:
     # --- saving
 
     def save(self, sequence: int) -> bytes:
-        """The ledger of a sequence, for a later resume. Its rows in keys and values are the caller's to keep."""
+        """The ledger of a sequence, pending tokens included, with a checksum. The caller keeps the rows of keys and
+        values."""
         return self._c.save(sequence)
 
     def resume(self, sequence: int, saved: bytes) -> None:
-        """Brings back a saved sequence, into a closed one, whose rows the caller has copied back."""
+        """Opens a closed sequence as the one that was saved, in this cache or another one of the same policy, layers,
+        heads and head_dims. The caller restores the rows. Refuses bytes that do not fit or were changed."""
         self._c.resume(sequence, saved)

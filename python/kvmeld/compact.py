@@ -14,17 +14,17 @@ def compact(
 ) -> tuple[Any, Any, np.ndarray, np.ndarray]:
     """Shrinks one sequence to n entries per layer and head; returns keys, values, positions and degrees.
 
-    queries: [layers, query_heads, rows, head_dim], the last queries of the sequence as they met the keys; None for
+    queries: [layers, query_heads, rows, head_dim], the last queries of the sequence, rotated as for attention; None for
         policies that need none. Only read.
     keys, values: [layers, kv_heads, tokens, head_dim], NumPy arrays or tensors of PyTorch in host memory, float32,
         float16 or bfloat16. Only read.
     n: entries to keep, at most tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
 
-    The keys and values that are returned have the library and type of the arguments and shape
-    [layers, kv_heads, n, head_dim]. positions are int32, degrees float32, both NumPy [layers, kv_heads, n]. Where a
-    degree is above 1, attention has to add its logarithm to the logits of the entry. Raises ValueError where the
-    policy cannot bring every head to n entries.
+    The returned keys and values have the library and element type of the arguments, and the shape
+    [layers, kv_heads, n, head_dim]. positions are int32, degrees float32, both NumPy [layers, kv_heads, n]. Attention
+    has to add the natural logarithm of an entry's degree to its logits. Copies keys and values once while it runs.
+    Raises ValueError if the policy does not leave n entries of every head.
     """
     if not 0 < n <= keys.shape[2]:
         raise ValueError(f"n is {n}; it must be 1 to {keys.shape[2]}, the tokens in keys")

@@ -20,7 +20,7 @@ import kvmeld
 
 try:
     from tqdm import tqdm
-except ImportError:  # no bar then
+except ImportError:  # without it there is no progress bar
     def tqdm(items: Any, **_: Any) -> Any:
         return items
 
@@ -192,7 +192,8 @@ def measure(model: Model, state: State, after: bytes, facts: Sequence[tuple[byte
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], dict[str, float]]:
-    """Prints the table; returns its figures by policy and budget."""
+    """Prints the table; returns, by policy and budget, bits_per_byte, digits and exact (shares, 0 to 1), kv_bytes and
+    compress_ms: means over contexts, the shares over questions."""
     parser = argparse.ArgumentParser(prog="python -m kvmeld.demo", description=__doc__.splitlines()[0])
     shipped = pathlib.Path(__file__).parent / "data" / "tiny-kjv"
     parser.add_argument("--model", default=str(shipped), help="a folder as examples/data/tiny-kjv")

@@ -53,9 +53,9 @@ class KVMeldCache(_Base):
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
         memory; float32, float16 or bfloat16. attach(model) is called.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
-        refused, and so are those that share entries.
+        refused.
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
-        float: a share of the tokens seen, above 0 to 1. None: nothing is compressed but by compress().
+        float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
         entries. So the logits behind a prompt are those of the full cache, and an answer is read from a bounded one.
     over, floor, scope, threads: see kvmeld.Cache and its compress().
@@ -176,15 +176,15 @@ class KVMeldCache(_Base):
         return f"KVMeldCache({self.cache!r}, {self._seen} tokens seen)"
 
     def reset(self) -> None:
-        """Forgets all sequences. The tensors stay for the next ones."""
+        """Forgets all sequences. The tensors stay for the next ones, which must be as many."""
         for sequence in range(max(self.batch_size, 0)):
             self.cache.close(sequence)
             self.cache.open(sequence)
         self._forget()
 
     def crop(self, max_length: int) -> None:
-        """Keeps the first max_length tokens, or drops the last -max_length; 0 keeps all. Refused where a compression
-        has met one of them since."""
+        """Keeps the first max_length tokens, or drops the last -max_length; 0 keeps all. Refused if a compression has
+        met one of those that go."""
         dropped = self._seen - max_length if max_length > 0 else -max_length
         if dropped <= 0 or self.cache is None:
             return
@@ -210,7 +210,7 @@ class KVMeldCache(_Base):
     # --- compression
 
     def compress(self, budget: Optional[kvmeld.cache.Budget] = None) -> None:
-        """Shrinks all sequences to `budget`, or to the cache's own, in place. Between two forward passes."""
+        """Shrinks all sequences to `budget`, or to the cache's own, in place. Call it between two forward passes."""
         self._between_passes()
         budget = self.budget if budget is None else budget
         if budget is None or self.cache is None:

@@ -32,9 +32,9 @@ struct named_policy {
   composed (*make)(rope_params const& r);  ///< `r`: how the model rotates queries, and keys that it stores
 };
 
-/// All presets that a composed policy can hold, with the numbers of entries that they pin by default. Chelsea
-/// pins 16 and 64 entries, or less where the budget is small. Presets that share entries, or are guarded, are
-/// types of their own and not among them.
+/// All presets that a composed policy can hold, with their default numbers. Chelsea pins 16 first and 64 last
+/// entries, or fewer if the budget is small. Presets that share entries, or are guarded, are types of their
+/// own and not among them. May be called by any thread.
 inline std::vector<named_policy> const& named_policies() {
   using r = rope_params const&;
   static std::vector<named_policy> const all{

@@ -149,8 +149,8 @@ private:
 
 }  // namespace detail
 
-/// The parameters that set_parameter knows, one per line, each followed by a tab and what it sets. A part
-/// that a policy holds may have it or not.
+/// The parameters that set_parameter knows, one per line, each followed by a tab and what it sets. A policy
+/// has those that its parts have.
 inline char const* parameters() {
   return "window\tlast queries that a score counts\n"
          "pool\tneighbouring slots that a score is pooled over\n"
@@ -167,8 +167,8 @@ inline char const* parameters() {
          "beta\tweight of the highest similarity of ema_threshold\n";
 }
 
-/// Sets the parameter `name` from text, in each part of the policy that has it. Returns why that cannot be;
-/// empty if it is done. The value itself is checked by configuration_problem.
+/// Sets the parameter `name` from the text `value`, in each part of the policy that has it. Returns why it
+/// cannot be set; empty if it is. configuration_problem checks the value itself.
 inline std::string set_parameter(composed& policy, std::string const& name, std::string const& value) {
   detail::parameter p(name, value);
   policy.score.change([&](auto& part) { p.in_score(part); });
@@ -186,9 +186,9 @@ inline std::string set_parameter(composed& policy, std::string const& name, std:
                  " has, of ", known);
 }
 
-/// Says how a model rotates queries and keys, in the scores that turn keys back: expected_attention,
-/// distance_preference, and leverage inside a blend with chunk_attention. Leaves other scores as they are.
-/// Returns whether there was such a score.
+/// Tells the scores that turn keys back how a model rotates queries and keys. These scores are
+/// expected_attention, distance_preference, and leverage in a blend with chunk_attention; others stay as they
+/// are. Returns whether the policy has such a score.
 inline bool set_rope(composed& policy, rope_params const& rope) {
   bool found = false;
   policy.score.change([&](auto& score) {

@@ -1,5 +1,5 @@
-// From a text to a policy: a preset by its name, or parts by theirs, and the numbers in them. For command
-// lines, configuration files and other languages.
+// Makes a policy from a text: a preset's name, or parts by their names, and numbers. For command lines,
+// configuration files and other languages.
 #pragma once
 
 #include <kvmeld/compose/composed.hpp>
@@ -158,13 +158,13 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
 /// Makes a policy from a text, and assigns it to `out`. The text is words with blanks between them:
 ///
 /// - a preset's name (named_policies), or parts: score=, select=, identify=, merge=, with the names that
-///   `names_of` lists. A part that is not given is `none`, `top`, `evict_rest` and `drop`, and a selector
-///   gets counts that suit the identifier;
+///   `names_of` lists. The defaults are `none`, `top`, `evict_rest` and `drop`. The selector gets counts that
+///   suit the identifier;
 /// - then any of the `parameters`, such as window=64 or recents=16|25%;
-/// - rope=half_split, interleaved or none, and rope_base=500000, where a score turns keys back. `rope` says
-///   what holds without these words.
+/// - rope=half_split, interleaved or none, and rope_base=500000, if a score turns keys back. Without these
+///   words `rope` holds.
 ///
-/// Refuses what it does not know, what is given twice, and parts that make no policy together; `out` is then
+/// Refuses unknown words, words that are given twice, and parts that make no policy together; `out` is then
 /// as it was.
 inline status read_policy(std::string const& text, composed& out, rope_params const& rope = usual_rope()) {
   return raise(detail::read_policy_problem(text, rope, out));

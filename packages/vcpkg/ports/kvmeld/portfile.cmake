@@ -1,4 +1,4 @@
-# An overlay port: it packages the sources that it lies in. A port of the registry would take a release by vcpkg_from_github.
+# An overlay port: it packages the sources that it lies in.
 set(VCPKG_BUILD_TYPE release) # headers only
 cmake_path(SET SOURCE_PATH NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../../..")
 
