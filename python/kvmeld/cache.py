@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -92,7 +93,8 @@ class Cache:
     threads: 0: as many as this process may use; 1: the thread of the caller alone.
     first_layer, first_kv_head: their numbers in the model, if this rank holds a part of it.
 
-    A refused call changes nothing and raises ValueError with the library's text; a lack of memory raises MemoryError.
+    A refused call changes nothing and raises ValueError with the library's text; an argument of a wrong type, such as
+    a negative number of tokens, raises TypeError, and a lack of memory MemoryError.
     Calls return when their work is done, and release the GIL. Different threads may use different caches at the same
     time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
 
@@ -223,14 +225,14 @@ class Cache:
         track and keeps its order. Refused while tokens are pending, if the budget is smaller than what the policy
         pins, and if the policy ranks by attention and a layer has observed none.
 
-        budget: an int: entries per track; a Python float: a share of the tokens seen since the sequence was opened,
+        budget: an int: entries per track; a float: a share of the tokens seen since the sequence was opened,
             above 0 to 1, rounded down.
         over: tracks that share their budgets: "head" (none), "layer" or "all_layers", up to the `over` that the cache
             was made with. floor is the share of its own budget, 0 to 1, that each of these tracks keeps.
         keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
             lowest scores are evicted.
         """
-        entries, ratio = (0, float(budget)) if isinstance(budget, float) else (int(budget), 0.0)
+        entries, ratio = (int(budget), 0.0) if isinstance(budget, numbers.Integral) else (0, float(budget))
         among = _number_of(over, _SCOPES, "over")
         self._c.compress(_list(sequences), entries, ratio, among, floor if among else 0.0, keep)
 

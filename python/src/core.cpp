@@ -211,17 +211,16 @@ struct cache {
     if (x.ndim() != 3) refuse(name, "of shape " + shape_text_of(x), "of three dimensions");
     return {query_heads(), x.shape(1)};
   }
-  void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, std::optional<rows_in> lse,
-               float scale) {
+  void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object lse, float scale) {
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
     require_rows(q, "queries", {heads, n, sizes.key_dim});
     kvmeld_element const element = element_of(q, "queries");
-    if (lse) require_floats(*lse, "lse", {heads, n});
+    auto const sums = log_sums<rows_in>(lse, heads, n);
     run([&] {
-      return kvmeld_observe(handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(),
-                            q.stride(0), q.stride(1), lse ? static_cast<float const*>(lse->data()) : nullptr,
-                            lse ? lse->stride(0) : 0, scale);
+      return kvmeld_observe(
+          handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(), q.stride(0), q.stride(1),
+          sums ? static_cast<float const*>(sums->data()) : nullptr, sums ? sums->stride(0) : 0, scale);
     });
   }
   void observe_rows(std::uint32_t layer, std::uint32_t sequence, nb::object rows) {
@@ -254,6 +253,14 @@ struct cache {
     require_rows(x, name, extents);
     if (x.dtype() != nb::dtype<float>()) refuse(name, "of another element type", "of float32");
   }
+  /// The argument `lse` of a call: None, or float32 [heads, n] in place.
+  template <class Array>
+  static std::optional<Array> log_sums(nb::handle lse, std::size_t heads, std::size_t n) {
+    if (lse.is_none()) return {};
+    Array x = as_tensor<Array>(lse, "lse");
+    require_floats(x, "lse", {heads, n});
+    return x;
+  }
 
   void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor,
                 bool keep) {
@@ -263,19 +270,20 @@ struct cache {
     });
   }
 
-  void attend(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object out,
-              std::optional<nb::ndarray<float, nb::ndim<2>>> lse, float scale) {
+  void attend(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object out, nb::object lse,
+              float scale) {
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
     require_rows(q, "queries", {heads, n, sizes.key_dim});
     tensor const o = as_tensor<tensor>(out, "out");
     require_rows(o, "out", {heads, n, sizes.value_dim});
-    if (lse) require_floats(*lse, "lse", {heads, n});
+    auto const sums = log_sums<tensor>(lse, heads, n);
     kvmeld_element const from = element_of(q, "queries"), to = element_of(o, "out");
     run([&] {
       return kvmeld_attend(handle, layer, sequence, static_cast<std::uint32_t>(n), from, q.data(),
                            q.stride(0), q.stride(1), to, o.data(), o.stride(0), o.stride(1),
-                           lse ? lse->data() : nullptr, lse ? lse->stride(0) : 0, scale);
+                           sums ? static_cast<float*>(sums->data()) : nullptr, sums ? sums->stride(0) : 0,
+                           scale);
     });
   }
 

@@ -246,6 +246,13 @@ def test_refusals():
             cache.observe(0, 0, np.zeros((HEADS, 4, 2 * DIM), np.float32)[..., ::2])
         with pytest.raises(ValueError, match="out is"):
             cache.attend(0, 0, np.zeros((HEADS, 4, DIM), np.float32), np.zeros((HEADS, 3, DIM), np.float32))
+        rows = np.zeros((HEADS, 4, DIM), np.float32)
+        for lse, why in ((np.zeros((HEADS, 4)), "lse is of another element type; it must be of float32"),
+                         (np.zeros((HEADS, 5), np.float32), "lse is of shape"), ([0.0], "lse is a list")):
+            with pytest.raises(ValueError, match=why):
+                cache.attend(0, 0, rows, rows.copy(), lse=lse)
+            with pytest.raises(ValueError, match=why):
+                cache.observe(0, 0, rows, lse=lse)
         for layer, head in ((LAYERS, 0), (0, HEADS)):
             with pytest.raises(ValueError):
                 cache.degrees(layer, 0, head)
@@ -256,6 +263,15 @@ def test_refusals():
     with pytest.raises(ValueError):  # closed
         cache.open(0)
     assert "closed" in repr(cache)
+
+
+def test_a_budget_is_a_share_or_a_number_by_its_type_also_of_numpy():
+    for budget, left in ((20, 20), (np.int64(20), 20), (0.5, 20), (np.float32(0.5), 20), (1.0, 40)):
+        keys, values = tensors()
+        with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+            cache.open(0, 40)
+            cache.compress(0, budget)
+            assert cache.lengths(0).tolist() == [[left] * HEADS] * LAYERS, budget
 
 
 def test_a_cache_keeps_its_tensors_alive_until_it_ends():
