@@ -93,8 +93,10 @@ typedef struct kvmeld_options {
   /* A preset ("recommended", "snapkv", "chelsea": kvmeld_policies lists them), or parts:
      "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64". */
   char const* policy;
+  /* Query head h reads KV head h / queries_per_kv_head. key_dim and value_dim count the channels of a row,
+     capacity the slots of a track. */
   uint32_t layers, sequences, kv_heads, queries_per_kv_head, key_dim, value_dim, capacity;
-  kvmeld_element element;
+  kvmeld_element element;    /* of keys and values; default KVMELD_FLOAT32 */
   kvmeld_scope scope;        /* tracks that share a plan, and so positions and degrees; default KVMELD_HEAD */
   kvmeld_scope budgets_over; /* the widest scope of a budget; default KVMELD_HEAD */
   kvmeld_bias bias;          /* default KVMELD_BIAS_PER_HEAD */
@@ -119,7 +121,8 @@ typedef struct kvmeld_options {
 typedef struct kvmeld_budget {
   uint32_t entries;  /* entries of each track */
   double ratio;      /* share of the tokens seen since the sequence was opened, above 0 to 1; rounded down */
-  kvmeld_scope over; /* tracks that share their budgets; at most options.budgets_over */
+  kvmeld_scope over; /* tracks that share their budgets; at most options.budgets_over. Any but KVMELD_HEAD
+                        needs options.scope KVMELD_HEAD and a policy that decides by score alone what stays */
   double floor;      /* share of its own budget, 0 to 1, that each of these tracks keeps; with KVMELD_HEAD it
                         is not read */
   int32_t keep;      /* for a track that merging does not bring to its budget. 1: it stays longer; 0: its
@@ -155,7 +158,7 @@ KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_ten
    kvmeld_create. */
 KVMELD_API kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors);
-/* Frees what kvmeld_create allocated. The tensors stay as they are. */
+/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. */
 KVMELD_API kvmeld_status kvmeld_destroy(kvmeld_cache cache);
 /* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. */
 KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
@@ -166,15 +169,17 @@ KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
    twice. Tokens are pending from kvmeld_append to kvmeld_commit: attention sees them, nothing merges them. */
 
 /* Begins a sequence that is not open. `tokens` tokens lie in K and V already; each becomes an entry of degree
-   1, with its slot as position. The first `frozen` entries are never written or moved. */
+   1, with its slot as position. The first `frozen` entries are never written or moved. `tokens` is at most
+   the capacity, and `frozen` at most `tokens`. Takes time in proportion to the capacity of its tracks. */
 KVMELD_API kvmeld_status kvmeld_open(kvmeld_cache cache, uint32_t sequence, uint32_t tokens, uint32_t frozen);
 /* Ends a sequence; its number can be opened again. */
 KVMELD_API kvmeld_status kvmeld_close(kvmeld_cache cache, uint32_t sequence);
-/* Makes room for counts[i] pending tokens of sequences[i]: the last counts[i] slots of each track, as long as
-   it is now. The engine writes their rows. Refused if a track has too little room. */
+/* Adds counts[i] pending tokens to sequences[i]. Each track becomes counts[i] slots longer at its end, and
+   the engine writes the rows of these slots. Refused if a track has too little room. */
 KVMELD_API kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* sequences, uint32_t const* counts,
                                        uint32_t n);
-/* Keeps the first accepted[i] pending tokens of sequences[i], and drops the others. */
+/* Keeps the first accepted[i] pending tokens of sequences[i], and drops the others. Refused if fewer are
+   pending. */
 KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences,
                                        uint32_t const* accepted, uint32_t n);
 /* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
@@ -190,13 +195,14 @@ KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, 
 typedef int32_t kvmeld_observation;
 enum {
   KVMELD_OBSERVE_NOTHING = 0,
-  KVMELD_OBSERVE_LAST_QUERIES = 1, /* the last `rows` queries before a compression; 0: all */
+  KVMELD_OBSERVE_LAST_QUERIES = 1, /* the last `rows` queries before a compression */
   KVMELD_OBSERVE_EVERY_STEP = 2,   /* the queries of prompts and of every generated token */
   KVMELD_OBSERVE_REPLAY = 3        /* the queries of a second reading of the prompt, and no others */
 };
 
-/* What the policy has to be shown before it compresses. `queries` becomes 1 if only kvmeld_observe can show
-   it, and kvmeld_observe_rows is refused. An argument that is null is not written. */
+/* What the policy has to be shown before it compresses. `rows` becomes the number of last queries that count
+   (0: all). `queries` becomes 1 if only kvmeld_observe can show it, and kvmeld_observe_rows is refused. An
+   argument that is null is not written. */
 KVMELD_API kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* when, uint32_t* rows,
                                       int32_t* queries);
 /* Shows a policy the last n queries of a sequence in one layer, rotated as for attention: query (head, i,
@@ -204,8 +210,8 @@ KVMELD_API kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* wh
    is that of the last token. lse[head * lse_stride + i] is the natural log-sum-exp of its logits, log degrees
    included. If lse is null and the policy needs it, kvmeld computes the attention first, which takes about as
    long again, and n * query heads * (value_dim + 1) floats of the heap. Logits are scale * q.k; scale 0 means
-   1 / sqrt(key_dim). Refused while tokens are pending, and if n exceeds the entries of a track. Does nothing
-   if the policy needs nothing. */
+   1 / sqrt(key_dim). Refused while tokens are pending, and if n exceeds the entries of a track or, with
+   options.padded, the tokens since the last compression. Does nothing if the policy needs nothing. */
 KVMELD_API kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                         kvmeld_element element, void const* queries, int64_t head_stride,
                                         int64_t row_stride, float const* lse, int64_t lse_stride,
@@ -222,14 +228,15 @@ KVMELD_API kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, u
                                            float const* scores, int64_t head_stride);
 /* Shrinks each listed sequence to its budget, in place, in every layer and head. What stays moves to the
    beginning of its track and keeps its order. Refused while tokens are pending, if the budget is smaller than
-   what the policy pins, and if the policy ranks by attention and a layer has observed none. */
+   what the policy pins, and if the policy ranks by attention and a layer has observed none. The time
+   depends on the policy (docs/performance.md). */
 KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* sequences, uint32_t n,
                                          kvmeld_budget budget);
 
 /* --- what a cache holds -------------------------------------------------------------------------------- */
 
 /* Of a closed sequence these functions tell what it held last. Lengths include pending entries and, with
-   options.padded, empty slots. */
+   options.padded, empty slots, whose degree is 0. */
 
 /* Tokens since the sequence was opened, pending ones included: the position of the next token. */
 KVMELD_API kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens);
@@ -261,10 +268,11 @@ KVMELD_API kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, 
 /* --- attention ----------------------------------------------------------------------------------------- */
 
 /* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included. It is
-   causal. The last query is that of the last token, pending ones included; the n tokens must have come since
-   the last compression. queries and scale are as in kvmeld_observe. out has the form of queries, but
-   value_dim channels, and their element type or float32. lse gets natural log-sum-exps, or is null. Sums are
-   in float. */
+   causal. The last query is that of the last token, pending ones included. The n tokens must have come since
+   the last compression, which is not checked. Each query takes time in proportion to its track. queries and
+   scale are as in kvmeld_observe. out has the form of queries, but value_dim channels, and their element type
+   or float32. lse gets natural log-sum-exps, or is null. A query that sees no entry gets zeros, and the
+   lowest finite float as its log-sum-exp. Sums are in float. */
 KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                        kvmeld_element element, void const* queries, int64_t head_stride,
                                        int64_t row_stride, kvmeld_element out_element, void* out,

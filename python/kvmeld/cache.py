@@ -26,8 +26,9 @@ def policies() -> dict[str, str]:
 class Needs(NamedTuple):
     """What a policy has to be shown before it compresses.
 
-    when: "nothing"; "last_queries": the last `rows` queries before a compression (0: all); "every_step": the queries
-        of prompts and of every generated token; "replay": the queries of a second reading of the prompt, and no others.
+    when: "nothing"; "last_queries": the last `rows` queries before a compression; "every_step": the queries of prompts
+        and of every generated token; "replay": the queries of a second reading of the prompt, and no others.
+    rows: the number of last queries that count; 0: all.
     queries: whether only observe can show it, and observe_rows is refused.
     """
 
@@ -79,7 +80,7 @@ class Cache:
         or its own end. It reads and writes their memory, and never copies or moves them.
     policy: a name of policies(), or parts, as
         "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
-    queries_per_kv_head: query heads that read one KV head (GQA).
+    queries_per_kv_head: query heads that read one KV head (GQA). Query head h reads KV head h // queries_per_kv_head.
     scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
         sequence.
     over: the widest scope of a budget that compress may ask for.
@@ -93,8 +94,8 @@ class Cache:
     threads: 0: as many as this process may use; 1: the thread of the caller alone.
     first_layer, first_kv_head: their numbers in the model, if this rank holds a part of it.
 
-    A refused call changes nothing and raises ValueError with the library's text; an argument of a wrong type, such as
-    a negative number of tokens, raises TypeError, and a lack of memory MemoryError.
+    A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
+    negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
     Calls return when their work is done, and release the GIL. Different threads may use different caches at the same
     time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
 
@@ -163,7 +164,8 @@ class Cache:
 
     def open(self, sequence: int, tokens: int = 0, frozen: int = 0) -> None:
         """Begins a sequence that is not open. The rows of its first `tokens` tokens lie in keys and values already. The
-        first `frozen` entries are never written or moved."""
+        first `frozen` entries are never written or moved. Refused if `tokens` exceeds the capacity, or `frozen` exceeds
+        `tokens`. Takes time in proportion to the capacity."""
         self._c.open(sequence, tokens, frozen)
 
     def close(self, sequence: int) -> None:
@@ -176,7 +178,8 @@ class Cache:
         self._c.append(_list(sequences), _list(counts))
 
     def commit(self, sequences: Numbers, accepted: Numbers) -> None:
-        """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others."""
+        """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others. Refused if fewer are
+        pending."""
         self._c.commit(_list(sequences), _list(accepted))
 
     def fork(self, source: int, into: int) -> None:
@@ -198,12 +201,13 @@ class Cache:
 
     def observe(self, layer: int, sequence: int, queries: Any, lse: Any = None, scale: Optional[float] = None) -> None:
         """Shows the policy the queries of the last n tokens of a sequence in one layer. Refused while tokens are
-        pending.
+        pending, and if n exceeds the entries of a track or, with padded, the tokens since the last compression.
 
         queries: [query_heads, n, head_dim], rotated as for attention; float32, float16 or bfloat16; channels lie side
             by side. Only read.
         lse: float32 [query_heads, n], natural log-sum-exps of the logits, log degrees included. Only read. If the
-            policy needs them and they are not given, kvmeld computes the attention first.
+            policy needs them and they are not given, kvmeld computes the attention first, which takes about as long
+            again.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
         self._c.observe(layer, sequence, _detached(queries), _detached(lse), scale or 0.0)
@@ -223,12 +227,14 @@ class Cache:
     ) -> None:
         """Shrinks sequences to a budget, in place, in every layer and head. What stays moves to the beginning of its
         track and keeps its order. Refused while tokens are pending, if the budget is smaller than what the policy
-        pins, and if the policy ranks by attention and a layer has observed none.
+        pins, and if the policy ranks by attention and a layer has observed none. The time depends on the policy
+        (docs/performance.md).
 
         budget: an int: entries per track; a float: a share of the tokens seen since the sequence was opened,
-            above 0 to 1, rounded down.
+            above 0 to 1, rounded down. 1 is one entry, 1.0 all tokens.
         over: tracks that share their budgets: "head" (none), "layer" or "all_layers", up to the `over` that the cache
-            was made with. floor is the share of its own budget, 0 to 1, that each of these tracks keeps.
+            was made with. Any but "head" needs the scope "head" and a policy that decides by score alone what stays.
+        floor: the share of its own budget, 0 to 1, that each of these tracks keeps. Not read if over is "head".
         keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
             lowest scores are evicted.
         """
@@ -254,7 +260,7 @@ class Cache:
         return out
 
     def degrees(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        """How many tokens each entry of a track stands for: float32 [length]."""
+        """How many tokens each entry of a track stands for: float32 [length]; 0 for empty slots (padded)."""
         return self._of_track(self._c.degrees, np.float32, layer, sequence, kv_head)
 
     def positions(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
@@ -296,8 +302,9 @@ class Cache:
     ) -> Any:
         """kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included; returns out.
 
-        It is causal. The last query is that of the last token, pending ones included; the n tokens must have come since
-        the last compression. Sums are in float.
+        It is causal. The last query is that of the last token, pending ones included. The n tokens must have come since
+        the last compression, which is not checked. A query that sees no entry gets zeros, and the lowest finite float
+        as its log-sum-exp. Sums are in float.
 
         queries: as in observe.
         out: [query_heads, n, head_dim of the values], float32 or the type of the queries; written. It must not overlap
@@ -319,5 +326,6 @@ class Cache:
 
     def resume(self, sequence: int, saved: bytes) -> None:
         """Opens a closed sequence as the one that was saved, in this cache or another one of the same policy, layers,
-        heads and head_dims. The caller restores the rows. Refuses bytes that do not fit or were changed."""
+        heads and head_dims; capacity and number of sequences may differ. The caller restores the rows. Refuses bytes
+        that do not fit or were changed."""
         self._c.resume(sequence, saved)

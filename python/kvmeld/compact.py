@@ -23,7 +23,8 @@ def compact(
 
     The returned keys and values have the library and element type of the arguments, and the shape
     [layers, kv_heads, n, head_dim]. positions are int32, degrees float32, both NumPy [layers, kv_heads, n]. Attention
-    has to add the natural logarithm of an entry's degree to its logits. Copies keys and values once while it runs.
+    has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
+    while it runs, and uses as many threads as this process may use. Different threads may call it at the same time.
     Raises ValueError if the policy does not leave n entries of every head.
     """
     if not 0 < n <= keys.shape[2]:

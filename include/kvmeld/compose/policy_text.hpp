@@ -28,9 +28,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
 
-/// Gives a selector counts that suit the identifier: where sets merge, pinned entries leave room for them;
-/// where the rest is dropped or spread, they fill the budget. Leaves selectors other than top and
-/// sinks_and_recents as they are.
+/// Gives a selector counts that suit the identifier. If sets merge without centres, pinned entries leave room
+/// for the merged ones; otherwise pinned entries fill the budget. Selectors other than top and
+/// sinks_and_recents stay as they are.
 inline void suit(any_selector& selector, identify_traits const& identifier) {
   bool const merges = identifier.makes_sets && !identifier.needs_centers;
   selector.change([&](auto& s) {
@@ -71,7 +71,7 @@ inline std::vector<text_word> words_of(std::string const& text) {
   return out;
 }
 
-/// Looks up a part by its name; returns why there is none, or nothing.
+/// Looks up a part by its name and assigns it. Returns a refusal if there is none; else an empty text.
 template <class Part> std::string part_problem(char const* option, std::string const& name, Part& part) {
   if (find(name, part)) return {};
   return refusal("policy", option, quoted(name), "one of ", names_of<Part>());
@@ -165,7 +165,7 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
 ///   words `rope` holds.
 ///
 /// Refuses unknown words, words that are given twice, and parts that make no policy together; `out` is then
-/// as it was.
+/// as it was. Any thread may call it.
 inline status read_policy(std::string const& text, composed& out, rope_params const& rope = usual_rope()) {
   return raise(detail::read_policy_problem(text, rope, out));
 }
