@@ -30,11 +30,16 @@ def compact(
     if not 0 < n <= keys.shape[2]:
         raise ValueError(f"n is {n}; it must be 1 to {keys.shape[2]}, the tokens in keys")
 
+    layers, heads = keys.shape[:2]
+    if queries is not None and (queries.shape[0] != layers or queries.shape[1] % heads or not queries.shape[1]):
+        raise ValueError(f"queries is of shape {tuple(queries.shape)}; it must be of shape [{layers}, query_heads, rows, "
+                         f"head_dim], with a multiple of {heads} query heads")
+
     def copied(x: Any) -> Any:
         return x.detach().clone() if hasattr(x, "detach") else np.array(x)
 
     keys, values = copied(keys)[:, None], copied(values)[:, None]  # [layers, 1, kv_heads, tokens, head_dim]
-    group = 1 if queries is None else queries.shape[1] // keys.shape[2]
+    group = 1 if queries is None else queries.shape[1] // heads
     with Cache(keys, values, policy, queries_per_kv_head=group) as cache:
         cache.open(0, keys.shape[3])
         if queries is not None:

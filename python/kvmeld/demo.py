@@ -11,18 +11,13 @@ import argparse
 import json
 import math
 import pathlib
+import sys
 import time
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
 import kvmeld
-
-try:
-    from tqdm import tqdm
-except ImportError:  # without it there is no progress bar
-    def tqdm(items: Any, **_: Any) -> Any:
-        return items
 
 POLICIES = ["snapkv", "compactor", "kvzip", "attention_matching", "chelsea", "recommended"]
 NAMES = (
@@ -191,6 +186,22 @@ def measure(model: Model, state: State, after: bytes, facts: Sequence[tuple[byte
     return np.array([bits(model, state, after), sum(right), sum(r == 5 for r in right), held])
 
 
+def with_progress(items: Sequence[Any], what: str) -> Iterator[Any]:
+    """The items one by one. If stderr is a terminal, a bar of tqdm or else a line there says how far they are."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        told = sys.stderr.isatty()
+        for i, item in enumerate(items):
+            if told:
+                print(f"\r{what}: {i} of {len(items)}", end="", file=sys.stderr, flush=True)
+            yield item
+        if told:
+            print(f"\r{what}: {len(items)} of {len(items)}", file=sys.stderr)
+    else:
+        yield from tqdm(items, desc=what, disable=None)  # None: if stderr is no terminal
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], dict[str, float]]:
     """Prints the table; returns, by policy and budget, bits_per_byte, digits and exact (shares, 0 to 1), kv_bytes and
     compress_ms: means over contexts, the shares over questions."""
@@ -211,18 +222,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], d
     budgets, chosen = [float(b) for b in o.budgets.split(",")], o.policies.split(",")
     cases = [("full", 1.0)] + [(policy, budget) for budget in budgets for policy in chosen]
     sums, seconds = {case: np.zeros(4) for case in cases}, dict.fromkeys(cases, 0.0)
-    for index in tqdm(range(o.contexts), desc="contexts", disable=None):
-        context, after, facts = planted(text, o.context, o.needles, o.seed, index)
-        full, queries = State(model, "streaming_llm", 2 * o.context), []
-        model.read(context, full, lambda layer, q: queries.append(q))
-        sums["full", 1.0] += measure(model, full, after, facts)
-        for policy, budget in cases[1:]:
+    steps = [(index, case) for index in range(o.contexts) for case in cases]
+    for index, (policy, budget) in with_progress(steps, "caches measured"):
+        if (policy, budget) == cases[0]:
+            context, after, facts = planted(text, o.context, o.needles, o.seed, index)
+            state = full = State(model, "streaming_llm", 2 * o.context)
+            queries: list[np.ndarray] = []
+            model.read(context, full, lambda layer, q: queries.append(q))
+        else:
             state = State(model, policy, 2 * o.context, full)
             observe(model, state, context, queries)
             start = time.perf_counter()
             state.cache.compress(0, budget)
             seconds[policy, budget] += time.perf_counter() - start
-            sums[policy, budget] += measure(model, state, after, facts)
+        sums[policy, budget] += measure(model, state, after, facts)
     asked = o.contexts * o.needles
     print(f"{folder.name}: {o.contexts} contexts of {o.context} tokens, {o.needles} needles each, seed {o.seed}\n")
     print(f"{'policy':20}{'budget':>7}{'bits per byte':>15}{'digits':>9}{'exact':>9}{'KV KiB':>9}{'compress ms':>13}")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from typing import Any, Optional, Sequence
 
@@ -21,6 +22,15 @@ _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
 
 
+def _is_share(budget: kvmeld.cache.Budget) -> bool:
+    """Whether a budget is a share of the tokens, and not a number of entries."""
+    return not isinstance(budget, numbers.Integral)
+
+
+def _refusal(argument: str, value: Any, condition: str, call: str = "KVMeldCache") -> ValueError:
+    return ValueError(f"{call}: {argument} is {value}; it must be {condition}")
+
+
 def attach(model: Any) -> None:
     """Makes a model's attention read KVMeldCaches. With any other cache, or none, the model computes as before.
 
@@ -30,7 +40,7 @@ def attach(model: Any) -> None:
     if name.startswith(_PREFIX):
         return
     if name not in _INNER:
-        raise ValueError(f"the model's attention implementation is {name!r}; it must be 'eager' or 'sdpa'")
+        raise _refusal("the model's attention implementation", repr(name), "'eager' or 'sdpa'", "attach")
     _implement(model, _PREFIX + name)
 
 
@@ -66,9 +76,9 @@ class KVMeldCache(_Base):
     next pass. Beam search and batch_* calls copy sequences with all that kvmeld knows about them. crop() takes back
     tokens that no compression has met.
 
-    Refused with ValueError: tensors that require gradients; memory of devices; sliding windows once more tokens than a
-    window were read; logit softcapping and attention sinks. A pass that ends in an exception leaves the cache
-    unusable until reset(). One cache is used by one thread at a time.
+    Refused with ValueError: tensors that require gradients; memory of devices; logit softcapping and attention sinks;
+    sliding windows and chunked attention, once more tokens were read than a window or a chunk has. A pass that ends in
+    an exception leaves the cache unusable until reset(). One cache is used by one thread at a time.
     """
 
     def __init__(
@@ -92,6 +102,7 @@ class KVMeldCache(_Base):
         self._options = {"policy": policy, "scope": scope, "over": over, "threads": threads}
         self._layers = config.num_hidden_layers
         self._query_heads = config.num_attention_heads
+        self._chunk = getattr(config, "attention_chunk_size", None)  # of Llama 4, whose attention is not told it
         #: The kvmeld.Cache over `keys` and `values`, with lengths, degrees and positions; None before the first pass.
         self.cache: Optional[kvmeld.Cache] = None
         #: [layers, batch, kv_heads, capacity, head_dim]; entries behind a track's length have no meaning.
@@ -116,16 +127,19 @@ class KVMeldCache(_Base):
         """Takes the new keys and values [batch, kv_heads, n, head_dim] of a layer. The attention function that attach
         has set up, which gets what this returns, appends them and reads the cache."""
         if self._given is not None:
-            raise ValueError("the model's attention implementation was changed; call kvmeld.hf.attach(model)")
+            raise _refusal("the model's attention implementation", "not kvmeld's",
+                           "that of kvmeld.hf.attach(model), for models that look up attention functions by name")
         if layer_idx != self._next:
-            raise ValueError(
-                f"layer_idx is {layer_idx}; it must be {self._next}, the layer that the pass comes to next"
-                " (reset() begins anew after a pass that did not end)"
-            )
+            raise _refusal("layer_idx", layer_idx, f"{self._next}, the layer that the pass comes to next (reset()"
+                           " begins anew after a pass that did not end)")
         if key_states.requires_grad or value_states.requires_grad:
-            raise ValueError("key_states require gradients; run the model under torch.inference_mode() or no_grad()")
+            raise _refusal("key_states", "a tensor that requires gradients",
+                           "without: run the model under torch.inference_mode() or no_grad()")
         if key_states.device.type != "cpu":
-            raise ValueError(f"key_states are on {key_states.device}; they must be in host memory")
+            raise _refusal("key_states", f"on {key_states.device}", "in host memory")
+        tokens = self._seen + key_states.shape[2]
+        if layer_idx == 0 and self._chunk is not None and tokens > self._chunk:
+            raise _refusal("attention_chunk_size", self._chunk, f"at least {tokens}, the tokens read")
         self._given = layer_idx, key_states, value_states
         marked = key_states.view_as(key_states)
         marked.kvmeld_cache = self  # for the attention function
@@ -214,7 +228,7 @@ class KVMeldCache(_Base):
         self._between_passes()
         budget = self.budget if budget is None else budget
         if budget is None or self.cache is None:
-            raise ValueError(f"budget is {budget} and {self._seen} tokens were read; there must be a budget and tokens")
+            raise _refusal("budget", f"{budget} after {self._seen} tokens", "a number, after a first pass", "compress")
         held = range(self.batch_size)
         self.cache.compress(held, budget, over=self.over, floor=self.floor)
         self.compressions += 1
@@ -227,7 +241,8 @@ class KVMeldCache(_Base):
 
     def _between_passes(self) -> None:
         if self._next or self._given is not None:
-            raise ValueError("a forward pass has not ended; reset() begins anew after a pass that failed")
+            raise _refusal("the pass", f"at layer {self._next}",
+                           "at its end: reset() begins anew after one that failed")
 
     def _longest(self) -> int:
         return max((self.cache.longest(sequence) for sequence in range(self.batch_size)), default=0)
@@ -236,7 +251,7 @@ class KVMeldCache(_Base):
         """The most entries that a track is to have."""
         if self.budget is None:
             return None
-        left = self.budget if not isinstance(self.budget, float) else max(1, int(self.budget * tokens + 1e-9))
+        left = self.budget if not _is_share(self.budget) else max(1, int(self.budget * tokens + 1e-9))
         return left + self.interval
 
     def _make_room(self, n: int) -> None:
@@ -245,7 +260,7 @@ class KVMeldCache(_Base):
         if bound is not None and self._longest() + n > bound and self._longest() > bound - self.interval:
             self.compress()
         needed, capacity = self._longest() + n, self.cache.capacity
-        fixed = bound is not None and not isinstance(self.budget, float)
+        fixed = bound is not None and not _is_share(self.budget)
         if needed > capacity:
             self._resize(max(needed, min(2 * capacity, bound) if fixed else 2 * capacity))
         elif bound is not None and n <= self.interval and needed <= bound:  # after a long prompt
@@ -266,9 +281,7 @@ class KVMeldCache(_Base):
         self._needs = self.cache.needs()
         if self._needs.when == "replay":
             self.cache = None
-            raise ValueError(
-                f"policy is {self._options['policy']!r}; it must be one that does not read the prompt a second time"
-            )
+            raise _refusal("policy", repr(self._options["policy"]), "one that does not read the prompt a second time")
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
         """Sequence i becomes a copy of sequence chosen[i], in new tensors where the sizes change."""
@@ -302,11 +315,13 @@ class KVMeldCache(_Base):
             for sequence in range(batch):
                 self.cache.open(sequence)
         if batch != self.batch_size:
-            raise ValueError(f"the batch is {batch}; it must be {self.batch_size}, the sequences that the cache holds")
+            raise _refusal("the batch", batch, f"{self.batch_size}, the sequences that the cache holds")
         valid = torch.ones(batch, n, dtype=torch.bool)
         if mask is not None:
             # 4-D: a row of the last query, which sees all new tokens but padding; 2-D: the tokens themselves.
             row = mask[:, 0, -1, self._seen : self._seen + n] if mask.dim() == 4 else mask[:, -n:]
+            if row.shape[1] != n:
+                raise _refusal("attention_mask", f"of {mask.shape[-1]} tokens", f"of {self._seen + n}, the tokens read")
             seen = row if row.dtype == torch.bool else row != 0 if mask.dim() == 2 else row == 0
             valid = seen.expand(batch, n)
         self._make_room(n)
@@ -376,16 +391,18 @@ class KVMeldCache(_Base):
     ) -> Any:
         """A layer's part of a pass: appends its rows, lets `inner` attend, and shows the policy the queries."""
         layer, key, value = self._given
-        for name in ("softcap", "s_aux"):
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is {kwargs[name]}; it must be None: kvmeld's cache has no such attention")
+        if kwargs.get("softcap") is not None:
+            raise _refusal("softcap", kwargs["softcap"], "None: kvmeld caps no logits")
+        if kwargs.get("s_aux") is not None:
+            raise _refusal("s_aux", "given", "None: kvmeld has no attention sinks beside the entries")
+        window, n = kwargs.get("sliding_window"), query.shape[2]
+        tokens = self._seen + (n if layer == 0 else 0)
+        if window is not None and tokens > window:
+            raise _refusal("sliding_window", window, f"at least {tokens}, the tokens read")
         if layer == 0:
             self._given = None  # _begin may compress
             self._begin(key, value, mask)
-        window = kwargs.get("sliding_window")
-        if window is not None and self._seen > window:
-            raise ValueError(f"tokens read are {self._seen}; they must be at most {window}, the layer's sliding window")
-        held, n = self._append_rows(layer, key, value), query.shape[2]
+        held = self._append_rows(layer, key, value)
         keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
         out = inner(module, query, keys, values, self._mask(layer, n, held, query.dtype, causal), **kwargs)
         self._observe(layer, query, kwargs.get("scaling"))

@@ -79,7 +79,7 @@ void require_rows(Array const& x, std::string const& name, std::vector<std::size
   bool fits = x.ndim() == extents.size();
   for (std::size_t i = 0; fits && i < extents.size(); ++i) fits = x.shape(i) == extents[i];
   if (!fits) refuse(name, "of shape " + shape_text_of(x), "of shape " + shape_text(extents));
-  if (x.shape(x.ndim() - 1) > 1 && x.stride(x.ndim() - 1) != 1)
+  if (x.size() > 1 && x.shape(x.ndim() - 1) > 1 && x.stride(x.ndim() - 1) != 1)
     refuse(name, "with a stride of " + std::to_string(x.stride(x.ndim() - 1)) + " elements in its last axis",
            "with a stride of 1 there");
 }

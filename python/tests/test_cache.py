@@ -360,3 +360,6 @@ def test_compact():
             assert np.array_equal(k[layer, head], keys[layer, head, positions[layer, head]])
     with pytest.raises(ValueError, match="n is 41"):
         kvmeld.compact(None, keys, values, 41, "streaming_llm")
+    for shape in ((LAYERS - 1, HEADS, 8, DIM), (LAYERS, HEADS + 1, 8, DIM), (LAYERS, 0, 8, DIM)):
+        with pytest.raises(ValueError, match="queries is of shape"):
+            kvmeld.compact(np.zeros(shape, np.float32), keys, values, 12)

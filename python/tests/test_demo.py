@@ -1,8 +1,12 @@
 """python -m kvmeld.demo on the repository's model, and the model's forward pass against plain attention."""
 
+import io
 import pathlib
+import sys
+import types
 
 import numpy as np
+import pytest
 
 from kvmeld import demo
 
@@ -70,3 +74,30 @@ def test_the_table(capsys):
         assert figures[policy, 0.2]["kv_bytes"] == 2 * 2 * 4 * 4 * 32 * 204
     assert full["digits"] >= 0.9 and recommended["digits"] >= 0.9 and full["bits_per_byte"] < 2.2
     assert "recommended" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stderr, told", [
+    (Terminal(), "\rread: 0 of 3\rread: 1 of 3\rread: 2 of 3\rread: 3 of 3\n"), (io.StringIO(), "")
+])
+def test_progress_without_tqdm(monkeypatch, stderr, told):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert list(demo.with_progress("abc", "read")) == ["a", "b", "c"]
+    assert stderr.getvalue() == told
+
+
+def test_progress_with_tqdm(monkeypatch):
+    calls = []
+
+    def tqdm(items, **options):
+        calls.append(options)
+        return iter(items)
+
+    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=tqdm))
+    assert list(demo.with_progress("abc", "read")) == ["a", "b", "c"]
+    assert calls == [{"desc": "read", "disable": None}]

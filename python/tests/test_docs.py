@@ -15,9 +15,11 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
 def test_examples_run(block, capsys):
-    for module in ("torch", "transformers", "kvpress"):
+    for module in ("torch", "transformers", "kvpress", "matplotlib"):
         if f"import {module}" in block or f"from {module}" in block or f"kvmeld.{module}" in block:
-            pytest.importorskip(module)
+            found = pytest.importorskip(module)
+            if module == "matplotlib":
+                found.use("Agg")  # needs no screen
     exec(compile(block, str(PAGE), "exec"), {"__name__": "example"})
     printed = re.findall(r"^ *print\(.*# (.*)$", block, re.MULTILINE)
     assert capsys.readouterr().out.splitlines() == printed
