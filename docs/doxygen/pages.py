@@ -4,10 +4,13 @@ on a Git host.
 - a link to a page or to one of its headings leads to it in the site, one to a public header to its documentation, one to another
   file to a copy of it that every browser shows;
 - ```math and $`...`$ are formulas, and <!-- diagram: name.dot --> is a picture of docs/diagrams;
-- <!-- header: include/kvmeld/kvmeld.h --> is a header in C, a heading for each of its sections.
+- <!-- header: include/kvmeld/kvmeld.h --> is a header in C, a heading for each of its sections;
+- <!-- python: python/kvmeld/hf.py as kvmeld.hf --> is a module of Python, a heading for each of its names.
 """
 import re
 import shutil
+
+from python import python_module
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 PARENTS = ["docs/index.md", "docs/guide.md", "docs/engines.md"]  # a page is listed below the first that links to it
@@ -88,6 +91,8 @@ class page_set:
         line = re.sub(r"\$`([^`]+)`\$", r"\\f$\1\\f$", line)
         if header := re.match(r"^<!-- header: (\S+) -->$", line):
             return "\n".join(header_in_c(self.source / header.group(1)))
+        if module := re.match(r"^<!-- python: (\S+) as (\S+) -->$", line):
+            return "\n".join(python_module(self.source / module.group(1), module.group(2)))
         code = re.split(r"(?<!\[)(`[^`]*`)(?!\])", line)
         return "".join(
             part if part.startswith("`") else LINK.sub(lambda m: self.link(page, *m.groups()), part) for part in code)

@@ -11,7 +11,7 @@ import sys
 from typing import Any, Optional, Sequence
 
 import torch
-from transformers import Cache as _Base
+import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
@@ -57,7 +57,7 @@ def _implement(model: Any, name: str) -> None:
         config._attn_implementation = name
 
 
-class KVMeldCache(_Base):
+class KVMeldCache(transformers.Cache):
     """A cache for `past_key_values`, in whose tensors kvmeld merges and evicts entries.
 
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
