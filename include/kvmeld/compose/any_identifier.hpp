@@ -60,22 +60,10 @@ public:
     return of_.visit([](auto const& i) { return traits_of_identifier(i); });
   }
   std::uint32_t tiles(shape const& s) const {
-    return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
-        return i.tiles(s);
-      } else {
-        return 0u;
-      }
-    });
+    return of_proposer<std::uint32_t>([&](auto const& i) { return i.tiles(s); });
   }
   std::size_t scratch_bytes(shape const& s, int lanes) const {
-    return of_.visit([&](auto const& i) -> std::size_t {
-      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
-        return i.scratch_bytes(s, lanes);
-      } else {
-        return 0u;
-      }
-    });
+    return of_proposer<std::size_t>([&](auto const& i) { return i.scratch_bytes(s, lanes); });
   }
   template <class Team, class Keys, class Values>
   KVMELD_HD void propose(proposal_tile<Team, kv<Keys, Values>> const& tile) const {
@@ -113,6 +101,17 @@ public:
   }
 
 private:
+  /// f(identifier) if the identifier that is held looks for candidates in tiles; else 0.
+  template <class Number, class F> Number of_proposer(F f) const {
+    return of_.visit([&](auto const& i) -> Number {
+      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
+        return f(i);
+      } else {
+        return 0;
+      }
+    });
+  }
+
   choice of_;
 };
 

@@ -189,7 +189,7 @@ KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref 
   std::uint32_t const before =
       wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + wave.state[t.item].rounds;
   round_view<Team, Rows> view(team, wave, t.item, before, rows);
-  if constexpr (!proposes<Identify>) {
+  if constexpr (!proposes<Identify> && Identify::makes_sets) {  // else nobody calls round_view::propose
     view.for_each(view.live(), [&](std::uint32_t i) { view.candidates()[i].key = 0; });
   }
   team.sync();
