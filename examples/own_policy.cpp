@@ -51,49 +51,41 @@ struct value_norm {
   }
 };
 
-int main() {
+// The entries left of 1,000 tokens if a policy may keep 600.
+template <class Policy> std::uint32_t left_by(Policy const& policy) {
   examples::engine_tensors engine;
-  kvmeld::policy mine{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, pair_neighbours{},
-                      kvmeld::merge::degree_weighted{}};
-  kvmeld::merged_cache cache{kvmeld::host_executor{}, mine, kvmeld::kv{engine.keys(), engine.values()},
+  kvmeld::merged_cache cache{kvmeld::host_executor{}, policy, kvmeld::kv{engine.keys(), engine.values()},
                              kvmeld::cache_options{engine.extent}};
   cache.open(0, 1000);
   cache.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "entries left: " << cache.length(0, 0, 0) << " (80 kept whole, 920 paired)\n";
+  return cache.length(0, 0, 0);
+}
+
+int main() {
+  kvmeld::policy mine{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, pair_neighbours{},
+                      kvmeld::merge::degree_weighted{}};
+  std::uint32_t const paired = left_by(mine);
+  std::cout << "entries left: " << paired << " (80 kept whole, 920 paired)\n";
 
   kvmeld::policy newer{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, pair_neighbours{},
                        towards_the_newest{}};
-  kvmeld::merged_cache other{kvmeld::host_executor{}, newer, kvmeld::kv{engine.keys(), engine.values()},
-                             kvmeld::cache_options{engine.extent}};
-  other.open(0, 1000);
-  other.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "the same number, with other weights: " << other.length(0, 0, 0) << "\n";
+  std::uint32_t const weighted = left_by(newer);
+  std::cout << "the same number, with other weights: " << weighted << "\n";
 
   kvmeld::policy alike{kvmeld::score::none{}, kvmeld::select::sinks_and_recents{}, closer_neighbour{},
                        kvmeld::merge::degree_weighted{}};
-  kvmeld::merged_cache second{kvmeld::host_executor{}, alike, kvmeld::kv{engine.keys(), engine.values()},
-                              kvmeld::cache_options{engine.extent}};
-  second.open(0, 1000);
-  second.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "as many as the budget allows, the most similar merged: " << second.length(0, 0, 0) << "\n";
+  std::uint32_t const similar = left_by(alike);
+  std::cout << "as many as the budget allows, the most similar merged: " << similar << "\n";
 
   kvmeld::policy sparse{kvmeld::score::none{}, every_eighth{}, kvmeld::identify::evict_rest{},
                         kvmeld::merge::drop{}};
-  kvmeld::merged_cache third{kvmeld::host_executor{}, sparse, kvmeld::kv{engine.keys(), engine.values()},
-                             kvmeld::cache_options{engine.extent}};
-  third.open(0, 1000);
-  third.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "every eighth and the last 64: " << third.length(0, 0, 0) << "\n";
+  std::uint32_t const spaced = left_by(sparse);
+  std::cout << "every eighth and the last 64: " << spaced << "\n";
 
   kvmeld::policy large{value_norm{}, kvmeld::select::top{}, kvmeld::identify::evict_rest{},
                        kvmeld::merge::drop{}};
-  kvmeld::merged_cache fourth{kvmeld::host_executor{}, large, kvmeld::kv{engine.keys(), engine.values()},
-                              kvmeld::cache_options{engine.extent}};
-  fourth.open(0, 1000);
-  fourth.compress({0}, kvmeld::budget::ratio(0.6));
-  std::cout << "of the older entries, those with the largest values: " << fourth.length(0, 0, 0) << "\n";
-  bool const right = cache.length(0, 0, 0) == 540 && other.length(0, 0, 0) == 540 &&
-                     second.length(0, 0, 0) == 600 && third.length(0, 0, 0) == 181 &&
-                     fourth.length(0, 0, 0) == 600;
+  std::uint32_t const largest = left_by(large);
+  std::cout << "of the older entries, those with the largest values: " << largest << "\n";
+  bool const right = paired == 540 && weighted == 540 && similar == 600 && spaced == 181 && largest == 600;
   return right ? 0 : 1;
 }

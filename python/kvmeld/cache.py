@@ -41,6 +41,11 @@ def _refusal(argument: str, value: Any, condition: str) -> ValueError:
     return ValueError(f"{argument} is {value}; it must be {condition}")
 
 
+def _is_share(budget: Budget) -> bool:
+    """Whether a budget is a share of the tokens, and not a number of entries."""
+    return not isinstance(budget, numbers.Integral)
+
+
 def _number_of(name: str, names: Sequence[str], argument: str) -> int:
     if name not in names:
         raise _refusal(argument, repr(name), "one of " + ", ".join(names))
@@ -238,7 +243,7 @@ class Cache:
         keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
             lowest scores are evicted.
         """
-        entries, ratio = (int(budget), 0.0) if isinstance(budget, numbers.Integral) else (0, float(budget))
+        entries, ratio = (0, float(budget)) if _is_share(budget) else (int(budget), 0.0)
         among = _number_of(over, _SCOPES, "over")
         self._c.compress(_list(sequences), entries, ratio, among, floor if among else 0.0, keep)
 

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from kvmeld.cache import Cache
+from kvmeld.cache import Cache, _refusal
 
 
 def compact(
@@ -28,12 +28,12 @@ def compact(
     Raises ValueError if the policy does not leave n entries of every head.
     """
     if not 0 < n <= keys.shape[2]:
-        raise ValueError(f"n is {n}; it must be 1 to {keys.shape[2]}, the tokens in keys")
+        raise _refusal("n", n, f"1 to {keys.shape[2]}, the tokens in keys")
 
     layers, heads = keys.shape[:2]
     if queries is not None and (queries.shape[0] != layers or queries.shape[1] % heads or not queries.shape[1]):
-        raise ValueError(f"queries is of shape {tuple(queries.shape)}; it must be of shape [{layers}, query_heads, rows, "
-                         f"head_dim], with a multiple of {heads} query heads")
+        raise _refusal("queries", f"of shape {tuple(queries.shape)}",
+                       f"of shape [{layers}, query_heads, rows, head_dim], with a multiple of {heads} query heads")
 
     def copied(x: Any) -> Any:
         return x.detach().clone() if hasattr(x, "detach") else np.array(x)
@@ -48,8 +48,8 @@ def compact(
         cache.compress(0, n)
         lengths = cache.lengths(0)
         if (lengths != n).any():
-            raise ValueError(f"policy is {policy!r}, which left {lengths.min()} to {lengths.max()} entries of a head; "
-                             f"it must be one that leaves {n}")
+            raise _refusal("policy", f"{policy!r}, which left {lengths.min()} to {lengths.max()} entries of a head",
+                           f"one that leaves {n}")
         tracks = [[(layer, 0, head) for head in range(cache.kv_heads)] for layer in range(cache.layers)]
         positions, degrees = (
             np.array([[read(*track) for track in layer] for layer in tracks])

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import numbers
 import sys
 from typing import Any, Optional, Sequence
 
@@ -15,16 +14,12 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
+from kvmeld.cache import _is_share
 
 __all__ = ["KVMeldCache", "attach", "detach"]
 
 _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
-
-
-def _is_share(budget: kvmeld.cache.Budget) -> bool:
-    """Whether a budget is a share of the tokens, and not a number of entries."""
-    return not isinstance(budget, numbers.Integral)
 
 
 def _refusal(argument: str, value: Any, condition: str, call: str = "KVMeldCache") -> ValueError:
@@ -251,7 +246,7 @@ class KVMeldCache(transformers.Cache):
         """The most entries that a track is to have."""
         if self.budget is None:
             return None
-        left = self.budget if not _is_share(self.budget) else max(1, int(self.budget * tokens + 1e-9))
+        left = max(1, int(self.budget * tokens + 1e-9)) if _is_share(self.budget) else self.budget
         return left + self.interval
 
     def _make_room(self, n: int) -> None:

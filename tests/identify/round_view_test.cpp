@@ -4,7 +4,6 @@
 #include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -151,20 +150,16 @@ template <bool Values> struct closer_neighbour : kvmeld::identify::defaults {
   }
 };
 
-// The cosine of two rows by loops in double precision; of all heads of a layer where heads share a plan.
+// The cosine of two rows in double precision; of all heads of a layer where heads share a plan.
 template <class Rows>
 double cosine(Rows const& rows, kvmeld::track t, std::uint32_t heads, kvmeld::slot_t a, kvmeld::slot_t b) {
-  double ab = 0, aa = 0, bb = 0;
+  reference::row x, y;
   for (std::uint32_t h = 0; h < heads; ++h) {
     kvmeld::track const of{t.index + h, t.layer, t.sequence, t.kv_head + h};
-    auto const x = support::read_row(rows, of, a), y = support::read_row(rows, of, b);
-    for (std::size_t c = 0; c < x.size(); ++c) {
-      ab += x[c] * y[c];
-      aa += x[c] * x[c];
-      bb += y[c] * y[c];
-    }
+    for (double v : support::read_row(rows, of, a)) x.push_back(v);
+    for (double v : support::read_row(rows, of, b)) y.push_back(v);
   }
-  return ab / std::sqrt(aa * bb);
+  return reference::cosine(x, y);
 }
 
 template <bool Values, class Executor> void check_rows(Executor executor, bool shared) {
