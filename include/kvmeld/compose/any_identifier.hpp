@@ -71,7 +71,7 @@ public:
       using held = std::decay_t<decltype(i)>;
       if constexpr (kvmeld::needs_values<held>::value) {
         i.propose(tile);
-      } else if constexpr (detail::proposes<held>) {
+      } else if constexpr (kvmeld::detail::proposes<held>) {
         i.propose(tile.with_rows(tile.rows().keys));
       }
     });
@@ -89,7 +89,7 @@ public:
   /// Number of edges of a list of live entries with `n` places; 0 for identifiers that list no edges.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (detail::lists_edges<std::decay_t<decltype(i)>>::value) {
+      if constexpr (kvmeld::detail::lists_edges<std::decay_t<decltype(i)>>::value) {
         return i.edges(n);
       } else {
         return 0u;
@@ -104,7 +104,7 @@ private:
   /// f(identifier) if the identifier that is held looks for candidates in tiles; else 0.
   template <class Number, class F> Number of_proposer(F f) const {
     return of_.visit([&](auto const& i) -> Number {
-      if constexpr (detail::proposes<std::decay_t<decltype(i)>>) {
+      if constexpr (kvmeld::detail::proposes<std::decay_t<decltype(i)>>) {
         return f(i);
       } else {
         return 0;

@@ -76,7 +76,7 @@ public:
       if constexpr (type::cooperative) {
         m.weigh(team, wave, keys, t, pivot, set, buffer_of<type>(b));
       } else if constexpr (!spreads_entries<type>::value) {
-        if (team.lane() == 0) detail::weigh_set(m, wave, t, pivot, set);
+        if (team.lane() == 0) kvmeld::detail::weigh_set(m, wave, t, pivot, set);
         team.sync();
       }
     });

@@ -68,47 +68,47 @@ public:
   }
   /// Which queries the score that is held needs to observe.
   observation_need need() const {
-    return of_.visit([](auto const& s) { return detail::need_of_score(s); });
+    return of_.visit([](auto const& s) { return kvmeld::detail::need_of_score(s); });
   }
   channel_list channels(shape const& extent) const {
     return of_.visit([&](auto const& s) { return channels_of(s, extent); });
   }
   /// The reference queries that the score that is held keeps; count 0: none.
   reference_queries references() const {
-    return of_.visit([](auto const& s) { return detail::references_of(s); });
+    return of_.visit([](auto const& s) { return kvmeld::detail::references_of(s); });
   }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
   }
   /// How the score that is held folds attention over heads and rows.
   KVMELD_HD attention_fold fold() const {
-    return of_.visit([](auto const& s) { return detail::fold_of(s); });
+    return of_.visit([](auto const& s) { return kvmeld::detail::fold_of(s); });
   }
   KVMELD_HD channel_update update(std::uint32_t channel, std::uint32_t filled, std::uint32_t rows) const {
-    return of_.visit([&](auto const& s) { return detail::update_of(s, channel, filled, rows); });
+    return of_.visit([&](auto const& s) { return kvmeld::detail::update_of(s, channel, filled, rows); });
   }
   KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t rows) const {
-    return of_.visit([&](auto const& s) { return detail::next_window_of(s, filled, rows); });
+    return of_.visit([&](auto const& s) { return kvmeld::detail::next_window_of(s, filled, rows); });
   }
   std::size_t table_floats(shape const& extent) const {
     return of_.visit([&](auto const& s) { return std::size_t{table_floats_of(s, extent)}; });
   }
   template <class Team, class Queries>
   KVMELD_HD void absorb(Team const& team, float* table, std::uint32_t head, Queries const& queries) const {
-    of_.visit([&](auto const& s) { detail::absorb_queries(s, team, table, head, queries); });
+    of_.visit([&](auto const& s) { kvmeld::detail::absorb_queries(s, team, table, head, queries); });
   }
   std::size_t scratch_bytes(shape const& extent, int lanes) const {
-    return of_.visit([&](auto const& s) { return detail::scratch_of_score(s, extent, lanes); });
+    return of_.visit([&](auto const& s) { return kvmeld::detail::scratch_of_score(s, extent, lanes); });
   }
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
-    of_.visit([&](auto const& s) { detail::evaluate_score(s, team, view, rows, out); });
+    of_.visit([&](auto const& s) { kvmeld::detail::evaluate_score(s, team, view, rows, out); });
   }
   std::string problem() const {
     return of_.visit([](auto const& s) { return problem_of(s); });
   }
   std::string problem_for(shape const& extent) const {
-    return of_.visit([&](auto const& s) { return detail::table_problem(s, extent); });
+    return of_.visit([&](auto const& s) { return kvmeld::detail::table_problem(s, extent); });
   }
 
 private:
