@@ -58,7 +58,7 @@ template <class T> void compare(dice& d, support::tally& count) {
       reference::d2o_outcome const expected =
           reference::d2o(before[t.index], options, tau[t.index], support::store_as<T>());
       CHECK(cache.ref().length(t) == budget);
-      std::uint32_t const word = cache.ledger().word(t, kvmeld::track_word::threshold);
+      std::uint32_t const word = cache.ledger().word(t, kvmeld::track_word::carried);
       CHECK((word != 0) == expected.memory.started);
       CHECK(std::fabs(static_cast<double>(kvmeld::order_value(word)) - expected.memory.tau) < 1e-5);
       tau[t.index] = expected.memory;
@@ -97,14 +97,14 @@ TEST_CASE("planning alone does not move D2O's threshold") {
   support::set_scores(cache.ledger(), t, support::random_scores(d, 40));
   for (int i = 0; i < 3; ++i) {
     cache.plan({0}, kvmeld::budget::entries(16));
-    CHECK(cache.ledger().word(t, kvmeld::track_word::threshold) == 0);
+    CHECK(cache.ledger().word(t, kvmeld::track_word::carried) == 0);
   }
   cache.apply();
-  std::uint32_t const first = cache.ledger().word(t, kvmeld::track_word::threshold);
+  std::uint32_t const first = cache.ledger().word(t, kvmeld::track_word::carried);
   CHECK(first != 0);
   // A compression that has nothing to do leaves it alone.
   cache.compress({0}, kvmeld::budget::entries(16));
-  CHECK(cache.ledger().word(t, kvmeld::track_word::threshold) == first);
+  CHECK(cache.ledger().word(t, kvmeld::track_word::carried) == first);
 }
 
 TEST_CASE("D2O refuses shares that are none") {

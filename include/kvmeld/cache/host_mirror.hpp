@@ -165,7 +165,7 @@ public:
         empty = length_[t.index] - least;
         if (since_[q] != sequences::effect::counted) return;
         findings_[t.index] = then.warnings[t.index];
-        for (std::uint32_t w : {track_word::padded_from, track_word::guarded_error})
+        for (std::uint32_t w : {track_word::padded_from, track_word::guard_report})
           words_of(t)[w] = then.word(t, w);
       });
       if (since_[q] != sequences::effect::counted) continue;

@@ -65,7 +65,7 @@ public:
   float guarded_error(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     if (!within("guarded_error", sequence, layer, kv_head)) return 0.0f;
     return bits_float(
-        facts_.word(make_track(ledger_.extent, layer, sequence, kv_head), track_word::guarded_error));
+        facts_.word(make_track(ledger_.extent, layer, sequence, kv_head), track_word::guard_report));
   }
   /// True if length_bound(sequence) has reached the trigger.
   bool due(std::uint32_t sequence, trigger t) const { return t.due(length_bound(sequence)); }

@@ -29,12 +29,12 @@ enum : std::uint32_t {
   observed_rows,
   window_rows,
   last_rounds,
-  threshold,       ///< order key of the similarity that an adaptive admission asked for last; 0: none yet
-  next_threshold,  ///< the same for the plan in progress; becomes `threshold` when the plan is applied
-  changed,         ///< 1 if the last compression changed the track
-  empty,           ///< empty slots below the length (options.padded)
-  padded_from,     ///< 1 + the first empty slot; 0: there are no empty slots
-  guarded_error,  ///< guarded merging: bits of the largest change of a probe's output in the last compression
+  carried,  ///< what the identifier carries from one compression of the track to the next; 0: nothing yet
+  next_carried,  ///< the same for the plan in progress; becomes `carried` when the plan is applied
+  changed,       ///< 1 if the last compression changed the track
+  empty,         ///< empty slots below the length (options.padded)
+  padded_from,   ///< 1 + the first empty slot; 0: there are no empty slots
+  guard_report,  ///< what the policy's guard reports of the last compression, as bits of a float; 0: nothing
   count
 };
 }  // namespace track_word

@@ -32,9 +32,7 @@ struct track_state {
   /// 1 while the track is above its budget and makes progress, or is thinned whatever its budget
   std::uint32_t over_budget;
   std::uint32_t unchanged;  ///< 1: all sets of the last link_phase have one member, the step changes nothing
-  float low, high;          ///< bracket of a threshold that an identifier narrows over several launches
-  std::uint32_t low_node;   ///< 1 + index of what the last launch found at `low`; 0: it found nothing
-  std::uint32_t high_node;  ///< the same for `high`
+  std::uint32_t notes[4];   ///< what one launch of the identifier leaves for its next launch
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }

@@ -54,7 +54,7 @@ void after_weighing(Launch const& launch, Identify const& identify, kv<Keys, Val
   launch(detail::link_phase{{launch.wave}, launch.wave.step, true});
 }
 
-/// Runs when all is done: writes the largest change of a probe to track_word::guarded_error.
+/// Runs when all is done: writes the largest change of a probe to track_word::guard_report.
 template <class Launch, class Q, class Keys, class Values>
 void close(Launch const& launch, probed<Q> const& guard, kv<Keys, Values> const& x) {
   launch(probe_error_phase<Q, Keys, Values>{{guard, x, launch.wave}});

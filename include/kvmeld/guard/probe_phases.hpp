@@ -270,7 +270,7 @@ struct recount_phase {
   }
 };
 
-/// Writes track_word::guarded_error, the largest change of a probe, for tracks that were above their budget.
+/// Writes track_word::guard_report: the largest change of a probe, for tracks that were above their budget.
 template <class Q, class Keys, class Values> struct probe_error_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -278,7 +278,7 @@ template <class Q, class Keys, class Values> struct probe_error_phase : probe_ph
     if (s.length <= s.limit) return;
     typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
     std::uint32_t const error = bench.so_far();
-    if (team.lane() == 0) this->wave.ledger.word(t.where, track_word::guarded_error) = error;
+    if (team.lane() == 0) this->wave.ledger.word(t.where, track_word::guard_report) = error;
   }
 };
 

@@ -148,14 +148,13 @@ struct ema_threshold {
     matched = team.reduce(matched, op_sum{});
     float const sum = team_sum(
         team, candidates, [&](std::uint32_t i) { return order_value(list[i].key); }, partial);
-    track const where = round.where();
-    std::uint32_t const before = round.ledger().word(where, track_word::threshold);
+    std::uint32_t const before = round.carried();
     if (matched == 0) return {0, 1};
     float const tau = before == 0 ? sum / static_cast<float>(matched)
                                   : beta * order_value(highest) + (1.0f - beta) * order_value(before);
     // The mean of one candidate is its own similarity, whatever rounding makes of it.
     std::uint32_t const least = before == 0 && matched == 1 ? highest : order_key(tau);
-    if (team.lane() == 0) round.ledger().word(where, track_word::next_threshold) = least;
+    if (team.lane() == 0) round.carry(least);
     return {candidates, least};
   }
   std::string problem() const {

@@ -100,6 +100,12 @@ public:
     merge_best_of(live(), most, 1);
   }
 
+  /// What `carry` stored in the last compression of the track that was applied; 0: nothing yet. It belongs to
+  /// the sequence: it is saved, forked and resumed with it.
+  KVMELD_HD std::uint32_t carried() const { return ledger().word(where(), track_word::carried); }
+  /// Stores a word, not 0, for the next compression of the track. One lane calls this, at most once a round.
+  KVMELD_HD void carry(std::uint32_t word) const { ledger().word(where(), track_word::next_carried) = word; }
+
   /// f(i) for 0 <= i < n, shared out over the lanes of the team. No barrier at the end.
   template <class F> KVMELD_HD void for_each(std::uint32_t n, F const& f) const { team_.for_each(n, f); }
   /// The team, for barriers and reductions.

@@ -42,7 +42,7 @@ struct begin_phase : track_phase {
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
       wave.state[t.item] = s;
       l.warnings[t.where.index] = warning::none;
-      l.word(t.where, track_word::next_threshold) = 0;
+      l.word(t.where, track_word::next_carried) = 0;
     }
   }
 };
@@ -143,9 +143,9 @@ struct resume_phase : track_phase {
   }
 };
 
-/// Stores what an applied plan left in the words of its tracks. Every track stores its adaptive threshold.
-/// One tile per sequence adds the most rounds that any of its tracks took and, if any of them changed, notes
-/// the tokens seen.
+/// Stores what an applied plan left in the words of its tracks. Every track stores what its identifier
+/// carries on. One tile per sequence adds the most rounds that any of its tracks took and, if any of them
+/// changed, notes the tokens seen.
 struct settle_phase {
   ledger_ref ledger;
 
@@ -154,8 +154,8 @@ struct settle_phase {
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const next = ledger.word(t.where, track_word::next_threshold);
-    if (team.lane() == 0 && next != 0) ledger.word(t.where, track_word::threshold) = next;
+    std::uint32_t const next = ledger.word(t.where, track_word::next_carried);
+    if (team.lane() == 0 && next != 0) ledger.word(t.where, track_word::carried) = next;
     if (t.where.layer != 0 || t.where.kv_head != 0) return;
     std::uint32_t const sequence = t.where.sequence;
     std::uint32_t const most = highest_word(team, ledger, sequence, track_word::last_rounds),

@@ -277,8 +277,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
     if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
-      identify::scan_bracket now =
-          first_pass ? identify::scan_bracket{} : identify::scan_bracket{s.low, s.high};
+      identify::scan_bracket now = first_pass ? identify::scan_bracket{} : pass_notes::of(s).bracket;
       std::uint32_t low_node = 0, high = upper_end;
       for (std::uint32_t node = 1, i = 0; i < bisections; ++i) {
         bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle())}, wanted, ends);
@@ -293,10 +292,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
       if (last_pass) {
         mark(team, t, sets, cut{table, high, order_key(now.high)}, ends, wanted);
       } else if (team.lane() == 0) {
-        wave.state[t.item].low = now.low;
-        wave.state[t.item].high = now.high;
-        wave.state[t.item].low_node = low_node;
-        wave.state[t.item].high_node = high + 1;
+        pass_notes{now, low_node, high + 1}.leave(wave.state[t.item]);
       }
     } else {
       mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta_in(t.where.layer))}, ends,

@@ -41,6 +41,23 @@ KVMELD_HD inline float pass_threshold(identify::scan_bracket b, std::uint32_t in
   return b.middle();
 }
 
+/// What a pass of bisections leaves for the next one in the notes of the track.
+struct pass_notes {
+  identify::scan_bracket bracket;
+  std::uint32_t low_node = 0;   ///< 1 + index of the threshold of this pass that is `bracket.low`; 0: none is
+  std::uint32_t high_node = 0;  ///< the same for `bracket.high`
+
+  KVMELD_HD static pass_notes of(track_state const& s) {
+    return {{bits_float(s.notes[0]), bits_float(s.notes[1])}, s.notes[2], s.notes[3]};
+  }
+  KVMELD_HD void leave(track_state& s) const {
+    s.notes[0] = float_bits(bracket.low);
+    s.notes[1] = float_bits(bracket.high);
+    s.notes[2] = low_node;
+    s.notes[3] = high_node;
+  }
+};
+
 /// What a pass leaves for later passes. It lies in arrays of the wave that are free until sets are linked:
 /// reach per entry of the live-slot list and per threshold in the candidates and the spare words,
 /// inverse norms in place of centres.
@@ -85,12 +102,14 @@ struct known_reach {
 
   /// Finds the bounds of entries begin .. begin + rows - 1 from the pass before. Cooperative.
   template <class Team>
-  KVMELD_HD void find(Team const& team, track_state const& s, reach_table const& table, std::uint32_t begin,
-                      std::uint32_t rows) const {
+  KVMELD_HD void find(Team const& team, pass_notes const& noted, reach_table const& table,
+                      std::uint32_t begin, std::uint32_t rows) const {
     team.for_each(rows, [&](std::uint32_t i) {
       std::uint32_t const all = min_of(reach_window, begin + i);
-      least[i] = static_cast<std::uint8_t>(s.high_node != 0 ? table.get(begin + i, s.high_node - 1) : 0);
-      most[i] = static_cast<std::uint8_t>(s.low_node != 0 ? table.get(begin + i, s.low_node - 1) : all);
+      least[i] =
+          static_cast<std::uint8_t>(noted.high_node != 0 ? table.get(begin + i, noted.high_node - 1) : 0);
+      most[i] =
+          static_cast<std::uint8_t>(noted.low_node != 0 ? table.get(begin + i, noted.low_node - 1) : all);
     });
   }
   KVMELD_HD bool open(std::uint32_t row) const { return least[row] < most[row]; }
@@ -131,8 +150,8 @@ template <class Layout> struct reach_phase {
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state s = wave.state[t.item];
-    if (first_pass) s.low_node = s.high_node = 0;  // left from another search
+    track_state const s = wave.state[t.item];
+    pass_notes const noted = first_pass ? pass_notes{} : pass_notes::of(s);  // or else of another search
     std::uint32_t const begin = t.index * tile_rows;
     if (s.over_budget == 0 || begin >= s.live_count) return;
     std::uint32_t const rows = min_of(tile_rows, s.live_count - begin);
@@ -149,9 +168,8 @@ template <class Layout> struct reach_phase {
                             team.template scratch<std::uint8_t>(tile_rows)};
     std::uint32_t* const bar = team.template scratch<std::uint32_t>(reach_thresholds);
     auto const entry_of = [&](std::uint32_t row) { return begin - before + row; };
-    known.find(team, s, table, begin, rows);
-    identify::scan_bracket const now =
-        first_pass ? identify::scan_bracket{} : identify::scan_bracket{s.low, s.high};
+    known.find(team, noted, table, begin, rows);
+    identify::scan_bracket const now = noted.bracket;
     float const theta = given.theta_in(t.where.layer);
     team.for_each(reach_thresholds,
                   [&](std::uint32_t k) { bar[k] = order_key(bisects ? pass_threshold(now, k) : theta); });
