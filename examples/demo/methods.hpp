@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace demo {
 
@@ -44,11 +45,16 @@ inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
   return rope;
 }
 
-/// KVzip+ with the model's output projections.
-inline auto kvzip_plus_of(tiny_llama::options const& o) {
-  kvmeld::output_projection<float> w;
-  if (o.loaded != nullptr) w = tiny_llama::projection_of(*o.loaded);
-  return preset::kvzip_plus::for_budget(w);
+/// Tells a score that measures outputs (max_output, critical) the output projections of the model.
+inline void tell_projection(composed& policy, tiny_llama::options const& o) {
+  if (o.loaded == nullptr) return;
+  policy.score.change([&](auto& score) {
+    using type = std::decay_t<decltype(score)>;
+    if constexpr (std::is_same_v<type, kvmeld::score::max_output<float>> ||
+                  std::is_same_v<type, kvmeld::score::critical<kvmeld::score::local>>) {
+      score.projection = tiny_llama::projection_of(*o.loaded);
+    }
+  });
 }
 
 /// The policy of the options; refuses names that do not exist, and parts that make no policy together.
@@ -57,11 +63,12 @@ inline composed composition(tiny_llama::options const& o) {
   composed out;
   out.score = part_named<any_score>("--score", o.score);
   if (o.score == "expected_attention") out.score = preset::expected_attention::with_rope(rope_of(o)).score;
-  if (o.score == "max_output") out.score = kvzip_plus_of(o).score;
   if (o.score == "distance_preference") out.score = preset::triattention::with_rope(rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
   out.select = part_named<any_selector>("--select", o.select);
   suit(out.select, out.identify.traits());
+  tell_pinned(out);
+  tell_projection(out, o);
   out.merge = part_named<any_merge>("--merge", o.merge);
   std::string const problem = kvmeld::configuration_problem(out);
   if (!problem.empty()) throw tiny_llama::option_error(problem + ".");
@@ -72,14 +79,13 @@ inline composed composition(tiny_llama::options const& o) {
 /// have types of their own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
-  if (method == "kvzip_plus") return composed_of(kvzip_plus_of(o));
   std::string text = method;
   if (method == "full") text = "streaming_llm";  // which never compresses it
-  if (method == "expected") text = "expected_attention";
   if (method == "chelsea_flat") text = "chelsea";
   if (method == "compactor") text += " recents=32|25%";  // as the other methods: questions end a prompt
   composed out;
   kvmeld::compose::read_policy(text, out, rope_of(o));
+  tell_projection(out, o);
   return out;
 }
 
@@ -102,9 +108,9 @@ inline tiny_llama::reading reading_of(std::string const& method, tiny_llama::opt
   r.weighs = method == "kvzip_plus" || (method == "composed" && o.score == "max_output");
   with_policy(method, o, [&](auto const& policy) {
     if (!kvmeld::stays_by_score(policy)) return;
-    r.budgets = o.split == "layer"   ? kvmeld::budget_scope::layer
-                : o.split == "group" ? kvmeld::budget_scope::all_layers
-                                     : kvmeld::budget_scope::head;
+    r.budgets = o.budget_scope == "layer"        ? kvmeld::budget_scope::layer
+                : o.budget_scope == "all_layers" ? kvmeld::budget_scope::all_layers
+                                                 : kvmeld::budget_scope::head;
   });
   return r;
 }

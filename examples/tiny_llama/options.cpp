@@ -12,16 +12,19 @@
 namespace tiny_llama {
 namespace {
 
+/// All methods as "a, b, c".
+std::string method_names() {
+  std::string out;
+  for (auto const& name : known_methods()) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
 std::vector<std::string> parse_methods(std::string const& value) {
   auto const& known = known_methods();
   auto const asked = split_at_commas(value);
   for (auto const& method : asked) {
     if (method != "all" && std::find(known.begin(), known.end(), method) == known.end()) {
-      std::string names;
-      for (auto const& name : known) {
-        names += name + ", ";
-      }
-      refuse_option("--method", value, names + "several of them separated by commas, or all");
+      refuse_option("--method", value, method_names() + ", several of them separated by commas, or all");
     }
   }
   std::vector<std::string> out;
@@ -70,11 +73,14 @@ std::vector<std::string> const& known_methods() {
                                               "h2o",
                                               "scissorhands",
                                               "snapkv",
+                                              "tova",
+                                              "chunkkv",
+                                              "criticalkv",
                                               "knorm",
                                               "lagkv",
                                               "keydiff",
                                               "leverage",
-                                              "expected",
+                                              "expected_attention",
                                               "triattention",
                                               "rkv",
                                               "dropkv",
@@ -125,18 +131,14 @@ parsed_options parse_options(int argc, char const* const* argv) {
       "contexts, questions and answers, a JSON object a line, instead of planted numbers [tasks.jsonl in the "
       "model's folder if there is one, unless --text, --context or --needles is given]",
       [&](auto const& v) { o.tasks = some_path("--tasks", v); });
-  add("--method", "NAMES",
-      "full, streaming_llm, h2o, scissorhands, snapkv, knorm, lagkv, keydiff, leverage, expected, "
-      "triattention, rkv, dropkv, compactor, kvzip, kvzip_plus, attention_matching, leverage_fitted, d2o, "
-      "cam, keepkv, kvmerger, ems, ems_collapsed, chelsea, "
-      "chelsea_flat (its degrees ignored), recommended, keydiff_merging, leverage_merging, "
-      "triattention_merging, rkv_merging, dropkv_merging, "
-      "chelsea_probed, composed (comma-separated), or all: all but "
-      "chelsea_probed and composed [full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended]",
-      [&](auto const& v) {
-        o.methods = parse_methods(v);
-        lists = true;
-      });
+  std::string const methods =
+      method_names() +
+      " (comma-separated; chelsea_flat ignores degrees), or all: all but chelsea_probed and composed "
+      "[full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended]";
+  add("--method", "NAMES", methods.c_str(), [&](auto const& v) {
+    o.methods = parse_methods(v);
+    lists = true;
+  });
   auto const part = [&](char const* name, std::string options::*field, char const* help) {
     add(name, "NAME", help, [&o, &composes, field, name](auto const& v) {
       if (v.empty()) refuse_option(name, v, "a name");
@@ -181,12 +183,13 @@ parsed_options parse_options(int argc, char const* const* argv) {
       [&](auto const& v) { o.calibration = some_path("--calibration", v); });
   add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
       [&](auto const& v) { o.epsilon = positive_number("--epsilon", v); });
-  add("--split", "NAME",
-      "who shares a budget: head, layer or group; methods that do not rank by score alone keep to head "
+  add("--budget-scope", "NAME",
+      "who shares a budget: head, layer or all_layers; methods that do not rank by score alone keep to head "
       "[head]",
       [&](auto const& v) {
-        o.split = v;
-        if (v != "head" && v != "layer" && v != "group") refuse_option("--split", v, "head, layer or group");
+        o.budget_scope = v;
+        if (v != "head" && v != "layer" && v != "all_layers")
+          refuse_option("--budget-scope", v, "head, layer or all_layers");
       });
   add("--chunk", "N",
       "read N tokens at a time and compress to the budget after each, as during a long prompt or answer; "

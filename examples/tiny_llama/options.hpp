@@ -23,11 +23,11 @@ struct options {
   int needles = 4;
   std::uint64_t seed = 1;
   std::string score = "global", select = "top", identify = "chunked_bipartite",
-              merge = "degree_weighted";      ///< parts of the method "composed"
-  std::string json, chart;                    ///< empty: not written
-  std::string calibration;                    ///< file of kvmeld_calibrate; empty: none
-  double epsilon = 0.25;                      ///< of the method "chelsea_probed"
-  std::string split = "head";                 ///< whose entries a budget counts together: head, layer, group
+              merge = "degree_weighted";  ///< parts of the method "composed"
+  std::string json, chart;                ///< empty: not written
+  std::string calibration;                ///< file of kvmeld_calibrate; empty: none
+  double epsilon = 0.25;                  ///< of the method "chelsea_probed"
+  std::string budget_scope = "head";      ///< whose entries a budget counts together: head, layer, all_layers
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
   int chunk = 0;                              ///< tokens read between two compressions; 0: all of them
   int threads = 0;                            ///< 0: as many as the machine has

@@ -49,7 +49,7 @@ TEST_CASE("every preset of the list can be read by its name, and makes sense") {
     CHECK(configuration_problem(policy).empty());
     CHECK(name_of_policy(policy) == name_of_policy(p.make(compose::usual_rope())));
   }
-  CHECK(names.size() == 31);
+  CHECK(names.size() == 33);
 }
 
 TEST_CASE("presets by name are the presets") {
@@ -76,6 +76,8 @@ TEST_CASE("presets by name are the presets") {
             read("d2o beta=0.25").identify)
             .admission.beta == 0.25f);
   CHECK(score_of<score::redundancy>("rkv pool=3 window=4").pool.kernel == 3);
+  CHECK(score_of<score::by_chunk<score::local>>("chunkkv chunk=8 window=5").chunk == 8);
+  CHECK(score_of<score::by_chunk<score::local>>("chunkkv chunk=8 window=5").window == 5);
   // Parameters of a blend: those of both scores.
   auto const blend =
       score_of<score::blended<score::leverage, score::drop_error>>("recommended window=4 ridge=0.5");
@@ -92,6 +94,26 @@ TEST_CASE("quantities: a number, a share of the budget, the smaller of both, the
   CHECK(size_of(selector_of<select::top>("h2o sinks=2 heavy=12.5%").heavy) == 5);
   CHECK(size_of(selector_of<select::tiers>("d2o recents=9").window) == 9);
   CHECK(size_of(selector_of<select::tiers>("d2o heavy=9").protect) == 9);
+}
+
+TEST_CASE("criticalkv ranks the entries apart that the selector pins, whatever words say of them") {
+  using critical = score::critical<score::local>;
+  auto const agree = [](std::string const& text) {
+    critical const c = score_of<critical>(text);
+    auto const s = selector_of<select::top>(text);
+    return size_of(c.sinks) == size_of(s.sinks) && size_of(c.recents) == size_of(s.recents);
+  };
+  CHECK(size_of(score_of<critical>("criticalkv").recents) == 32);
+  CHECK(size_of(score_of<critical>("criticalkv recents=7 sinks=3").recents) == 7);
+  for (char const* text : {"criticalkv", "criticalkv recents=7 sinks=3", "score=local*value",
+                           "score=local*value sinks=2 identify=chunked_bipartite merge=degree_weighted"}) {
+    CAPTURE(text);
+    CHECK(agree(text));
+  }
+  std::string const tiers =
+      "score=local*value select=tiers recents=9 identify=nearest_center:threshold merge=average";
+  CHECK(size_of(score_of<critical>(tiers).recents) == 9);
+  CHECK(size_of(score_of<critical>("score=local*value select=sinks_and_recents").recents) == 35);
 }
 
 TEST_CASE("parts by their names, with counts that suit the identifier") {

@@ -69,7 +69,7 @@ TEST_CASE("options: values") {
                         "c.json",
                         "--epsilon",
                         "0.5",
-                        "--split",
+                        "--budget-scope",
                         "layer",
                         "--chart",
                         "c",
@@ -87,7 +87,7 @@ TEST_CASE("options: values") {
   CHECK(o.json == "j");
   CHECK(o.chart == "c");
   CHECK(o.calibration == "c.json");
-  CHECK(o.split == "layer");
+  CHECK(o.budget_scope == "layer");
   CHECK(o.epsilon == 0.5);
   CHECK(o.threads == 2);
   auto const composed = parse({"--score", "local", "--merge", "average"}).chosen;
@@ -103,8 +103,10 @@ TEST_CASE("options: values") {
 
 TEST_CASE("options: refusals") {
   CHECK(told({"--method", "h2o,foo"}) ==
-        "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, "
-        "knorm, lagkv, keydiff, leverage, expected, triattention, rkv, dropkv, compactor, kvzip, kvzip_plus, "
+        "--method is 'h2o,foo'; it must be full, streaming_llm, h2o, scissorhands, snapkv, tova, chunkkv, "
+        "criticalkv, "
+        "knorm, lagkv, keydiff, leverage, expected_attention, triattention, rkv, dropkv, compactor, kvzip, "
+        "kvzip_plus, "
         "attention_matching, leverage_fitted, d2o, cam, "
         "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat, recommended, keydiff_merging, "
         "leverage_merging, triattention_merging, rkv_merging, dropkv_merging, chelsea_probed, composed, "
@@ -142,7 +144,8 @@ TEST_CASE("options: refusals") {
   CHECK(told({"--chunk", "0"}) == "--chunk is '0'; it must be a whole number from 1 to 1048576.");
   CHECK(told({"--chunk", "8", "--calibration", "c.json"}) ==
         "--chunk is '8'; it must be given without --calibration, whose shares are of a whole context.");
-  CHECK(told({"--split", "rank"}) == "--split is 'rank'; it must be head, layer or group.");
+  CHECK(told({"--budget-scope", "rank"}) ==
+        "--budget-scope is 'rank'; it must be head, layer or all_layers.");
   for (char const* bad : {"-1", "", "+1", "1e3", "0x1"}) {
     CHECK(told({"--seed", bad}) ==
           "--seed is '" + std::string(bad) + "'; it must be a whole number from 0 to 18446744073709551615.");

@@ -8,6 +8,7 @@
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
+#include <kvmeld/score/by_chunk.hpp>
 #include <kvmeld/score/chunk_attention.hpp>
 #include <kvmeld/score/critical.hpp>
 #include <kvmeld/score/distance_preference.hpp>
@@ -47,7 +48,8 @@ public:
                    score::drop_error, score::chunk_attention,
                    score::blended<score::leverage, score::chunk_attention>, score::root_mean_square,
                    score::keeping_queries<score::root_mean_square>, score::keeping_queries<score::local>,
-                   score::keeping_queries<score::leverage>, score::max_output<float>>;
+                   score::keeping_queries<score::leverage>, score::max_output<float>,
+                   score::by_chunk<score::local>, score::critical<score::local>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells

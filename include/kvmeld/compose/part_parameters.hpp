@@ -109,6 +109,10 @@ public:
     if constexpr (contract::allows<future_of, Score>) set("future", s.future);
     if constexpr (contract::allows<chunk_of, Score>) set("chunk", s.chunk);
     if constexpr (contract::allows<kept_of, Score>) set("queries", s.kept.count);
+    if constexpr (contract::allows<sinks_of, Score> && contract::allows<recents_of, Score>) {
+      set("sinks", s.sinks);  // critical's are those of the selector
+      set("recents", s.recents);
+    }
     if constexpr (contract::allows<first_of, Score>) in_score(s.first);  // of blended scores
   }
   template <class Selector> void in_selector(Selector& s) {
