@@ -11,6 +11,7 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/kvmeld.h>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,18 @@ inline kvmeld::any_rows read_rows(char const* call, kvmeld_element element, void
     using type = typename decltype(tag)::type;
     return kvmeld::head_rows<type const>{static_cast<type const*>(rows), 0, head_stride, row_stride};
   });
+}
+
+/// How keys lie rotated; null: they do not.
+inline kvmeld::rope_params read_rope(char const* call, kvmeld_rope const* given) {
+  kvmeld::rope_params out;
+  if (given == nullptr) return out;
+  out.pairing = read_enum(call, "rope.pairing", given->pairing, kvmeld::rope_pairing::interleaved);
+  out.rotary_dim = given->rotary_dim;
+  if (given->base != 0.0) out.base = given->base;
+  if (given->factor != 0.0) out.factor = given->factor;
+  out.frequencies = given->frequencies;
+  return out;
 }
 
 /// The budget of a call.

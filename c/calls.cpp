@@ -100,6 +100,12 @@ kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t to
                   [&](held_cache& held) { held.cache->cache().truncate(sequence, tokens); });
 }
 
+kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope) {
+  char const* const call = "kvmeld_renumber";
+  return on_cache(call, cache,
+                  [&](held_cache& held) { held.cache->cache().renumber(sequence, read_rope(call, rope)); });
+}
+
 // --- compression
 
 kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* when, uint32_t* rows, int32_t* queries) {

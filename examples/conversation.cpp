@@ -15,7 +15,7 @@ int main() {
     std::cout << what << ": " << cache.tokens(slot) << " tokens, " << cache.longest(slot)
               << " entries per head\n";
   };
-  cache.open(0, 500);  // the engine has the prompt's K and V in slot 0 already
+  cache.open(0, 500);  // the engine has the prompt's K and V for sequence 0 already
   cache.compress({0}, budget::entries(200));
   tell("prompt, compressed", 0);
 
@@ -35,7 +35,7 @@ int main() {
   std::vector<std::byte> const bytes =
       cache.save(0);  // with the engine's K and V, all that it takes to go on
   cache.close(0);
-  cache.resume(2, bytes);  // here into another slot, whose rows the engine has copied back
+  cache.resume(2, bytes);  // as another sequence, whose rows the engine has copied back
   tell("paused and resumed", 2);
   std::cout << "a paused sequence is " << bytes.size() << " bytes beside K and V\n";
   return cache.tokens(2) == 503 && cache.longest(2) == 203 && cache.longest(1) == 203 ? 0 : 1;

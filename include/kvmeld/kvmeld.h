@@ -117,6 +117,17 @@ typedef struct kvmeld_options {
   kvmeld_allocator allocator; /* null functions: the system's memory */
 } kvmeld_options;
 
+/* How keys lie rotated. Of d rotated channels, pair i is (i, i + d / 2) with KVMELD_ROPE_HALF_SPLIT, and
+   (2 i, 2 i + 1) with KVMELD_ROPE_INTERLEAVED. At position p it is turned by p / factor * base^(-2 i / d)
+   radians, or by p * frequencies[i]. */
+typedef struct kvmeld_rope {
+  int32_t pairing;
+  uint32_t rotary_dim;      /* d, the first channels; 0: all */
+  double base, factor;      /* 0: 10000, and 1 */
+  float const* frequencies; /* d / 2 numbers, which take the place of base and factor; or null */
+} kvmeld_rope;
+enum { KVMELD_ROPE_NONE = 0, KVMELD_ROPE_HALF_SPLIT = 1, KVMELD_ROPE_INTERLEAVED = 2 };
+
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
 typedef struct kvmeld_budget {
   uint32_t entries;  /* entries of each track */
@@ -188,6 +199,12 @@ KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t
 /* Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
    tokens since, and if frozen entries would go. Scores keep what forgotten queries added. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
+/* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
+   comes to `longest` - 1, the one before it to `longest` - 2, and so on, where `longest` is the length of the
+   longest track. The next token has position `longest`. Keys turn in place by as far as their entries move;
+   with `rope` null they stay as they lie. Logits change, because entries come closer to each other and to
+   later queries. Refused while tokens are pending, and if a key that would turn is frozen. */
+KVMELD_API kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope);
 
 /* --- compression --------------------------------------------------------------------------------------- */
 

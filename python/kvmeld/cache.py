@@ -10,6 +10,7 @@ import numpy as np
 from kvmeld import _core
 
 _SCOPES = ("head", "layer", "all_layers")
+_PAIRINGS = ("none", "half_split", "interleaved")
 _BIASES = ("per_head", "shared", "none")
 _OBSERVATIONS = ("nothing", "last_queries", "every_step", "replay")
 _ELEMENTS = ("float32", "float16", "bfloat16")
@@ -196,6 +197,26 @@ class Cache:
         """Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
         tokens since, and if frozen entries would go."""
         self._c.truncate(sequence, tokens)
+
+    def renumber(
+        self, sequence: int, rope: str = "none", rope_base: float = 10000.0, frequencies: Any = None
+    ) -> None:
+        """Gives entries positions without gaps, as if they were all that was read.
+
+        The newest entry of every head comes to longest - 1, the one before it to longest - 2, and so on, where longest
+        is the length of the longest head; the next token has position longest. Logits change, because entries come
+        closer to each other and to later queries. Refused while tokens are pending, and if a key that would turn is
+        frozen.
+
+        rope: how keys lie rotated; they turn in place by as far as their entries move. "half_split" pairs channel i
+            with i + d / 2 (Llama, Qwen and Mistral in transformers), "interleaved" 2 i with 2 i + 1. With "none" keys
+            stay as they lie.
+        rope_base: pair i turns by rope_base ** (-2 i / d) radians a position.
+        frequencies: d / 2 radians a position instead, such as a model's inv_freq: any sequence of numbers. Fewer of
+            them: only the first channels, two for each number, lie rotated.
+        """
+        pairing = _number_of(rope, _PAIRINGS, "rope")
+        self._c.renumber(sequence, pairing, rope_base, [] if frequencies is None else [float(f) for f in frequencies])
 
     # --- compression
 

@@ -10,7 +10,16 @@ from kvmeld.cache import Cache, _refusal
 
 
 def compact(
-    queries: Any, keys: Any, values: Any, n: int, policy: str = "recommended", *, scale: Optional[float] = None
+    queries: Any,
+    keys: Any,
+    values: Any,
+    n: int,
+    policy: str = "recommended",
+    *,
+    scale: Optional[float] = None,
+    rope: str = "none",
+    rope_base: float = 10000.0,
+    frequencies: Any = None,
 ) -> tuple[Any, Any, np.ndarray, np.ndarray]:
     """Shrinks one sequence to n entries per layer and head; returns keys, values, positions and degrees.
 
@@ -20,10 +29,12 @@ def compact(
         float16 or bfloat16. Only read.
     n: entries to keep, at most tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
+    rope, rope_base, frequencies: as in Cache.renumber. With rope, the returned keys are rotated for the positions 0 to
+        n - 1 instead of those of their tokens, so that they are an ordinary cache of n tokens. Logits change with it.
 
     The returned keys and values have the library and element type of the arguments, and the shape
-    [layers, kv_heads, n, head_dim]. positions are int32, degrees float32, both NumPy [layers, kv_heads, n]. Attention
-    has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
+    [layers, kv_heads, n, head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32; both
+    are NumPy [layers, kv_heads, n]. Attention has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
     while it runs, and uses as many threads as this process may use. Different threads may call it at the same time.
     Raises ValueError if the policy does not leave n entries of every head.
     """
@@ -55,4 +66,6 @@ def compact(
             np.array([[read(*track) for track in layer] for layer in tracks])
             for read in (cache.positions, cache.degrees)
         )
+        if rope != "none":
+            cache.renumber(0, rope, rope_base, frequencies)
     return copied(keys[:, 0, :, :n]), copied(values[:, 0, :, :n]), positions, degrees

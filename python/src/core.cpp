@@ -211,6 +211,17 @@ struct cache {
     if (x.ndim() != 3) refuse(name, "of shape " + shape_text_of(x), "of three dimensions");
     return {query_heads(), x.shape(1)};
   }
+  /// `frequencies`: empty, or one number for each pair of channels that rotate.
+  void renumber(std::uint32_t sequence, int pairing, double base, std::vector<float> const& frequencies) {
+    kvmeld_rope rope{};
+    rope.pairing = pairing;
+    rope.base = base == 0.0 ? -1.0 : base;  // 0 would be the default
+    if (!frequencies.empty()) {
+      rope.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
+      rope.frequencies = frequencies.data();
+    }
+    run([&] { return kvmeld_renumber(handle, sequence, &rope); });
+  }
   void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object lse, float scale) {
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
@@ -364,6 +375,7 @@ NB_MODULE(_core, m) {
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens) {
              run([&] { return kvmeld_truncate(c.handle, sequence, tokens); });
            })
+      .def("renumber", &cache::renumber)
       .def("observe", &cache::observe, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("observe_rows", &cache::observe_rows)
       .def("set_scores", &cache::set_scores)

@@ -363,3 +363,58 @@ def test_compact():
     for shape in ((LAYERS - 1, HEADS, 8, DIM), (LAYERS, HEADS + 1, 8, DIM), (LAYERS, 0, 8, DIM)):
         with pytest.raises(ValueError, match="queries is of shape"):
             kvmeld.compact(np.zeros(shape, np.float32), keys, values, 12)
+
+
+def rotated(rows, positions, frequencies, interleaved=False):
+    """Rows [..., tokens, d] rotated for positions [tokens], in double (RoFormer)."""
+    pairs = len(frequencies)
+    a = np.arange(pairs) * (2 if interleaved else 1)
+    b = a + (1 if interleaved else pairs)
+    angles = np.asarray(positions, float)[:, None] * np.asarray(frequencies, float)
+    out = np.array(rows, float)
+    out[..., a] = rows[..., a] * np.cos(angles) - rows[..., b] * np.sin(angles)
+    out[..., b] = rows[..., a] * np.sin(angles) + rows[..., b] * np.cos(angles)
+    return out
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("given", ["base", "frequencies", "a part of the channels"])
+def test_renumber_and_compact_rotate_keys(interleaved, given):
+    raw, values = (x[:, 0, :, :40] for x in tensors())
+    frequencies = np.float32(500.0) ** (-np.arange(DIM // 2, dtype=np.float32) / (DIM // 2))
+    if given == "a part of the channels":
+        frequencies = frequencies[: DIM // 2 - 1]
+    how = {"rope": "interleaved" if interleaved else "half_split"}
+    how.update({"rope_base": 500.0} if given == "base" else {"frequencies": frequencies})
+    keys = rotated(raw, range(40), frequencies, interleaved).astype(np.float32)
+    k, v, positions, degrees = kvmeld.compact(None, keys, values, 12, "streaming_llm", **how)
+    stay = [*range(4), *range(32, 40)]
+    assert (positions == stay).all() and np.array_equal(v, values[:, :, stay])
+    expected = rotated(raw[:, :, stay], range(12), frequencies, interleaved)
+    assert np.abs(k - expected).max() < 1e-5 and np.abs(k - keys[:, :, stay]).max() > 0.1
+
+    keys, values = np.ascontiguousarray(keys[:, None]), np.ascontiguousarray(values[:, None])
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(0, 40)
+        cache.compress(0, 12)
+        cache.renumber(0, **how)
+        assert (cache.positions(1, 0, 1) == np.arange(12)).all() and cache.tokens(0) == 12
+        assert np.abs(keys[:, 0, :, :12] - expected).max() < 1e-5
+
+
+def test_renumber_refuses():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(0, 40)
+        cache.compress(0, 12)
+        with pytest.raises(ValueError, match="rope is 'neox'; it must be one of none, half_split, interleaved"):
+            cache.renumber(0, "neox")
+        with pytest.raises(ValueError, match="rope.base is -1; it must be above 0"):
+            cache.renumber(0, "half_split", -1.0)
+        with pytest.raises(ValueError, match="rope.rotary_dim is"):
+            cache.renumber(0, "half_split", frequencies=np.ones(DIM))
+        with pytest.raises(ValueError, match="rope.frequencies"):
+            cache.renumber(0, "half_split", frequencies=[float("inf")])
+        before = keys.copy()
+        cache.renumber(0)
+        assert np.array_equal(keys, before) and (cache.positions(0, 0, 0) == np.arange(12)).all()

@@ -173,6 +173,14 @@ template <class T, class Policy> void live(Policy const& policy, int kind, check
   e.set_scores(2);
   cache.compress({1, 2}, kvmeld::budget::entries(24));
   e.look(2, 1, out[4]);
+
+  float const frequencies[] = {1.0f, 0.03125f};
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::interleaved;
+  rope.rotary_dim = 4;
+  rope.frequencies = frequencies;
+  cache.renumber(2, rope);
+  e.look(2, 1, out[5]);
 }
 
 template <class T> void live_as(int policy, checkpoint* out) {

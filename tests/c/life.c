@@ -340,6 +340,13 @@ static void live(int policy, kvmeld_element element, int form, checkpoint const*
   OK(kvmeld_compress(e.cache, both, 2, few));
   look(&e, 2, &expected[4], where);
 
+  snprintf(where, sizeof where, "%.20s, element %d, form %d, renumbered", policies[policy], (int)element,
+           form);
+  float const frequencies[2] = {1.0f, 0.03125f};
+  kvmeld_rope const rope = {KVMELD_ROPE_INTERLEAVED, 4, 0.0, 0.0, frequencies};
+  OK(kvmeld_renumber(e.cache, 2, &rope));
+  look(&e, 2, &expected[5], where);
+
   for (uint32_t s = 0; s < SEQUENCES; ++s) OK(kvmeld_close(e.cache, s));
   OK(kvmeld_destroy(e.cache));
   for (int which = 0; which < 2; ++which) {

@@ -236,6 +236,14 @@ TEST_CASE("sequences, counts and lists") {
   invalid(kvmeld_fork(e.cache, 1, 2), "fork: sequence is 1; it must be open (call open first)");
   invalid(kvmeld_truncate(e.cache, 0, 61),
           "truncate: tokens is 61; it must be 0 to 60, the tokens of sequence 0 that are seen");
+  kvmeld_rope rope{};
+  invalid(kvmeld_renumber(e.cache, 1, &rope), "renumber: sequence is 1; it must be open (call open first)");
+  rope.pairing = 3;
+  invalid(kvmeld_renumber(e.cache, 0, &rope), "kvmeld_renumber: rope.pairing is 3; it must be 0 to 2");
+  rope.pairing = KVMELD_ROPE_HALF_SPLIT;
+  rope.base = -1.0;
+  invalid(kvmeld_renumber(e.cache, 0, &rope),
+          "renumber: rope.base is -1; it must be above 0 and below 10^30");
 }
 
 TEST_CASE("observing, scores and compressing") {

@@ -66,6 +66,7 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
   cache.shift(0, 100, rope);
+  cache.renumber(0, rope);
   kvmeld::page_metadata<> const notes{
       kvmeld::dense_places(kvmeld::table_rows<std::int32_t>(nullptr, 4), 64, extent), nullptr, nullptr};
   cache.export_page_metadata({0}, notes);

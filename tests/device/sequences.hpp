@@ -118,6 +118,9 @@ template <class Device> void shifts(Device const& device) {
     pair.both([&](auto& c) { c.shift(1, -30, {}, 2); });  // what turns already
     pair.check(1, 1);
     CHECK(pair.device().tokens(1) == 1060);
+    pair.both([&](auto& c) { c.renumber(1, rope); });
+    pair.check(1, 1);
+    CHECK(pair.device().tokens(1) == 40);
   }
 }
 

@@ -211,6 +211,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
   each("shift", start, [&](auto& c) { c.shift(0, 100, rope, 2); });
+  each("renumber", start, [&](auto& c) { c.renumber(0); });
   std::vector<std::byte> const bytes = start.cache.save(0);
   each("save", start, [](auto& c) { c.save(0); });
   each("resume", start, [&](auto& c) { c.resume(2, {bytes.data(), bytes.size()}); });

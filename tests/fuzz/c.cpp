@@ -232,7 +232,12 @@ private:
     std::uint32_t const counts[2] = {c_.below(8), c_.below(8)};
     std::uint32_t const n = c_.chance(0.8) ? 1 : c_.below(3);
     std::uint32_t const* const sequences_of_call = c_.chance(0.02) ? nullptr : list;
-    switch (c_.below(26)) {
+    switch (c_.below(27)) {
+    case 26: {
+      kvmeld_rope const rope{static_cast<std::int32_t>(c_.below(4)), c_.below(6), 0.0, 0.0, nullptr};
+      check(kvmeld_renumber(handle_, q, c_.chance(0.3) ? nullptr : &rope));
+      return;
+    }
     case 0:
     case 1: return create(x);
     case 2:

@@ -37,6 +37,7 @@ result live(Executor executor, Policy const& policy, kvmeld::plan_scope scope) {
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::interleaved;
   cache.shift(0, 40, rope, 100);
+  if constexpr (!kvmeld::shares_entries<typename Policy::merge_type>::value) cache.renumber(1, rope);
   cache.resume(2, cache.save(1));
   cache.compress({1, 0}, kvmeld::budget::entries(85), kvmeld::shortfall::evict_lowest);
   result r{support::bytes_of(w.keys), support::bytes_of(w.values), support::ledger_bytes(cache), {}, {}};

@@ -234,6 +234,7 @@ TEST_CASE("a replay that is not what was recorded is refused") {
   not_recorded("open", [&] { far.open(2, 60); });
   not_recorded("fork", [&] { far.fork(0, 2); });
   not_recorded("shift", [&] { far.shift(0, 1); });
+  not_recorded("renumber", [&] { far.renumber(0); });
   not_recorded("adopt", [&] { far.adopt(2, 1, 1, kvmeld::page_metadata<>{}); });
   not_recorded("plan", [&] { far.plan({0}, budget::entries(50)); });
   not_recorded("apply", [&] { far.apply(); });

@@ -1,5 +1,6 @@
 // A shifted context: keys turn by one offset, merged ones too, and everything else is as it was.
 #include "padded.hpp"
+#include "turned.hpp"
 #include "twins.hpp"
 
 #include "layout/tensors.hpp"
@@ -20,34 +21,6 @@ using kvmeld::position_t;
 using kvmeld::rope_pairing;
 
 namespace {
-
-// RoFormer's rotation of one row for a number of positions, in double.
-std::vector<double> turned(std::vector<double> row, rope_pairing pairing, double base, double by) {
-  std::size_t const pairs = row.size() / 2;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    double const angle = by * std::pow(base, -static_cast<double>(i) / static_cast<double>(pairs));
-    std::size_t const a = pairing == rope_pairing::half_split ? i : 2 * i;
-    std::size_t const b = pairing == rope_pairing::half_split ? i + pairs : 2 * i + 1;
-    double const x = row[a], y = row[b];
-    row[a] = x * std::cos(angle) - y * std::sin(angle);
-    row[b] = x * std::sin(angle) + y * std::cos(angle);
-  }
-  return row;
-}
-
-std::vector<double> in_double(std::vector<float> const& row) { return {row.begin(), row.end()}; }
-
-kvmeld::rope_params rope_of(rope_pairing pairing) {
-  kvmeld::rope_params r;
-  r.pairing = pairing;
-  return r;
-}
-
-double largest(std::vector<double> const& row) {
-  double most = 0;
-  for (double x : row) most = std::max(most, std::fabs(x));
-  return most;
-}
 
 // Plans, and keeps the plan's coefficients and the keys they are for. What a merge followed by a shift leaves
 // has to be what the same coefficients make of keys that were turned first.

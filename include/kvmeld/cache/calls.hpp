@@ -288,9 +288,32 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
     return operation.entries_problem(readable().ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("shift", problem); !s.ok()) return s;
+  return move_entries(operation, sequence);
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params const& rope) {
+  sequences::renumber<keys_used> operation{tensors_.keys, rope, 0};
+  auto const problem = [&] {
+    std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
+    if (!text.empty()) return text;
+    detail::readable_ledger const now = readable();
+    for_tracks(sequence,
+               [&](track t) { operation.longest = max_of(operation.longest, now.ledger.length[t.index]); });
+    return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
+  };
+  if (status s = refuse_once("renumber", problem); !s.ok()) return s;
+  return move_entries(operation, sequence);
+}
+
+template <class E, class P, class K, class V>
+template <class Operation>
+status merged_cache<E, P, K, V>::move_entries(Operation const& operation, std::uint32_t sequence) {
   return carry_out(operation, {sequence}, {}, [&](detail::sequence_phase const& all) {
-    if (!rope.active()) return;
-    launch(sequences::turn_keys_phase<keys_used>{tensors_.keys, ledger_, rope, offset, first},
+    if (!operation.rope.active()) return;
+    auto const move = operation.move();
+    launch(sequences::turn_keys_phase<keys_used, std::decay_t<decltype(move)>>{tensors_.keys, ledger_,
+                                                                               operation.rope, move},
            {sizes_.extent, all.work});
   });
 }

@@ -56,6 +56,7 @@
 #include <kvmeld/sequences/freeze.hpp>
 #include <kvmeld/sequences/open.hpp>
 #include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/sequences/renumber.hpp>
 #include <kvmeld/sequences/set_rounds.hpp>
 #include <kvmeld/sequences/shift.hpp>
 #include <kvmeld/sequences/truncate.hpp>
@@ -80,7 +81,7 @@ inline namespace KVMELD_ABI {
 /// stats and the first recorded calls take host memory. Calls also take it for one number per listed
 /// sequence. `apply` validates the plan on the host with a few bytes per entry of one track. `clone`, `save`
 /// and `resume` allocate. If launches are not immediate, calls that read the ledger (sync_lengths, shift,
-/// save, resume) copy it to host memory while they run.
+/// renumber, save, resume) copy it to host memory while they run.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
@@ -212,6 +213,18 @@ public:
   /// pending entries; and, if keys are rotated, frozen or unwritable rows among those that move. If the host
   /// cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not immediate.
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
+  /// Gives the entries positions without gaps: the newest entry of every track comes to longest - 1, the one
+  /// before it to longest - 2, and so on, where `longest` is the length of the longest track. The next token
+  /// has position `longest`. So an engine can go on as if the entries were all that was read, for example to
+  /// store them as an ordinary short cache. Keys that lie rotated as `rope` says turn in place, each by as
+  /// far as its entry moves. Leave `rope` inactive if keys lie unrotated or the engine rotates them itself.
+  /// Unlike `shift` this changes logits, because entries come closer to each other and to later queries;
+  /// distances stay where nothing was evicted or merged between two entries and the end. Tokens seen become
+  /// `longest`; budgets by ratio use it, and `truncate` cannot go below it. Refuses policies that share
+  /// entries (EMS); pending entries; and, if keys are rotated, frozen or unwritable rows that would turn. If
+  /// the host cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not
+  /// immediate.
+  status renumber(std::uint32_t sequence, rope_params const& rope = {});
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from
   /// 0), and later rounds count on from there. `rounds(sequence)` returns the step. Refuses sequences that
   /// are not open, and n above 2^31 - 1.
@@ -400,6 +413,7 @@ private:
   status operate(Operation const& operation, index_list sequences, index_list counts);
   template <class Operation, class Before>
   status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before);
+  template <class Operation> status move_entries(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;

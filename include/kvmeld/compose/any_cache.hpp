@@ -73,6 +73,7 @@ public:
   virtual status freeze(std::uint32_t sequence, std::uint32_t length) = 0;
   virtual status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {},
                        position_t first = 0) = 0;
+  virtual status renumber(std::uint32_t sequence, rope_params const& rope = {}) = 0;
   virtual status append(index_list sequences, index_list counts) = 0;
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
   virtual status commit(index_list sequences, index_list accepted) = 0;
@@ -199,6 +200,9 @@ public:
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                position_t first) override {
     return cache_.shift(sequence, offset, rope, first);
+  }
+  status renumber(std::uint32_t sequence, rope_params const& rope) override {
+    return cache_.renumber(sequence, rope);
   }
   status append(index_list sequences, index_list counts) override { return cache_.append(sequences, counts); }
   status append(index_list sequences, index_list counts, when_full const& full) override {

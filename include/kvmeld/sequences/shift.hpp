@@ -5,14 +5,11 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/exec/team.hpp>
-#include <kvmeld/layout/latent.hpp>
-#include <kvmeld/layout/layout.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/sequences/turn_keys.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -27,37 +24,11 @@ KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t o
   return moved < 0 ? 0 : static_cast<std::uint32_t>(moved);
 }
 
-/// Rotates the keys of entries at positions from `first` on by `offset` positions. This is exact for merged
-/// entries too, because rotations are linear. Leaves empty slots and rows that may not be written.
-template <class Keys> struct turn_keys_phase {
-  static constexpr std::uint32_t block = 16;  ///< rows per tile
-  Keys keys;
-  ledger_ref ledger;
-  rope_params rope;
+/// How far an entry moves in a shift.
+struct shift_move {
   position_t offset, first;
-
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
-  std::size_t scratch_bytes(int) const {
-    return scratch_size(std::size_t{block} * keys.channels() * sizeof(float)) +
-           scratch_size(block * sizeof(position_t)) + rope_scratch(rope, keys.channels());
-  }
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const n = ledger.length[t.where.index], begin = t.index * block;
-    if (begin >= n) return;
-    std::uint32_t const rows = min_of(block, n - begin), d = keys.channels();
-    float* const k = team.template scratch<float>(std::size_t{block} * d);
-    position_t* const by = team.template scratch<position_t>(block);
-    double const* const turns = rope_table(team, rope, d);
-    keys.load_tile(team, t.where, begin, rows, 0, d, k, d);
-    team.for_each(rows, [&](std::uint32_t i) { by[i] = offset; });
-    rotate_tile(team, rope, turns, k, rows, d, begin, by);
-    for (std::uint32_t i = 0; i < rows; ++i) {
-      std::size_t const e = ledger.at(t.where, begin + i);
-      if (ledger.position[e] < first || !(ledger.degree[e] > 0.0f)) continue;
-      if (!keys.writable(t.where, begin + i)) continue;
-      keys.encode_row(team, t.where, begin + i, [&](std::uint32_t c) { return k[std::size_t{i} * d + c]; });
-    }
+  KVMELD_HD position_t operator()(ledger_ref const& l, track t, slot_t s) const {
+    return l.position[l.at(t, s)] < first ? 0 : offset;
   }
 };
 
@@ -78,28 +49,15 @@ template <class Keys> struct shift : operation {
   shift(Keys const& k, rope_params const& r, position_t by, position_t from)
       : keys(k), rope(r), offset(by), first(from) {}
 
+  /// How far an entry moves.
+  KVMELD_HD shift_move move() const { return {offset, first}; }
+
   /// Why the arguments or the sequence's own numbers refuse the call; empty if they do not. `readable`: the
   /// host can read rope's array.
   template <class Values>
   std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
-    if (std::string text = check_calls::is_open(name, l, {sequence}); !text.empty()) return text;
-    if (std::string text = check_calls::nothing_pending(name, l, sequence); !text.empty()) return text;
-    if (std::string text = detail::rope_problem(name, rope, l.extent.key_dim, readable); !text.empty())
+    if (std::string text = turning_problem<Values>(name, l, sequence, rope, readable); !text.empty())
       return text;
-    if (rope.active() && rope.positions != rope_positions::stored) {
-      return refusal(
-          name, "rope.positions", "rope_positions::slot",
-          "rope_positions::stored, because keys that turn lie rotated for the positions stored with them");
-    }
-    if (rope.active() && rope.map != nullptr) {
-      return refusal(name, "rope.map", "given",
-                     "null, because keys that turn lie rotated for the positions stored with them");
-    }
-    if (rope.active() && detail::reads_keys<Values>::value) {
-      return refusal(
-          name, "rope.pairing", "a rotation",
-          "rope_pairing::none, because values are channels of the keys (latent) and would turn too");
-    }
     if (first < 0 || std::int64_t{first} > std::int64_t{l.seen[sequence]}) {
       return refusal(name, "first", first, "0 to ", l.seen[sequence], ", the tokens seen");
     }
@@ -121,10 +79,11 @@ template <class Keys> struct shift : operation {
           continue;
         }
         lowest = min_of(lowest, std::int64_t{position});
-        if (!rope.active() || (s >= l.frozen[sequence] && rows.writable(t, s))) continue;
-        return refusal(name, message("slot ", s, " of ", check_calls::track_name(t)),
-                       s < l.frozen[sequence] ? "frozen" : "not writable",
-                       "writable, because its key turns (or shift later positions, or without rotation)");
+        if (!rope.active()) continue;
+        if (std::string text =
+                slot_problem(name, l, t, s, rows, " (or shift later positions, or without rotation)");
+            !text.empty())
+          return text;
       }
       std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
       for (std::uint32_t m = 0; m < members; ++m) {
@@ -144,17 +103,7 @@ template <class Keys> struct shift : operation {
 
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
-    std::uint32_t left = 0;
-    team.for_each(l.length[t.index], [&](std::uint32_t s) {
-      std::size_t const e = l.at(t, s);
-      if (l.position[e] < first) return;
-      l.position[e] += offset;
-      if (!rope.active()) return;
-      l.flags[e] = static_cast<std::uint8_t>(l.flags[e] & ~entry_flag::key_checked);
-      left |= l.degree[e] > 0.0f && !keys.writable(t, s) ? 1u : 0u;
-    });
-    left = team.reduce(left, op_max{});
-    if (left != 0 && team.lane() == 0) l.warnings[t.index] |= warning::unrotated;
+    move_entries(team, l, t, keys, rope, move());
     if (l.members.capacity == 0) return;
     team.for_each(l.members.count[t.index], [&](std::uint32_t m) {
       position_t& position = l.members.position[l.member_at(t, m)];

@@ -1,0 +1,89 @@
+// The operation that gives the entries of a sequence positions without gaps, as if nothing but them had been
+// read.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/queries/rope.hpp>
+#include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/sequences/turn_keys.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace sequences {
+
+/// How far an entry moves: the newest entry of every track comes to position longest - 1, the one before it
+/// to longest - 2, and so on.
+struct renumber_move {
+  std::uint32_t longest;  ///< slots in use of the longest track of the sequence
+  KVMELD_HD position_t operator()(ledger_ref const& l, track t, slot_t s) const {
+    return static_cast<position_t>(longest - l.length[t.index] + s) - l.position[l.at(t, s)];
+  }
+};
+
+/// Follows turn_keys_phase, which runs if `rope` is active. Changes positions, the next position, and the
+/// tokens that `truncate` can go back to. Rows that may not be written keep their keys and leave
+/// warning::unrotated.
+template <class Keys> struct renumber : operation {
+  Keys keys;
+  rope_params rope;
+  std::uint32_t longest;
+
+  static constexpr char const* name = "renumber";
+  static constexpr effect leaves = effect::changed;
+  static constexpr bool at_once = true;
+  static constexpr bool has_counts = false;
+  static constexpr bool recordable = false;
+
+  /// `entries`: slots in use of the longest track.
+  renumber(Keys const& k, rope_params const& r, std::uint32_t entries) : keys(k), rope(r), longest(entries) {}
+
+  /// How far an entry moves.
+  KVMELD_HD renumber_move move() const { return {longest}; }
+
+  /// Why the arguments or the sequence's own numbers refuse the call; empty if they do not. `readable`: the
+  /// host can read rope's array.
+  template <class Values>
+  std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
+    if (std::string text = turning_problem<Values>(name, l, sequence, rope, readable); !text.empty())
+      return text;
+    if (l.members.capacity == 0) return {};
+    return refusal(name, "policy", "one that shares entries",
+                   "one that does not, because members keep positions of their own");
+  }
+
+  /// Why the entries refuse the call; empty if they do not. The host can read `l`. `rows` is the layout of
+  /// the keys, or a stand-in if the host cannot read it.
+  template <class Rows>
+  std::string entries_problem(ledger_ref const& l, std::uint32_t sequence, Rows const& rows) const {
+    if (!rope.active()) return {};
+    return check_calls::first_track_problem(l, sequence, [&](track t) -> std::string {
+      for (slot_t s = 0; s < l.length[t.index]; ++s) {
+        if (!(l.degree[l.at(t, s)] > 0.0f) || move()(l, t, s) == 0) continue;
+        if (std::string text = slot_problem(name, l, t, s, rows, " (or renumber without rotation)");
+            !text.empty())
+          return text;
+      }
+      return {};
+    });
+  }
+
+  template <class Team>
+  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
+    move_entries(team, l, t, keys, rope, move());
+  }
+  /// Any of these tokens may have merged, so `truncate` cannot go below their number.
+  KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
+    l.seen[sequence] = l.sequence_state(sequence, sequence_word::compressed_at) = longest;
+  }
+};
+
+}  // namespace sequences
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
