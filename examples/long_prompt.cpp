@@ -33,7 +33,7 @@ int main() {
     cache.commit({0}, {n});
     most = std::max(most, cache.longest(0));
 
-    // The chunk's queries see what is left of the prompt before them, and each other up to themselves.
+    // Each query attends to the entries left of earlier chunks, and to its own chunk up to its own token.
     for (std::size_t i = 0; i < q.size(); ++i)
       q[i] = 2 * uniform01({3, 0, 0, read, static_cast<std::uint32_t>(i)}) - 1;
     query_batch const batch{0, 0, n};

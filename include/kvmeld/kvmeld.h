@@ -117,21 +117,23 @@ typedef struct kvmeld_options {
   kvmeld_allocator allocator; /* null functions: the system's memory */
 } kvmeld_options;
 
-/* How keys lie rotated. Of d rotated channels, pair i is (i, i + d / 2) with KVMELD_ROPE_HALF_SPLIT, and
-   (2 i, 2 i + 1) with KVMELD_ROPE_INTERLEAVED. At position p it is turned by p / factor * base^(-2 i / d)
-   radians, or by p * frequencies[i]. */
-typedef struct kvmeld_rope {
-  int32_t pairing;
-  uint32_t rotary_dim;      /* d, the first channels; 0: all */
-  double base, factor;      /* 0: 10000, and 1 */
-  float const* frequencies; /* d / 2 numbers, which take the place of base and factor; or null */
-} kvmeld_rope;
+/* Which channels rotate together. Of d rotated channels, pair i is (i, i + d / 2) or (2 i, 2 i + 1). */
+typedef int32_t kvmeld_pairing;
 enum { KVMELD_ROPE_NONE = 0, KVMELD_ROPE_HALF_SPLIT = 1, KVMELD_ROPE_INTERLEAVED = 2 };
+
+/* How keys lie rotated: pair i of a key at position p is turned by p / factor * base^(-2 i / d) radians. With
+   `frequencies` it is turned by p * frequencies[i] radians instead. */
+typedef struct kvmeld_rope {
+  kvmeld_pairing pairing;
+  uint32_t rotary_dim;      /* d, the first channels of a key; 0: all */
+  double base, factor;      /* base 0 means 10000; factor 0 means 1 */
+  float const* frequencies; /* d / 2 numbers, or null */
+} kvmeld_rope;
 
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
 typedef struct kvmeld_budget {
   uint32_t entries;  /* entries of each track */
-  double ratio;      /* share of the tokens seen since the sequence was opened, above 0 to 1; rounded down */
+  double ratio;      /* share of the tokens seen (kvmeld_tokens), above 0 to 1; rounded down */
   kvmeld_scope over; /* tracks that share their budgets; at most options.budgets_over. Any but KVMELD_HEAD
                         needs options.scope KVMELD_HEAD and a policy that decides by score alone what stays */
   double floor;      /* share of its own budget, 0 to 1, that each of these tracks keeps; with KVMELD_HEAD it
@@ -162,7 +164,8 @@ KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t byt
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
 /* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
    are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
-   and so are the options. Only kvmeld_fork, kvmeld_observe, kvmeld_compress and kvmeld_attend touch rows. */
+   and so are the options. Only kvmeld_fork, kvmeld_renumber, kvmeld_observe, kvmeld_compress and
+   kvmeld_attend touch rows. */
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
 /* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
@@ -201,9 +204,11 @@ KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
 /* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
    comes to `longest` - 1, the one before it to `longest` - 2, and so on, where `longest` is the length of the
-   longest track. The next token has position `longest`. Keys turn in place by as far as their entries move;
-   with `rope` null they stay as they lie. Logits change, because entries come closer to each other and to
-   later queries. Refused while tokens are pending, and if a key that would turn is frozen. */
+   longest track. The next token has position `longest`, and later budgets by ratio count from it. Keys turn
+   in place by as much as their positions change; with `rope` null they stay as they lie. Logits change,
+   because entries come closer to each other and to later queries. Queries that a policy keeps do not turn:
+   show the last ones again before the next compression. Refused while tokens are pending, if a key that would
+   turn is frozen, and if padded tracks have empty slots. */
 KVMELD_API kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope);
 
 /* --- compression --------------------------------------------------------------------------------------- */
@@ -255,7 +260,8 @@ KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* seq
 /* Of a closed sequence these functions tell what it held last. Lengths include pending entries and, with
    options.padded, empty slots, whose degree is 0. */
 
-/* Tokens since the sequence was opened, pending ones included: the position of the next token. */
+/* Tokens seen, pending ones included: the position of the next token. After kvmeld_renumber they count from
+   the length of the longest track. */
 KVMELD_API kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens);
 /* The length of the longest track of a sequence. */
 KVMELD_API kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries);

@@ -53,6 +53,17 @@ def _number_of(name: str, names: Sequence[str], argument: str) -> int:
     return names.index(name)
 
 
+def _rotation(rope: str, rope_base: float, frequencies: Any) -> tuple[int, float, list[float]]:
+    pairing = _number_of(rope, _PAIRINGS, "rope")
+    if rope == "none" and frequencies is not None:
+        raise _refusal("frequencies", "given", "None, because rope is none")
+    if rope_base == 0:
+        raise _refusal("rope_base", 0, "above 0")
+    if frequencies is not None and len(frequencies) == 0:
+        raise _refusal("frequencies", "empty", "None, or one number for each pair of channels that turn")
+    return pairing, rope_base, [] if frequencies is None else [float(f) for f in frequencies]
+
+
 def _list(numbers: Numbers) -> list[int]:
     return [int(numbers)] if isinstance(numbers, (int, np.integer)) else [int(n) for n in numbers]
 
@@ -204,19 +215,19 @@ class Cache:
         """Gives entries positions without gaps, as if they were all that was read.
 
         The newest entry of every head comes to longest - 1, the one before it to longest - 2, and so on, where longest
-        is the length of the longest head; the next token has position longest. Logits change, because entries come
-        closer to each other and to later queries. Refused while tokens are pending, and if a key that would turn is
-        frozen.
+        is the length of the longest head. The next token has position longest, and later budgets that are a share of
+        the tokens count from it. Logits change, because entries come closer to each other and to later queries. Queries
+        that a policy keeps do not turn: show the last ones again before the next compression. Refused while tokens are
+        pending, if a key that would turn is frozen, and if padded heads have empty slots.
 
-        rope: how keys lie rotated; they turn in place by as far as their entries move. "half_split" pairs channel i
+        rope: how keys lie rotated; they turn in place by as much as their positions change. "half_split" pairs channel i
             with i + d / 2 (Llama, Qwen and Mistral in transformers), "interleaved" 2 i with 2 i + 1. With "none" keys
             stay as they lie.
         rope_base: pair i turns by rope_base ** (-2 i / d) radians a position.
         frequencies: d / 2 radians a position instead, such as a model's inv_freq: any sequence of numbers. Fewer of
             them: only the first channels, two for each number, lie rotated.
         """
-        pairing = _number_of(rope, _PAIRINGS, "rope")
-        self._c.renumber(sequence, pairing, rope_base, [] if frequencies is None else [float(f) for f in frequencies])
+        self._c.renumber(sequence, *_rotation(rope, rope_base, frequencies))
 
     # --- compression
 
@@ -256,7 +267,7 @@ class Cache:
         pins, and if the policy ranks by attention and a layer has observed none. The time depends on the policy
         (docs/performance.md).
 
-        budget: an int: entries per track; a float: a share of the tokens seen since the sequence was opened,
+        budget: an int: entries per track; a float: a share of the tokens seen (`tokens`),
             above 0 to 1, rounded down. 1 is one entry, 1.0 all tokens.
         over: tracks that share their budgets: "head" (none), "layer" or "all_layers", up to the `over` that the cache
             was made with. Any but "head" needs the scope "head" and a policy that decides by score alone what stays.
@@ -271,7 +282,8 @@ class Cache:
     # --- what the cache holds
 
     def tokens(self, sequence: int) -> int:
-        """Tokens since the sequence was opened, pending ones included: the position of the next token."""
+        """Tokens seen, pending ones included: the position of the next token. `renumber` sets them to the length of the
+        longest head."""
         return self._c.tokens(sequence)
 
     def longest(self, sequence: int) -> int:

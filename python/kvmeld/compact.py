@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from kvmeld.cache import Cache, _refusal
+from kvmeld.cache import Cache, _refusal, _rotation
 
 
 def compact(
@@ -29,17 +29,20 @@ def compact(
         float16 or bfloat16. Only read.
     n: entries to keep, at most tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
-    rope, rope_base, frequencies: as in Cache.renumber. With rope, the returned keys are rotated for the positions 0 to
-        n - 1 instead of those of their tokens, so that they are an ordinary cache of n tokens. Logits change with it.
+    rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber; not the words rope= and rope_base= of a
+        policy. With rope, the returned keys are turned from the positions of their tokens to 0 to n - 1, which changes
+        logits. If all degrees are 1 (policies that only evict), the result is an ordinary cache of n tokens.
 
     The returned keys and values have the library and element type of the arguments, and the shape
-    [layers, kv_heads, n, head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32; both
-    are NumPy [layers, kv_heads, n]. Attention has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
+    [layers, kv_heads, n, head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32.
+    Both are NumPy [layers, kv_heads, n]. Attention has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
     while it runs, and uses as many threads as this process may use. Different threads may call it at the same time.
     Raises ValueError if the policy does not leave n entries of every head.
     """
     if not 0 < n <= keys.shape[2]:
         raise _refusal("n", n, f"1 to {keys.shape[2]}, the tokens in keys")
+
+    _rotation(rope, rope_base, frequencies)
 
     layers, heads = keys.shape[:2]
     if queries is not None and (queries.shape[0] != layers or queries.shape[1] % heads or not queries.shape[1]):

@@ -215,7 +215,7 @@ struct cache {
   void renumber(std::uint32_t sequence, int pairing, double base, std::vector<float> const& frequencies) {
     kvmeld_rope rope{};
     rope.pairing = pairing;
-    rope.base = base == 0.0 ? -1.0 : base;  // 0 would be the default
+    rope.base = base;
     if (!frequencies.empty()) {
       rope.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
       rope.frequencies = frequencies.data();

@@ -411,6 +411,14 @@ def test_renumber_refuses():
             cache.renumber(0, "neox")
         with pytest.raises(ValueError, match="rope.base is -1; it must be above 0"):
             cache.renumber(0, "half_split", -1.0)
+        with pytest.raises(ValueError, match="rope_base is 0; it must be above 0"):
+            cache.renumber(0, "half_split", 0)
+        with pytest.raises(ValueError, match="frequencies is empty"):
+            cache.renumber(0, "half_split", frequencies=[])
+        with pytest.raises(ValueError, match="frequencies is given; it must be None, because rope is none"):
+            cache.renumber(0, frequencies=[1.0])
+        with pytest.raises(ValueError, match="rope is 'neox'"):
+            kvmeld.compact(None, keys[:, 0], values[:, 0], 12, "streaming_llm", rope="neox")
         with pytest.raises(ValueError, match="rope.rotary_dim is"):
             cache.renumber(0, "half_split", frequencies=np.ones(DIM))
         with pytest.raises(ValueError, match="rope.frequencies"):

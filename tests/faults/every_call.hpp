@@ -211,7 +211,12 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
   each("shift", start, [&](auto& c) { c.shift(0, 100, rope, 2); });
-  each("renumber", start, [&](auto& c) { c.renumber(0); });
+  if constexpr (!shares) {
+    subject_type gaps(start);
+    gaps.cache.compress({0}, budget::entries(25), fallback);
+    gaps.cache.freeze(0, 0);
+    each("renumber", gaps, [&](auto& c) { c.renumber(0, rope); });
+  }
   std::vector<std::byte> const bytes = start.cache.save(0);
   each("save", start, [](auto& c) { c.save(0); });
   each("resume", start, [&](auto& c) { c.resume(2, {bytes.data(), bytes.size()}); });

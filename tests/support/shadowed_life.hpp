@@ -67,8 +67,10 @@ public:
         freeze(q);
       } else if (what < 89) {
         observe(q);
-      } else if (what < 92) {
+      } else if (what < 91) {
         shift(q);
+      } else if (what < 93) {
+        renumber(q);
       } else if (what < 98) {
         refuse(q);
       } else {
@@ -311,6 +313,20 @@ private:
     m.seen = static_cast<unsigned>(seen + offset);
     int const merged = kvmeld::max_of(static_cast<int>(m.compressed_at), first) + offset;
     m.compressed_at = merged < 0 ? 0 : static_cast<unsigned>(merged);
+  }
+  void renumber(std::uint32_t q) {
+    auto& m = model[q];
+    if (m.pending != 0 || kvmeld::shares_entries<typename Policy::merge_type>::value) {
+      must_refuse("renumber", [&] { cache.renumber(q); });
+      return;
+    }
+    if (!accepted("renumber", [&] { cache.renumber(q); })) wrong("a renumber is refused");
+    unsigned const longest = m.longest();
+    for (auto& t : m.tracks) {
+      for (std::size_t s = 0; s < t.size(); ++s) t[s].position = static_cast<int>(longest - t.size() + s);
+    }
+    m.compressed_at = longest - (m.seen - m.compressed_at);
+    m.seen = longest;
   }
   void refuse(std::uint32_t q) {
     auto const& m = model[q];

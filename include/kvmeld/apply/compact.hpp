@@ -18,7 +18,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Writes the new slots of kept entries, and the track's old and new length, into the plan.
-struct renumber_phase : track_phase {
+struct new_slots_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     fate const* const fates = wave.plan.fates + wave.plan.at(t.item, 0);

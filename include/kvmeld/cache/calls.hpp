@@ -288,7 +288,7 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
     return operation.entries_problem(readable().ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("shift", problem); !s.ok()) return s;
-  return move_entries(operation, sequence);
+  return change_positions(operation, sequence);
 }
 
 template <class E, class P, class K, class V>
@@ -303,17 +303,17 @@ status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params co
     return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("renumber", problem); !s.ok()) return s;
-  return move_entries(operation, sequence);
+  return change_positions(operation, sequence);
 }
 
 template <class E, class P, class K, class V>
 template <class Operation>
-status merged_cache<E, P, K, V>::move_entries(Operation const& operation, std::uint32_t sequence) {
+status merged_cache<E, P, K, V>::change_positions(Operation const& operation, std::uint32_t sequence) {
   return carry_out(operation, {sequence}, {}, [&](detail::sequence_phase const& all) {
     if (!operation.rope.active()) return;
-    auto const move = operation.move();
-    launch(sequences::turn_keys_phase<keys_used, std::decay_t<decltype(move)>>{tensors_.keys, ledger_,
-                                                                               operation.rope, move},
+    auto const step = operation.step();
+    launch(sequences::turn_keys_phase<keys_used, std::decay_t<decltype(step)>>{tensors_.keys, ledger_,
+                                                                               operation.rope, step},
            {sizes_.extent, all.work});
   });
 }

@@ -215,15 +215,21 @@ public:
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Gives the entries positions without gaps: the newest entry of every track comes to longest - 1, the one
   /// before it to longest - 2, and so on, where `longest` is the length of the longest track. The next token
-  /// has position `longest`. So an engine can go on as if the entries were all that was read, for example to
-  /// store them as an ordinary short cache. Keys that lie rotated as `rope` says turn in place, each by as
-  /// far as its entry moves. Leave `rope` inactive if keys lie unrotated or the engine rotates them itself.
-  /// Unlike `shift` this changes logits, because entries come closer to each other and to later queries;
-  /// distances stay where nothing was evicted or merged between two entries and the end. Tokens seen become
-  /// `longest`; budgets by ratio use it, and `truncate` cannot go below it. Refuses policies that share
-  /// entries (EMS); pending entries; and, if keys are rotated, frozen or unwritable rows that would turn. If
-  /// the host cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not
-  /// immediate.
+  /// has position `longest`. So an engine can go on as if the entries were all that was read. If all degrees
+  /// are 1 and all heads equally long, they are an ordinary short cache. Keys that lie rotated as `rope` says
+  /// turn in place, each by as much as its position changes. Leave `rope` inactive if keys lie unrotated or
+  /// the engine rotates them itself.
+  ///
+  /// Unlike `shift` this changes logits, because entries come closer to each other and to later queries. An
+  /// entry keeps its distance to the next token if no later token of its track was evicted or merged. Tokens
+  /// seen become `longest`: later budgets by ratio count from it. `truncate` can still forget the tokens that
+  /// came after the last compression. Queries that a score keeps (R-KV, DropKV, `recommended`, fits) do not
+  /// turn: show the last queries again before the next compression. Expected Attention takes the entries at
+  /// the new positions 0 to sinks - 1 as sinks.
+  ///
+  /// Refuses policies that share entries (EMS); pending entries; empty slots of padded tracks; and, if keys
+  /// are rotated, frozen or unwritable rows that would turn. If the host cannot ask the layout, unwritable
+  /// rows leave warning::unrotated. Waits if launches are not immediate.
   status renumber(std::uint32_t sequence, rope_params const& rope = {});
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from
   /// 0), and later rounds count on from there. `rounds(sequence)` returns the step. Refuses sequences that
@@ -413,7 +419,7 @@ private:
   status operate(Operation const& operation, index_list sequences, index_list counts);
   template <class Operation, class Before>
   status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before);
-  template <class Operation> status move_entries(Operation const& operation, std::uint32_t sequence);
+  template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;

@@ -109,10 +109,6 @@ public:
     if constexpr (contract::allows<future_of, Score>) set("future", s.future);
     if constexpr (contract::allows<chunk_of, Score>) set("chunk", s.chunk);
     if constexpr (contract::allows<kept_of, Score>) set("queries", s.kept.count);
-    if constexpr (contract::allows<sinks_of, Score> && contract::allows<recents_of, Score>) {
-      set("sinks", s.sinks);  // critical's are those of the selector
-      set("recents", s.recents);
-    }
     if constexpr (contract::allows<first_of, Score>) in_score(s.first);  // of blended scores
   }
   template <class Selector> void in_selector(Selector& s) {
@@ -171,6 +167,23 @@ inline char const* parameters() {
          "beta\tweight of the highest similarity of ema_threshold\n";
 }
 
+/// Tells a score that ranks pinned entries by itself (critical) which entries the selector pins.
+inline void tell_pinned(composed& policy) {
+  policy.score.change([&](auto& score) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(score)>, score::critical<score::local>>) {
+      policy.select.change([&](auto const& select) {
+        using type = std::decay_t<decltype(select)>;
+        score.sinks = select.sinks;
+        if constexpr (std::is_same_v<type, select::tiers>) {
+          score.recents = select.window;
+        } else {
+          score.recents = select.recents;
+        }
+      });
+    }
+  });
+}
+
 /// Sets the parameter `name` from the text `value`, in each part of the policy that has it. Returns why it
 /// cannot be set; empty if it is. configuration_problem checks the value itself.
 inline std::string set_parameter(composed& policy, std::string const& name, std::string const& value) {
@@ -179,6 +192,7 @@ inline std::string set_parameter(composed& policy, std::string const& name, std:
   policy.select.change([&](auto& part) { p.in_selector(part); });
   policy.identify.change([&](auto& part) { p.in_identifier(part); });
   policy.merge.change([&](auto& part) { p.in_merge(part); });
+  tell_pinned(policy);
   if (p.found()) return p.problem();
   std::string known, listed = parameters();
   std::istringstream lines(listed);

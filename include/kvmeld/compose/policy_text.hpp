@@ -12,11 +12,8 @@
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/rope.hpp>
-#include <kvmeld/score/critical.hpp>
-#include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
-#include <kvmeld/select/tiers.hpp>
 #include <kvmeld/select/top.hpp>
 
 #include <cstddef>
@@ -44,23 +41,6 @@ inline void suit(any_selector& selector, identify_traits const& identifier) {
     } else if constexpr (std::is_same_v<type, select::sinks_and_recents>) {
       quantity const recents = merges ? quantity::at_most(64, 1.0 / 3) : quantity::rest_of_budget();
       s = {quantity::at_most(16, 0.25), recents};
-    }
-  });
-}
-
-/// Tells a score that ranks pinned entries by itself (critical) which entries the selector pins.
-inline void tell_pinned(composed& policy) {
-  policy.score.change([&](auto& score) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(score)>, score::critical<score::local>>) {
-      policy.select.change([&](auto const& select) {
-        using type = std::decay_t<decltype(select)>;
-        score.sinks = select.sinks;
-        if constexpr (std::is_same_v<type, select::tiers>) {
-          score.recents = select.window;
-        } else {
-          score.recents = select.recents;
-        }
-      });
     }
   });
 }

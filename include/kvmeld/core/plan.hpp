@@ -34,7 +34,7 @@ struct plan_ref {
   float* key_weight = nullptr;          ///< weight of the entry in its pivot's key
   float* value_weight = nullptr;        ///< weight of the entry in its pivot's value, or in its targets'
   float* degree_weight = nullptr;       ///< weight of the entry's degree in its pivot's, or in its targets'
-  slot_t* new_slot = nullptr;           ///< slot of a kept entry after the plan; valid after renumber_phase
+  slot_t* new_slot = nullptr;           ///< slot of a kept entry after the plan; valid after new_slots_phase
   std::uint32_t* old_length = nullptr;  ///< [tracks of a wave] the length the plan was made for
   std::uint32_t* new_length = nullptr;  ///< [tracks of a wave] the length after the plan
   std::uint32_t stride = 0;             ///< slots per track

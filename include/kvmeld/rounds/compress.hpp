@@ -247,7 +247,7 @@ void fit_rows(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values
 template <class Executor, class Keys, class Values>
 void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
   wave_ref const& wave = launch.wave;
-  launch(renumber_phase{{wave}});
+  launch(new_slots_phase{{wave}});
   launch(compact_rows_phase<Keys>{x.keys, wave, false});
   launch(compact_rows_phase<Values>{x.values, wave, zero_emptied});
   launch(compact_ledger_phase{{wave}});
@@ -309,7 +309,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
       launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
     launch(detail::end_phase{{wave}, false});
-    launch(detail::renumber_phase{{wave}});
+    launch(detail::new_slots_phase{{wave}});
   });
 }
 

@@ -41,8 +41,8 @@ namespace score {
 ///
 /// The first term is a product of the key, as it is rotated, with the mean query turned for p + x: nothing is
 /// rotated back. Positions are those that keys are rotated for. Queries that hold NaN or infinity do not
-/// count. An entry whose number is not finite scores the lowest. `shift` changes nothing in the table. It
-/// keeps the queries that `truncate` forgets.
+/// count. An entry whose number is not finite scores the lowest. `shift` and `renumber` change nothing in the
+/// table. It keeps the queries that `truncate` forgets.
 ///
 /// The paper measures the means once: give `means`, as calibrate::query_means makes them.
 ///

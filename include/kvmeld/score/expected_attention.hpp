@@ -41,7 +41,8 @@ namespace score {
 /// track that observed sinks alone, all shares are equal.
 ///
 /// The scores order entries. They see neither softcap, sink logits nor windows. Moments do not know of
-/// positions, so `shift` changes nothing. They keep the queries that `truncate` forgets.
+/// positions, so `shift` changes nothing. After `renumber`, the entries at the new positions 0 to sinks - 1
+/// are the sinks. Moments keep the queries that `truncate` forgets.
 ///
 /// Table: 1 + d + d^2 floats per query head, for d key channels; counts are exact up to 2^24 queries. Cost,
 /// per query head: d^2 multiply-adds per query observed, and as many per entry in a compression, which reads

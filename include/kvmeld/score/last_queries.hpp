@@ -30,7 +30,8 @@ namespace score {
 /// Queries see entries that are stored at their own position or before. Logits contain the log degree, but
 /// neither softcap, sink logits nor windows. Queries at the positions of new queries, or after them, go when
 /// the new ones come: so `truncate` forgets queries with their tokens. Kept queries do not turn with
-/// `shift`: show the window anew. Where positions moved back, the first new query replaces all of them.
+/// `shift` and `renumber`: show the window anew. Where positions moved back, the first new query replaces all
+/// of them.
 ///
 /// Table: 2 + window (1 + d) floats per query head, for d key channels.
 struct last_queries {

@@ -26,8 +26,8 @@ enum class reference_sample : std::uint8_t {
 
 /// The reference queries of a score: how many, and which. They are kept as the engine gives them, with their
 /// rotation, times the scale of logits. Queries that hold NaN or infinity are left out. Which queries are
-/// kept does not depend on how calls of `observe` divide them. `shift` and `truncate` leave them. What is
-/// computed from them sees neither softcap, sink logits nor windows, and needs keys that lie rotated.
+/// kept does not depend on how calls of `observe` divide them. `shift`, `renumber` and `truncate` leave them.
+/// What is computed from them sees neither softcap, sink logits nor windows, and needs keys that lie rotated.
 struct reference_queries {
   std::uint32_t count = 64;                            ///< most queries per query head, 1 to `most`
   reference_sample sample = reference_sample::spread;  ///< which

@@ -111,8 +111,8 @@ struct attention_fold {
 /// as it observed nothing and the score wants attention.
 ///
 /// A score from the queries themselves declares a table: numbers per track, which the ledger keeps and
-/// score_view::table() shows. `open` sets them to 0; `fork`, `save` and `resume` copy them, `shift` and
-/// `truncate` leave them. It has
+/// score_view::table() shows. `open` sets them to 0; `fork`, `save` and `resume` copy them; `shift`,
+/// `renumber` and `truncate` leave them. It has
 /// - `std::size_t table_floats(shape)`: how many
 /// - `absorb(team, table, head, queries)`: takes the observed queries of one of the track's query heads,
 ///   numbered from 0, as observed_queries, into the track's table. All lanes of a team call it together.

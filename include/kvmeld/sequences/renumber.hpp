@@ -18,9 +18,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// How far an entry moves: the newest entry of every track comes to position longest - 1, the one before it
-/// to longest - 2, and so on.
-struct renumber_move {
+/// By how much an entry's position changes: the newest entry of every track comes to position longest - 1,
+/// the one before it to longest - 2, and so on.
+struct renumber_step {
   std::uint32_t longest;  ///< slots in use of the longest track of the sequence
   KVMELD_HD position_t operator()(ledger_ref const& l, track t, slot_t s) const {
     return static_cast<position_t>(longest - l.length[t.index] + s) - l.position[l.at(t, s)];
@@ -44,8 +44,8 @@ template <class Keys> struct renumber : operation {
   /// `entries`: slots in use of the longest track.
   renumber(Keys const& k, rope_params const& r, std::uint32_t entries) : keys(k), rope(r), longest(entries) {}
 
-  /// How far an entry moves.
-  KVMELD_HD renumber_move move() const { return {longest}; }
+  /// By how much an entry's position changes.
+  KVMELD_HD renumber_step step() const { return {longest}; }
 
   /// Why the arguments or the sequence's own numbers refuse the call; empty if they do not. `readable`: the
   /// host can read rope's array.
@@ -62,10 +62,14 @@ template <class Keys> struct renumber : operation {
   /// the keys, or a stand-in if the host cannot read it.
   template <class Rows>
   std::string entries_problem(ledger_ref const& l, std::uint32_t sequence, Rows const& rows) const {
-    if (!rope.active()) return {};
     return check_calls::first_track_problem(l, sequence, [&](track t) -> std::string {
-      for (slot_t s = 0; s < l.length[t.index]; ++s) {
-        if (!(l.degree[l.at(t, s)] > 0.0f) || move()(l, t, s) == 0) continue;
+      if (l.word(t, track_word::empty) != 0) {
+        return refusal(name, message("number of empty slots of ", check_calls::track_name(t)),
+                       l.word(t, track_word::empty),
+                       "0, because they would be gaps (compress all heads to one length first)");
+      }
+      for (slot_t s = 0; rope.active() && s < l.length[t.index]; ++s) {
+        if (step()(l, t, s) == 0) continue;
         if (std::string text = slot_problem(name, l, t, s, rows, " (or renumber without rotation)");
             !text.empty())
           return text;
@@ -76,11 +80,13 @@ template <class Keys> struct renumber : operation {
 
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
-    move_entries(team, l, t, keys, rope, move());
+    change_positions(team, l, t, keys, rope, step());
   }
-  /// Any of these tokens may have merged, so `truncate` cannot go below their number.
+  /// Tokens that came after the last compression keep an entry each, so `truncate` can still forget them.
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
-    l.seen[sequence] = l.sequence_state(sequence, sequence_word::compressed_at) = longest;
+    std::uint32_t& merged = l.sequence_state(sequence, sequence_word::compressed_at);
+    merged = longest - min_of(longest, l.seen[sequence] - merged);
+    l.seen[sequence] = longest;
   }
 };
 

@@ -24,8 +24,8 @@ KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t o
   return moved < 0 ? 0 : static_cast<std::uint32_t>(moved);
 }
 
-/// How far an entry moves in a shift.
-struct shift_move {
+/// By how much a shift changes an entry's position.
+struct shift_step {
   position_t offset, first;
   KVMELD_HD position_t operator()(ledger_ref const& l, track t, slot_t s) const {
     return l.position[l.at(t, s)] < first ? 0 : offset;
@@ -49,8 +49,8 @@ template <class Keys> struct shift : operation {
   shift(Keys const& k, rope_params const& r, position_t by, position_t from)
       : keys(k), rope(r), offset(by), first(from) {}
 
-  /// How far an entry moves.
-  KVMELD_HD shift_move move() const { return {offset, first}; }
+  /// By how much an entry's position changes.
+  KVMELD_HD shift_step step() const { return {offset, first}; }
 
   /// Why the arguments or the sequence's own numbers refuse the call; empty if they do not. `readable`: the
   /// host can read rope's array.
@@ -103,7 +103,7 @@ template <class Keys> struct shift : operation {
 
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
-    move_entries(team, l, t, keys, rope, move());
+    change_positions(team, l, t, keys, rope, step());
     if (l.members.capacity == 0) return;
     team.for_each(l.members.count[t.index], [&](std::uint32_t m) {
       position_t& position = l.members.position[l.member_at(t, m)];

@@ -18,15 +18,15 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// Turns the key of every entry by the number of positions that `move` gives: move(ledger, track, slot), 0 if
-/// the entry stays. This is exact for merged entries too, because rotations are linear. Leaves empty slots
-/// and rows that may not be written. Runs before the operation changes the ledger.
-template <class Keys, class Move> struct turn_keys_phase {
+/// Turns the key of every entry by as many positions as the entry's position will change:
+/// step(ledger, track, slot). This is exact for merged entries too, because rotations are linear. Leaves
+/// empty slots and rows that may not be written. Runs before the operation changes the ledger.
+template <class Keys, class Step> struct turn_keys_phase {
   static constexpr std::uint32_t block = 16;  ///< rows per tile
   Keys keys;
   ledger_ref ledger;
   rope_params rope;
-  Move move;
+  Step step;
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const {
@@ -42,7 +42,7 @@ template <class Keys, class Move> struct turn_keys_phase {
     position_t* const by = team.template scratch<position_t>(block);
     double const* const turns = rope_table(team, rope, d);
     keys.load_tile(team, t.where, begin, rows, 0, d, k, d);
-    team.for_each(rows, [&](std::uint32_t i) { by[i] = move(ledger, t.where, begin + i); });
+    team.for_each(rows, [&](std::uint32_t i) { by[i] = step(ledger, t.where, begin + i); });
     rotate_tile(team, rope, turns, k, rows, d, begin, by);
     for (std::uint32_t i = 0; i < rows; ++i) {
       if (by[i] == 0 || !(ledger.degree[ledger.at(t.where, begin + i)] > 0.0f)) continue;
@@ -52,16 +52,16 @@ template <class Keys, class Move> struct turn_keys_phase {
   }
 };
 
-/// The part of an operation that moves entries: adds what `move` gives to the position of every entry of a
-/// track. Keys that turn are inspected again. Rows that should have turned and may not be written leave
+/// Adds step(ledger, track, slot) to the position of every entry of a track. Keys that turn are inspected
+/// again. Rows that should have turned and may not be written leave
 /// warning::unrotated. Cooperative; no barrier at the end.
-template <class Team, class Keys, class Move>
-KVMELD_HD void move_entries(Team const& team, ledger_ref const& l, track t, Keys const& keys,
-                            rope_params const& rope, Move const& move) {
+template <class Team, class Keys, class Step>
+KVMELD_HD void change_positions(Team const& team, ledger_ref const& l, track t, Keys const& keys,
+                                rope_params const& rope, Step const& step) {
   std::uint32_t left = 0;
   team.for_each(l.length[t.index], [&](std::uint32_t s) {
     std::size_t const e = l.at(t, s);
-    position_t const by = move(l, t, s);
+    position_t const by = step(l, t, s);
     l.position[e] += by;
     if (!rope.active() || by == 0) return;
     l.flags[e] = static_cast<std::uint8_t>(l.flags[e] & ~entry_flag::key_checked);

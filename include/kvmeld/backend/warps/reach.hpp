@@ -151,7 +151,8 @@ template <class Layout> struct reach_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const s = wave.state[t.item];
-    pass_notes const noted = first_pass ? pass_notes{} : pass_notes::of(s);  // or else of another search
+    pass_notes const noted =
+        first_pass ? pass_notes{} : pass_notes::of(s);  // the track has those of an earlier search
     std::uint32_t const begin = t.index * tile_rows;
     if (s.over_budget == 0 || begin >= s.live_count) return;
     std::uint32_t const rows = min_of(tile_rows, s.live_count - begin);
