@@ -95,7 +95,6 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
     return run(composed_of(preset::kvzip_plus::for_budget(w, none, quantity::entries(4))), all);
   }
   if (name == "kvpress_criticalkv") return run(preset::criticalkv::over(snapkv_like_kvpress(), w), {});
-  if (name == "criticalkv") return run(preset::criticalkv::over(preset::snapkv::with_window(), w), {});
   if (name == "kvpress_adakv_snapkv") return run(composed_of(snapkv_like_kvpress()), shared);
   if (name == "kvpress_chunkkv") return run(preset::chunkkv::over(snapkv_like_kvpress()), by_layer);
   if (name == "kvpress_tova") return run(composed_of(preset::tova::defaults()), by_layer);
@@ -105,13 +104,16 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "recommended_shared") return run(demo::policy_of("recommended", o), all);
   if (name == "attention_matching_shared") return run(demo::policy_of("attention_matching", o), all);
   auto const& known = tiny_llama::known_methods();
-  bool const of_other_type = name == "ems" || name == "chelsea_probed";  // they would double the compile time
-  if (of_other_type || name == "composed" || std::find(known.begin(), known.end(), name) == known.end()) {
+  // Numbers may follow the name: "leverage ridge=0.01".
+  std::string const first = name.substr(0, name.find(' '));
+  bool const of_other_type =
+      first == "ems" || first == "chelsea_probed";  // they would double the compile time
+  if (of_other_type || first == "composed" || std::find(known.begin(), known.end(), first) == known.end()) {
     throw std::runtime_error("there is no method '" + name + "'");
   }
   tiny_llama::reading how;
-  how.ignore_degree = name == "chelsea_flat";
-  how.weighs = name == "kvzip_plus";
+  how.ignore_degree = first == "chelsea_flat";
+  how.weighs = first == "kvzip_plus";
   run(demo::policy_of(name, o), how);
 }
 
