@@ -251,7 +251,7 @@ private:
       b_.launch(kvmeld::detail::link_phase{{wave}, wave.plan});
     }
     measure(
-        "renumber", [&] { b_.launch(kvmeld::detail::renumber_phase{{wave}}); },
+        "new_slots", [&] { b_.launch(kvmeld::detail::new_slots_phase{{wave}}); },
         [&](counts const& c) { return c.entries * 1 + (c.entries - c.emptied) * 4; });
     measure(
         "compact_keys",
@@ -368,7 +368,7 @@ void run_policy_stages(session& s, tensors<T>& x, char const* name, Policy const
   std::string const suffix = std::string("/") + name;
   bool wanted =
       s.wants_any({"score_select", "select", "open_round", "propose", "admit", "link", "weigh", "compose",
-                   "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "renumber",
+                   "merge_keys", "merge_ledger", "merge_values", "merge_values_transposed", "new_slots",
                    "compact_keys", "compact_values", "compact_values_transposed", "compact_ledger"},
                   suffix, x.of());
   for (std::string const stage : {"apply_", "evict_"}) {

@@ -79,7 +79,7 @@ public:
   /// No row was looked at yet.
   void forget_checks() { std::memset(ledger_.flags, 0, extent_.slots()); }
 
-  /// Sets as link_phase listed them last; moves as renumber_phase numbered them last.
+  /// Sets as link_phase listed them last; moves as new_slots_phase numbered them last.
   counts count() const {
     counts c;
     for (std::uint32_t item = 0; item < wave_.tracks; ++item) {

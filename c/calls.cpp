@@ -266,6 +266,8 @@ kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequenc
       using type = typename decltype(tag)::type;
       return kvmeld::head_rows<type>{static_cast<type*>(out), 0, out_head_stride, out_row_stride};
     });
+    if (sequence < held.sizes.extent.sequences && held.cache->cache().ledger().is_open[sequence] == 0)
+      refuse(call, "sequence", sequence, "open (call kvmeld_open first)");
     kvmeld::attention_params params;
     params.scale = scale;
     held.cache->cache().attend({layer, sequence, n}, rows, output,

@@ -382,6 +382,9 @@ TEST_CASE("attention and saving") {
           "kvmeld_attend: out_element is 2; it must be 1, the element type of the queries, or 0");
   invalid(attend(2, 1, KVMELD_FLOAT32, KVMELD_FLOAT32, q.data(), out.data()),
           "attention::attend: layer is 2; it must be 0 to 1");
+  invalid(kvmeld_attend(e.cache, 0, 1, 1, KVMELD_FLOAT32, q.data(), 8, 8, KVMELD_FLOAT32, out.data(), 8, 8,
+                        nullptr, 0, 0.0f),
+          "kvmeld_attend: sequence is 1; it must be open (call kvmeld_open first)");
   CHECK(attend(0, 1, KVMELD_FLOAT32, KVMELD_FLOAT32, nullptr, out.data()) == KVMELD_INVALID_ARGUMENT);
   CHECK(attend(0, 1, KVMELD_FLOAT32, KVMELD_FLOAT32, q.data(), nullptr) == KVMELD_INVALID_ARGUMENT);
 
