@@ -150,30 +150,19 @@ TEST_CASE("an executor whose memory the host cannot read renumbers the same bits
     using policy_type = std::decay_t<decltype(policy)>;
     if constexpr (!kvmeld::shares_entries<typename policy_type::merge_type>::value) {
       CAPTURE(std::string(name));
-      struct renumbering : twins<policy_type> {
-        using twins<policy_type>::twins;
-        void renumber(std::uint32_t q, rope_pairing pairing) {
-          this->both([&](auto& c) {
-            c.freeze(q, 0);  // what is shared does not turn
-            c.renumber(q, rope_of(pairing));
-          });
-        }
-        void report_and_renumber(std::uint32_t q) {
-          this->far_.request_lengths();
-          renumber(q, rope_pairing::interleaved);
-          while (!this->far_.poll_lengths()) continue;
-        }
+      auto const with = [](std::uint32_t q, rope_pairing pairing) {
+        return [=](auto& c) { c.renumber(q, rope_of(pairing)); };
       };
-      renumbering pair(policy, 17);
+      twins pair(policy, 17);
       for (std::uint32_t q : {0u, 1u}) pair.open(q);
       for (int step = 0; step < 6; ++step) {
         pair.append();
-        pair.renumber(0, rope_pairing::half_split);
+        pair.turn(0, with(0, rope_pairing::half_split));
         pair.check();
         pair.compress(kvmeld::shortfall::evict_lowest);
-        pair.report_and_renumber(1);
+        pair.turn_while_reporting(1, with(1, rope_pairing::interleaved));
         pair.check();
-        pair.renumber(1, rope_pairing::none);
+        pair.turn(1, with(1, rope_pairing::none));
         pair.other_calls();
         pair.check();
       }

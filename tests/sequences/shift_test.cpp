@@ -236,31 +236,20 @@ TEST_CASE("sinks stay while the rest moves up to them") {
 TEST_CASE("an executor whose memory the host cannot read shifts the same bits") {
   each_policy([](char const* name, auto const& policy) {
     CAPTURE(std::string(name));
-    struct shifting : twins<std::decay_t<decltype(policy)>> {
-      using twins<std::decay_t<decltype(policy)>>::twins;
-      void shift(std::uint32_t q, position_t by, rope_pairing pairing) {
-        this->both([&](auto& c) {
-          c.freeze(q, 0);  // what is shared does not turn
-          c.shift(q, by, rope_of(pairing));
-        });
-      }
-      void report_and_shift(std::uint32_t q, position_t by) {
-        this->far_.request_lengths();
-        shift(q, by, rope_pairing::interleaved);
-        while (!this->far_.poll_lengths()) continue;
-      }
+    auto const by = [](std::uint32_t q, position_t offset, rope_pairing pairing) {
+      return [=](auto& c) { c.shift(q, offset, rope_of(pairing)); };
     };
-    shifting pair(policy, 13);
+    twins pair(policy, 13);
     for (std::uint32_t q : {0u, 1u}) pair.open(q);
     for (int step = 0; step < 6; ++step) {
       pair.append();
-      pair.shift(0, 900, rope_pairing::half_split);
+      pair.turn(0, by(0, 900, rope_pairing::half_split));
       pair.check();
       pair.compress(kvmeld::shortfall::evict_lowest);
-      pair.report_and_shift(1, 55);
-      pair.shift(0, -900, rope_pairing::half_split);
+      pair.turn_while_reporting(1, by(1, 55, rope_pairing::interleaved));
+      pair.turn(0, by(0, -900, rope_pairing::half_split));
       pair.check();
-      pair.shift(1, -20, rope_pairing::none);
+      pair.turn(1, by(1, -20, rope_pairing::none));
       pair.other_calls();
       pair.check();
     }

@@ -105,6 +105,20 @@ public:
     }
   }
 
+  // A call that turns keys. Rows that are shared do not turn, so nothing may be frozen.
+  template <class F> void turn(std::uint32_t q, F call) {
+    both([&](auto& c) {
+      c.freeze(q, 0);
+      call(c);
+    });
+  }
+  // The same while a report of lengths is on its way.
+  template <class F> void turn_while_reporting(std::uint32_t q, F call) {
+    far_.request_lengths();
+    turn(q, call);
+    while (!far_.poll_lengths()) continue;
+  }
+
   // The same entries, bit for bit, and bounds that hold.
   void check() {
     CHECK(near_memory_ == far_memory_);
