@@ -81,8 +81,8 @@ def snap(ratio):
 
 
 class EvenCompactor(kvpress.CompactorPress):
-    """kvpress's Compactor, changed where it differs from kvmeld's: leverage counts the first and last tokens too, logits
-    are divided by sqrt(head_dim), the last chunk is not padded, and each head is standardised by itself."""
+    """kvpress's Compactor, changed where it differs from kvmeld's. Leverage counts the first and last tokens too. Logits
+    are divided by sqrt(head_dim). The last chunk is not padded. Each head is standardised by itself."""
 
     def score(self, module, hidden_states, keys, values, attentions, kwargs):
         n, first = keys.shape[-2], self.sink_size_start
@@ -138,7 +138,8 @@ SHARED = [
     Method("KVzip+", lambda r: kvpress.KVzipPress(r, kvzip_plus_normalization=True), "kvpress_kvzip_plus",
            "as KVzip; the model's W_O; weights 1 / the norms of the hidden states", competes="all", exactly=True),
     Method("Compactor", kvpress.CompactorPress, "compactor recents=4|25%", "nothing"),
-    Method("Compactor as kvmeld computes it", EvenCompactor, "compactor recents=4|25% ridge=0.000001", "hardly any ridge; see below"),
+    Method("Compactor as kvmeld computes it", EvenCompactor, "compactor recents=4|25% ridge=0.000001",
+           "ridge 0.000001"),
 ]
 PRESSES = [
     Method("CriticalAdaKV SnapKV", lambda r: kvpress.CriticalAdaKVPress(snap(r))),

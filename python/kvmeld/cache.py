@@ -220,8 +220,8 @@ class Cache:
         that a policy keeps do not turn: show the last ones again before the next compression. Refused while tokens are
         pending, if a key that would turn is frozen, and if padded heads have empty slots.
 
-        rope: how keys lie rotated; they turn in place by as much as their positions change. "half_split" pairs channel i
-            with i + d / 2 (Llama, Qwen and Mistral in transformers), "interleaved" 2 i with 2 i + 1. With "none" keys
+        rope: how keys lie rotated. Keys turn in place by as much as their positions change. "half_split" pairs channel
+            i with i + d / 2 (Llama, Qwen and Mistral in transformers), "interleaved" 2 i with 2 i + 1. With "none" keys
             stay as they lie.
         rope_base: pair i turns by rope_base ** (-2 i / d) radians a position.
         frequencies: d / 2 radians a position instead, such as a model's inv_freq: any sequence of numbers. Fewer of

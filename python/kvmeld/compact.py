@@ -33,10 +33,11 @@ def compact(
         policy. With rope, the returned keys are turned from the positions of their tokens to 0 to n - 1, which changes
         logits. If all degrees are 1 (policies that only evict), the result is an ordinary cache of n tokens.
 
-    The returned keys and values have the library and element type of the arguments, and the shape
-    [layers, kv_heads, n, head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32.
-    Both are NumPy [layers, kv_heads, n]. Attention has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy of keys and values
-    while it runs, and uses as many threads as this process may use. Different threads may call it at the same time.
+    The returned keys and values have the library and element type of the arguments, and the shape [layers, kv_heads, n,
+    head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32. Both are NumPy [layers,
+    kv_heads, n]. Attention has to add the natural logarithm of an entry's degree to its logits. Needs memory for a copy
+    of keys and values while it runs, and uses as many threads as this process may use. Different threads may call it at
+    the same time.
     Raises ValueError if the policy does not leave n entries of every head.
     """
     if not 0 < n <= keys.shape[2]:

@@ -53,8 +53,8 @@ template <class Keys, class Step> struct turn_keys_phase {
 };
 
 /// Adds step(ledger, track, slot) to the position of every entry of a track. Keys that turn are inspected
-/// again. Rows that should have turned and may not be written leave
-/// warning::unrotated. Cooperative; no barrier at the end.
+/// again. Rows that should have turned and may not be written leave warning::unrotated. Cooperative; no
+/// barrier at the end.
 template <class Team, class Keys, class Step>
 KVMELD_HD void change_positions(Team const& team, ledger_ref const& l, track t, Keys const& keys,
                                 rope_params const& rope, Step const& step) {
