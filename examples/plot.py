@@ -2,6 +2,7 @@
 """Draws what the demo or a calibration has written as JSON. Needs matplotlib.
 
   examples/plot.py build/demo/report.json figures.svg        # degrees, fates and attention mass of every row
+  examples/plot.py build/demo/turns.json figures.svg         # recall by turn told and asked (--turns, --generate, --read)
   examples/plot.py calibration.json calibration.svg          # thresholds by layer, and what each head is worth
 
 The ending of the second name chooses the format (svg, png, pdf).
@@ -108,6 +109,52 @@ def draw_calibration(calibration):
         draw(place, calibration)
 
 
+def draw_streams(report):
+    rows = report["streams"]
+    if not rows:
+        sys.exit("the report has no row")
+    columns = min(4, len(rows))
+    height = -(-len(rows) // columns)
+    figure = plt.figure(figsize=(3 * max(columns, 3), 3.6 + 2.9 * height), layout="constrained")
+    lines, maps = figure.subfigures(2, 1, height_ratios=[3, 2.9 * height])
+    figure.suptitle(f"A cache that is compressed while the text goes on\n{report['model']}, {report['contexts']} x "
+                    f"{report['length']} tokens{', positions renumbered' if report['renumbered'] else ''}")
+    bits, time = lines.subplots(1, 2)
+    for i, row in enumerate(rows):
+        ends = [sum(p["tokens"] for p in row["parts"][:j + 1]) / report["contexts"] for j in range(len(row["parts"]))]
+        style = {"color": "black" if row["kind"] == "full" else f"C{i % 10}", "marker": "o", "markersize": 3,
+                 "linestyle": ":" if row["kind"] == "full" else "-" if row["kind"] == "merge" else "--"}
+        bits.plot(ends, [p["bits_per_byte"] for p in row["parts"]], label=named(row), **style)
+        time.plot(ends, [p["ms_per_token"] for p in row["parts"]], **style)
+    bits.set_title("bits per byte, outside of the numbers told", fontsize=10)
+    time.set_title("ms per token, without compression", fontsize=10)
+    time.set_ylim(bottom=0)
+    for axes in (bits, time):
+        axes.set_xlabel("tokens read", fontsize=8)
+        axes.grid(axis="y", color="#dddddd")
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    bits.legend(frameon=False, fontsize=7)
+    part = "turn" if report["mode"] == "turns" else "part"
+    places = maps.subplots(height, columns, squeeze=False)
+    for axes in places.flat[len(rows):]:
+        axes.set_axis_off()
+    for axes, row in zip(places.flat, rows):
+        parts = len(row["parts"])
+        shown = [[float("nan") if told > asked else row["parts"][asked]["recall"][told] for told in range(parts)]
+                 for asked in range(parts)]
+        picture = axes.imshow(shown, vmin=0, vmax=1, cmap="viridis", extent=(0.5, parts + 0.5, parts + 0.5, 0.5))
+        axes.set_title(named(row), fontsize=9)
+        axes.set_xlabel(f"told in {part}", fontsize=8)
+        axes.set_ylabel(f"asked after {part}", fontsize=8)
+        axes.tick_params(labelsize=7)
+    maps.colorbar(picture, ax=places, format=PercentFormatter(1), shrink=0.6, label="digits recalled")
+
+
+def named(row):
+    return row["method"] if row["kind"] == "full" else f"{row['method']}, {row['budget']:.0%}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", help="report.json of the demo (--json), or a calibration (--out)")
@@ -117,6 +164,8 @@ def main():
         found = json.load(file)
     if "rows" in found:
         draw_report(found)
+    elif "streams" in found:
+        draw_streams(found)
     elif "kvmeld_calibration" in found:
         draw_calibration(found)
     else:

@@ -4,6 +4,7 @@
 #include "measure.hpp"
 #include "methods.hpp"
 #include "prompts.hpp"
+#include "stream.hpp"
 #include "variants.hpp"
 
 #include <tiny_llama/error.hpp>
@@ -11,6 +12,7 @@
 #include <tiny_llama/options.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/report.hpp>
+#include <tiny_llama/stream_report.hpp>
 #include <tiny_llama/task_file.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
@@ -242,6 +244,101 @@ tiny_llama::report run(options o) {
   return results;
 }
 
+/// Texts that go on: --turns, --generate, --read.
+tiny_llama::stream_report run_streams(options o) {
+  tiny_llama::use_threads(o.threads);
+  tiny_llama::model model = tiny_llama::model::load(o.model);
+  o.loaded = &model;
+  if (!tiny_llama::is_byte_model(model.shape().vocab)) {
+    throw tiny_llama::model_error(o.model, "has a vocab_size of " + std::to_string(model.shape().vocab) +
+                                               "; planting numbers needs 256, one token per byte");
+  }
+  std::vector<int> const ids = tiny_llama::read_tokens(o.text_path(), model.shape().vocab);
+  std::string const text(ids.begin(), ids.end());
+  auto const positions = static_cast<int>(model.shape().max_positions);
+  int const length = o.length(), least = 64;  // room for a question and its answer
+  bool const fits = length + least <= positions;
+  if (!fits && o.positions == "kept") {
+    tiny_llama::refuse_option("--positions", o.positions,
+                              "renumbered, because the model has positions for " +
+                                  std::to_string(positions - least) +
+                                  " tokens and a question, and the text has " + std::to_string(length));
+  }
+
+  tiny_llama::stream_report results;
+  results.model = model.name();
+  results.mode = o.turns != 0 ? "turns" : o.generate != 0 ? "generate" : "read";
+  results.length = length;
+  results.contexts = o.contexts;
+  results.chunk = o.chunk;
+  results.renumbered = !fits || o.positions == "renumbered";
+  results.seed = o.seed;
+  auto const& c = model.shape();
+  results.bytes_per_entry = static_cast<std::uint64_t>(c.layers) *
+                            static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::float16);
+
+  tiny_llama::needle_request request;
+  request.context = length;
+  request.needles =
+      o.turns != 0 ? o.turns : std::clamp(length / 256, 2, static_cast<int>(tiny_llama::needle_names.size()));
+  request.continuation = 0;
+  request.seed = o.seed;
+  int const whole = std::min(length, positions);  // what a full cache could hold
+  tiny_llama::check_budgets(o, whole, std::to_string(whole));
+  int const longest_chunk = o.chunk != 0 ? std::min(o.chunk, length) : length;
+
+  auto const left_out = [&](std::string const& method, char const* why) {
+    std::cerr << method << " is left out: " << why << "\n";
+    return true;
+  };
+  auto const impossible = [&](std::string const& m) {
+    if (m == "full") return !fits && left_out(m, "the text is longer than the model has positions for");
+    if (m == "chelsea_probed" || demo::wants_replay(m, o))
+      return left_out(m, "it needs the whole text at once");
+    return m == "ems" && left_out(m, "its entries are shared; ems_collapsed is the same without that");
+  };
+  o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), impossible), o.methods.end());
+
+  std::vector<demo::variant> const variants = demo::variants_of(o, nullptr);
+  double steps = 0, done = 0;
+  for (demo::variant const& v : variants) steps += static_cast<double>(v.targets.size());
+  tiny_llama::progress bar(std::cerr, steps * o.contexts * request.needles);
+  for (int index = 0; index < o.contexts; ++index) {
+    request.index = static_cast<std::uint64_t>(index);
+    demo::stream const stream = demo::make_stream(text, request);
+    std::string const name = "text " + std::to_string(index + 1) + " of " + std::to_string(o.contexts) + ": ";
+    std::size_t at = 0;
+    for (demo::variant const& v : variants) {
+      for (demo::target const& target : v.targets) {
+        if (index == 0) results.rows.push_back({v.name, demo::kind_of(v.method, o), target.share});
+        tiny_llama::stream_row& row = results.rows[at++];
+        demo::stream_plan plan;
+        plan.one_by_one = o.generate != 0;
+        plan.chunk = static_cast<std::size_t>(longest_chunk);
+        if (target.compresses)
+          plan.entries = kvmeld::floor_share(target.share, static_cast<std::uint32_t>(whole));
+        plan.renumbers = target.compresses && results.renumbered;
+        plan.capacity = static_cast<std::uint32_t>(
+            target.compresses ? static_cast<int>(plan.entries) + longest_chunk + least : length + least);
+        row.entries = plan.entries;
+        bar.update(done, name + v.name);
+        demo::read_stream(model, demo::policy_of(v.method, o), demo::reading_of(v.method, o), stream, plan,
+                          row, [&] { bar.update(++done, name + v.name); });
+      }
+    }
+  }
+  bar.finish();
+  return results;
+}
+
+/// Prints and writes what a run has found.
+template <class Report> void show(Report const& results, options const& chosen) {
+  print_table(results, std::cout);
+  if (chosen.json.empty()) return;
+  write_json(results, chosen.json);
+  std::cout << "figures: " << chosen.json << "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -261,15 +358,15 @@ int main(int argc, char** argv) {
       std::string const name = kvmeld::name_of_policy(demo::composition(chosen));  // refuses before it prints
       std::cout << "composed: " << name << "\n";
     }
-    tiny_llama::report const results = run(chosen);
-    tiny_llama::print_table(results, std::cout);
-    if (!parsed.chosen.json.empty()) {
-      tiny_llama::write_json(results, parsed.chosen.json);
-      std::cout << "figures: " << parsed.chosen.json << "\n";
+    if (chosen.goes_on()) {
+      show(run_streams(chosen), chosen);
+      return 0;
     }
-    if (!parsed.chosen.chart.empty()) {
-      tiny_llama::write_chart(results, parsed.chosen.chart);
-      std::cout << "chart:   " << parsed.chosen.chart << "\n";
+    tiny_llama::report const results = run(chosen);
+    show(results, chosen);
+    if (!chosen.chart.empty()) {
+      tiny_llama::write_chart(results, chosen.chart);
+      std::cout << "chart:   " << chosen.chart << "\n";
     }
     return 0;
   } catch (tiny_llama::option_error const& problem) {

@@ -39,10 +39,7 @@ template <class Part> Part part_named(char const* option, std::string const& nam
 
 /// How a model rotates queries and keys: as Hugging Face's Llama does.
 inline kvmeld::rope_params rope_of(tiny_llama::options const& o) {
-  kvmeld::rope_params rope;
-  rope.pairing = kvmeld::rope_pairing::half_split;
-  if (o.loaded != nullptr) rope.base = o.loaded->shape().rope_base;
-  return rope;
+  return tiny_llama::rope_of(o.loaded != nullptr ? o.loaded->shape() : tiny_llama::config{});
 }
 
 /// Tells a score that measures outputs (max_output, critical) the output projections of the model.

@@ -46,6 +46,14 @@ inline kvmeld::output_projection<float> projection_of(model const& m) {
           std::int64_t{c.heads} * c.head_dim, c.head_dim};
 }
 
+/// How a model rotates queries and keys: as Hugging Face's Llama does.
+inline kvmeld::rope_params rope_of(config const& c) {
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::half_split;
+  rope.base = c.rope_base;
+  return rope;
+}
+
 /// The cache of one sequence.
 inline kvmeld::shape extent_of(config const& c, std::uint32_t capacity) {
   auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
@@ -106,13 +114,15 @@ public:
         probes_(other.probes_) {}
   engine& operator=(engine const&) = delete;
 
-  /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps.
-  template <class Seen> void read(std::vector<int> const& tokens, std::vector<float>& logits, Seen&& seen) {
+  /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps. logits
+  /// [n][vocab], or the last row only.
+  template <class Seen>
+  void read(std::vector<int> const& tokens, std::vector<float>& logits, Seen&& seen, bool last_only = true) {
     auto const n = static_cast<std::uint32_t>(tokens.size());
     auto const position = static_cast<int>(cache_.tokens(0));
     cache_.append({0}, {n});
     cache_.commit({0}, {n});
-    forward(tokens, position, logits, true, [&](std::uint32_t layer, float const* q, float const* lse) {
+    forward(tokens, position, logits, last_only, [&](std::uint32_t layer, float const* q, float const* lse) {
       observe(layer, n, q, lse);
       seen(layer, n, q, lse);
     });
@@ -128,8 +138,7 @@ public:
       auto const n = static_cast<std::ptrdiff_t>(std::min(chunk, tokens.size() - first));
       read({begin, begin + n}, logits, [](auto&&...) {});
       auto const start = std::chrono::steady_clock::now();
-      cache_.compress({0}, kvmeld::budget::entries(entries).over(cache_.sizes().budgets_over, floor_),
-                      fallback());
+      compress_to(entries);
       seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
     return seconds;
@@ -155,6 +164,15 @@ public:
     std::vector<std::uint32_t> const table = kvmeld::calibrate::budget_table(extent_, 0, entries);
     cache_.compress({0}, kvmeld::budget::per_track(table.data()), fallback());
   }
+
+  /// Merges or evicts down to so many entries per head.
+  void compress_to(std::uint32_t entries) {
+    cache_.compress({0}, kvmeld::budget::entries(entries).over(cache_.sizes().budgets_over, floor_),
+                    fallback());
+  }
+
+  /// Gives the entries positions without gaps, so that a text may be longer than the model has positions for.
+  void renumber() { cache_.renumber(0, rope_of(model_->shape())); }
 
   /// Attention of queries [n][heads][head_dim] of one layer over all entries, as out of the same form.
   void attend_all(std::uint32_t layer, std::uint32_t n, float const* q, float* out) {

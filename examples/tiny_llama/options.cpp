@@ -36,6 +36,10 @@ std::vector<std::string> parse_methods(std::string const& value) {
   return out;
 }
 
+/// What runs by default while a text goes on. Methods that read a prompt twice cannot.
+constexpr char const* methods_of_long_texts =
+    "full,streaming_llm,snapkv,chelsea,recommended,leverage_merging";
+
 /// The presets pin up to 32 entries and refuse a budget that leaves little beside them.
 constexpr int least_kept = 40;
 
@@ -114,6 +118,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
   o.methods = parse_methods("full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended");
   bool composes = false;
   bool lists = false, budgeted = false;
+  std::string mode;                                        // --turns, --generate or --read
+  std::vector<std::pair<std::string, std::string>> alone;  // given, and without meaning beside one of them
+  auto const keep_alone = [&](char const* name, auto const& value) { alone.emplace_back(name, value); };
   auto const max_needles = static_cast<int>(needle_names.size());
 
   command_line line("Runs a small language model with its KV cache compressed by several methods and "
@@ -130,11 +137,16 @@ parsed_options parse_options(int argc, char const* const* argv) {
   add("--tasks", "FILE",
       "contexts, questions and answers, a JSON object a line, instead of planted numbers [tasks.jsonl in the "
       "model's folder if there is one, unless --text, --context or --needles is given]",
-      [&](auto const& v) { o.tasks = some_path("--tasks", v); });
+      [&](auto const& v) {
+        o.tasks = some_path("--tasks", v);
+        keep_alone("--tasks", v);
+      });
   std::string const methods =
       method_names() +
       " (comma-separated; chelsea_flat ignores degrees), or all: all but chelsea_probed and composed "
-      "[full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended]";
+      "[full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended; with --turns, --generate and "
+      "--read: " +
+      methods_of_long_texts + "]";
   add("--method", "NAMES", methods.c_str(), [&](auto const& v) {
     o.methods = parse_methods(v);
     lists = true;
@@ -160,27 +172,68 @@ parsed_options parse_options(int argc, char const* const* argv) {
        "its merge function: drop, average, degree_weighted, score_weighted, gaussian, similarity_weighted, "
        "mass_preserving, collapsed, additive, fitted [degree_weighted]");
   add("--budget", "SHARES",
-      "shares of the cache to keep, comma-separated [0.2,0.06, or what keeps 40 tokens]", [&](auto const& v) {
+      "shares of the cache to keep, comma-separated; with --turns, --generate and --read, of the text or of "
+      "the "
+      "model's positions, whichever are fewer [0.2,0.06, or what keeps 40 tokens; there 0.2]",
+      [&](auto const& v) {
         o.budgets = shares_above_zero("--budget", v);
         std::reverse(o.budgets.begin(), o.budgets.end());
         budgeted = true;
       });
-  add("--context", "N", "tokens per context [1024]", [&](auto const& v) {
+  bool sized = false, counted = false;
+  add("--context", "N", "tokens per context [1024; 1536 with --turns]", [&](auto const& v) {
     o.context = small_number("--context", v, 64, 1 << 20);
-    o.plants = true;
+    o.plants = sized = true;
+    keep_alone("--context", v);
   });
-  add("--contexts", "N", "contexts to average over, of each task [12]",
-      [&](auto const& v) { o.contexts = small_number("--contexts", v, 1, 10000); });
+  add("--contexts", "N", "contexts to average over, of each task [12; 1 with --generate and --read]",
+      [&](auto const& v) {
+        o.contexts = small_number("--contexts", v, 1, 10000);
+        counted = true;
+      });
   add("--needles", "N", "planted numbers per context [4]", [&](auto const& v) {
     o.needles = small_number("--needles", v, 0, max_needles);
     o.plants = true;
+    keep_alone("--needles", v);
   });
+  auto const going_on = [&](char const* name, int options::*field, int least, int most, char const* help) {
+    add(name, "N", help, [&o, &mode, name, field, least, most](auto const& v) {
+      if (!mode.empty()) refuse_option(name, v, "given without " + mode);
+      o.*field = small_number(name, v, least, most);
+      mode = name;
+      o.plants = true;
+    });
+  };
+  going_on(
+      "--turns", &options::turns, 2, max_needles,
+      "a conversation: N turns of a context, each of which tells a number; the cache is compressed after "
+      "each turn, and then asked for every number told so far");
+  going_on(
+      "--generate", &options::generate, 512, 1 << 20,
+      "a long answer: N tokens, read one at a time; the cache is compressed every 64 (--chunk), and asked "
+      "for numbers told on the way");
+  going_on("--read", &options::read, 512, 1 << 20,
+           "a long prompt: N tokens, read 64 (--chunk) at a time, and compressed after each chunk");
+  add("--positions", "NAME",
+      "with --turns, --generate and --read: kept, or renumbered after each compression, so that a text may "
+      "be "
+      "longer than the model has positions for [kept if it has them, otherwise renumbered]",
+      [&](auto const& v) {
+        if (v != "kept" && v != "renumbered") refuse_option("--positions", v, "kept or renumbered");
+        o.positions = v;
+      });
   add("--seed", "N", "seed of the contexts [1]", [&](auto const& v) { o.seed = seed_number("--seed", v); });
   add("--json", "FILE", "write the figures as JSON", [&](auto const& v) { o.json = some_path("--json", v); });
-  add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) { o.chart = some_path("--chart", v); });
+  add("--chart", "FILE", "write a chart as SVG", [&](auto const& v) {
+    o.chart = some_path("--chart", v);
+    keep_alone("--chart", v);
+  });
   add("--calibration", "FILE",
       "file of kvmeld_calibrate: each method that it knows runs again with a budget per head, and more",
-      [&](auto const& v) { o.calibration = some_path("--calibration", v); });
+      [&](auto const& v) {
+        o.calibration = some_path("--calibration", v);
+        keep_alone("--calibration", v);
+      });
   add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
       [&](auto const& v) { o.epsilon = positive_number("--epsilon", v); });
   add("--budget-scope", "NAME",
@@ -204,12 +257,24 @@ parsed_options parse_options(int argc, char const* const* argv) {
   if (composes && std::find(o.methods.begin(), o.methods.end(), "composed") == o.methods.end()) {
     o.methods.emplace_back("composed");
   }
-  if (o.context < min_context(o.needles)) {
-    refuse_option("--context", std::to_string(o.context),
-                  "at least " + std::to_string(min_context(o.needles)) + " with --needles " +
-                      std::to_string(o.needles));
+  if (o.goes_on()) {
+    for (auto const& [name, value] : alone)
+      if (name != "--context" || o.turns == 0) refuse_option(name, value, "given without " + mode);
+    if (!lists && !composes) o.methods = parse_methods(methods_of_long_texts);
+    if (o.turns != 0 && !sized) o.context = 1536;
+    if (o.turns != 0) o.needles = o.turns;
+    if (o.turns == 0 && !counted) o.contexts = 1;
+    if (o.turns == 0 && o.chunk == 0) o.chunk = 64;
+    if (!budgeted) o.budgets = {0.2};
+  } else if (!o.positions.empty()) {
+    refuse_option("--positions", o.positions, "given with --turns, --generate or --read");
   }
-  if (!budgeted) raise_budgets(o);
+  if (o.generate + o.read == 0 && o.context < min_context(o.needles)) {
+    refuse_option("--context", std::to_string(o.context),
+                  "at least " + std::to_string(min_context(o.needles)) + " with " +
+                      (o.turns != 0 ? "--turns " : "--needles ") + std::to_string(o.needles));
+  }
+  if (!budgeted && !o.goes_on()) raise_budgets(o);
   if (!o.tasks.empty() && o.plants) {
     refuse_option("--tasks", o.tasks,
                   "given without --text, --context and --needles: it has contexts of its own");
@@ -218,7 +283,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
     refuse_option("--chunk", std::to_string(o.chunk),
                   "given without --calibration, whose shares are of a whole context");
   }
-  if (o.tasks.empty()) check_budgets(o, o.context, "--context " + std::to_string(o.context));
+  if (o.tasks.empty() && !o.goes_on()) check_budgets(o, o.context, "--context " + std::to_string(o.context));
   return result;
 }
 

@@ -29,9 +29,17 @@ struct options {
   double epsilon = 0.25;                  ///< of the method "chelsea_probed"
   std::string budget_scope = "head";      ///< whose entries a budget counts together: head, layer, all_layers
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
-  int chunk = 0;                              ///< tokens read between two compressions; 0: all of them
-  int threads = 0;                            ///< 0: as many as the machine has
+  int chunk = 0;          ///< tokens read between two compressions; 0: all of them, or what the mode has
+  int turns = 0;          ///< not 0: the context is a conversation of so many turns
+  int generate = 0;       ///< not 0: an answer of so many tokens, one at a time
+  int read = 0;           ///< not 0: a text of so many tokens, read in chunks
+  std::string positions;  ///< of these three: kept, renumbered, or empty: kept where the model has enough
+  int threads = 0;        ///< 0: as many as the machine has
 
+  /// Whether the cache is compressed while a text goes on (--turns, --generate, --read).
+  bool goes_on() const { return turns + generate + read != 0; }
+  /// Tokens of such a text.
+  int length() const { return turns != 0 ? context : generate + read; }
   /// The file of tasks to run; empty: numbers are planted instead.
   std::string tasks_path() const;
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }

@@ -47,3 +47,34 @@ TEST_CASE("an engine that reads within a budget keeps to it, and reads alike whe
       CHECK(ref.position(ref.where(0, 0, 0), s) == static_cast<int>(s < 2 ? s : 50 + s));
   }
 }
+
+TEST_CASE("an engine that renumbers reads on where the model has no more positions") {
+  tiny_llama::model model = small_model();
+  std::vector<int> tokens;
+  for (int i = 0; i < 300; ++i) tokens.push_back((i * 7 + i / 5) % 16);
+  auto const quiet = [](auto&&...) {};
+  std::vector<float> logits;
+  tiny_llama::engine<policy> engine(model, kvmeld::preset::streaming_llm::with_sinks(2), 50);
+  for (std::size_t first = 0; first < tokens.size(); first += 30) {
+    auto const begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+    engine.read({begin, begin + 30}, logits, quiet, false);
+    CHECK(logits.size() == 30 * 16);
+    engine.compress_to(20);
+    engine.renumber();
+    CHECK(engine.cache().tokens(0) == 20);
+    auto const ref = engine.cache().ref();
+    for (kvmeld::slot_t s = 0; s < 20; ++s) CHECK(ref.position(ref.where(1, 0, 1), s) == static_cast<int>(s));
+  }
+  // The first layer's keys depend on their tokens and positions alone: those of the two sinks have not
+  // turned, those of the window are as in an engine that has read it behind them.
+  tiny_llama::engine<policy> short_text(model, kvmeld::preset::streaming_llm::with_sinks(2), 50);
+  auto const as_float = [](kvmeld::float16 x) {
+    return kvmeld::element_traits<kvmeld::float16>::to_float(x);
+  };
+  std::vector<int> kept(tokens.begin(), tokens.begin() + 2);
+  kept.insert(kept.end(), tokens.end() - 18, tokens.end());
+  short_text.read(kept, logits, quiet);
+  for (std::size_t i = 0; i < 20 * 8; ++i) {
+    CHECK(as_float(engine.keys()[i]) == doctest::Approx(as_float(short_text.keys()[i])).epsilon(0.02));
+  }
+}

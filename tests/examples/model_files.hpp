@@ -80,8 +80,9 @@ inline nlohmann::json config_json(bool tied) {
           {"rope_scaling", nullptr}};
 }
 
-/// Weights of the shapes that config_json asks for, uniform in +-0.6.
-inline tiny_llama::model_weights random_weights(bool tied, std::uint64_t seed) {
+/// Weights of the shapes that config_json asks for, uniform in +-0.6. `vocab`: the vocab_size, if that is
+/// another.
+inline tiny_llama::model_weights random_weights(bool tied, std::uint64_t seed, std::size_t vocab = 16) {
   tiny_llama::splitmix64 random(seed);
   auto const draw = [&](std::size_t count) {
     std::vector<float> out(count);
@@ -91,14 +92,14 @@ inline tiny_llama::model_weights random_weights(bool tied, std::uint64_t seed) {
     return out;
   };
   tiny_llama::model_weights w;
-  w.embedding = draw(16 * 8);
+  w.embedding = draw(vocab * 8);
   for (int i = 0; i < 2; ++i) {
     w.layers.push_back({draw(8), draw(16 * 8), draw(8 * 8), draw(8 * 8), draw(8 * 16), draw(8), draw(12 * 8),
                         draw(12 * 8), draw(8 * 12)});
   }
   w.norm = draw(8);
   if (!tied) {
-    w.head = draw(16 * 8);
+    w.head = draw(vocab * 8);
   }
   return w;
 }

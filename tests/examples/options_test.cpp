@@ -196,3 +196,42 @@ TEST_CASE("options: tasks of a file, or planted numbers") {
       "--budget is 0.01, which keeps 1 of t's shortest context's 100 entries; it must be a share that keeps "
       "at least 40.");
 }
+
+TEST_CASE("options: texts that go on") {
+  CHECK(!parse({}).chosen.goes_on());
+  auto const turns = parse({"--turns", "10"}).chosen;
+  CHECK(turns.goes_on());
+  CHECK((turns.turns == 10 && turns.length() == 1536 && turns.contexts == 12 && turns.chunk == 0));
+  CHECK(turns.methods == std::vector<std::string>{"full", "streaming_llm", "snapkv", "chelsea", "recommended",
+                                                  "leverage_merging"});
+  CHECK(turns.budgets == std::vector<double>{0.2});
+  CHECK(turns.tasks_path().empty());
+  CHECK(parse({"--turns", "4", "--context", "800", "--chunk", "32"}).chosen.length() == 800);
+  for (std::string const mode : {"--generate", "--read"}) {
+    auto const o = parse({mode, "5000"}).chosen;
+    CHECK((mode == "--read" ? o.read : o.generate) == 5000);
+    CHECK((o.length() == 5000 && o.contexts == 1 && o.chunk == 64 && o.positions.empty()));
+    auto const more = parse({mode, "600", "--contexts", "3", "--chunk", "16", "--positions", "renumbered",
+                             "--method", "h2o", "--budget", "0.5"})
+                          .chosen;
+    CHECK((more.contexts == 3 && more.chunk == 16 && more.positions == "renumbered"));
+    CHECK(more.methods == std::vector<std::string>{"h2o"});
+    CHECK(more.budgets == std::vector<double>{0.5});
+    CHECK(told({mode, "511"}) == mode + " is '511'; it must be a whole number from 512 to 1048576.");
+    CHECK(told({mode, "600", "--context", "512"}) ==
+          "--context is '512'; it must be given without " + mode + ".");
+  }
+  CHECK(parse({"--turns", "3", "--score", "local"}).chosen.methods ==
+        std::vector<std::string>{"full", "composed"});
+  CHECK(told({"--turns", "1"}) == "--turns is '1'; it must be a whole number from 2 to 32.");
+  CHECK(told({"--turns", "20", "--context", "500"}) ==
+        "--context is '500'; it must be at least 1204 with --turns 20.");
+  CHECK(told({"--turns", "2", "--read", "600"}) == "--read is '600'; it must be given without --turns.");
+  CHECK(told({"--positions", "kept"}) ==
+        "--positions is 'kept'; it must be given with --turns, --generate or --read.");
+  CHECK(told({"--turns", "3", "--positions", "turned"}) ==
+        "--positions is 'turned'; it must be kept or renumbered.");
+  for (std::string const option : {"--needles", "--tasks", "--chart", "--calibration"}) {
+    CHECK(told({"--turns", "3", option, "1"}) == option + " is '1'; it must be given without --turns.");
+  }
+}

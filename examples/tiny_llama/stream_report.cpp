@@ -1,0 +1,214 @@
+#include "stream_report.hpp"
+
+#include "files.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <ostream>
+
+namespace tiny_llama {
+namespace {
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : -1; }
+
+std::string formatted(char const* format, double value) {
+  if (value < 0) return "-";
+  char text[48];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string right(std::string const& text, std::size_t width) {
+  return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
+}
+
+std::string left(std::string text, std::size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+struct column {
+  char const *top, *bottom;
+  std::size_t width;
+};
+constexpr column columns[] = {{"bits per byte:", "first", 9},
+                              {"", "last", 7},
+                              {"digits:", "at once", 9},
+                              {"", "at end", 8},
+                              {"", "of first", 9},
+                              {"peak:", "entries", 9},
+                              {"", "KiB", 6},
+                              {"ms a token:", "first", 8},
+                              {"", "last", 6},
+                              {"compress", "/ read", 10}};
+
+std::vector<std::string> cells(stream_row const& row, std::uint64_t bytes_per_entry) {
+  std::size_t const parts = row.parts.size(), quarter = std::max<std::size_t>(1, parts / 4);
+  auto const percent = [](double share) { return formatted("%.1f%%", share < 0 ? share : 100 * share); };
+  return {formatted("%.3f", row.bits_per_byte(0, quarter)),
+          formatted("%.3f", row.bits_per_byte(parts - quarter, parts)),
+          percent(row.recall_at_once()),
+          percent(row.recall_at_the_end()),
+          percent(row.recall(parts - 1, 0)),
+          std::to_string(row.peak_entries()),
+          formatted("%.0f", static_cast<double>(row.peak_entries() * bytes_per_entry) / 1024),
+          formatted("%.2f", row.ms_per_token(0, quarter)),
+          formatted("%.2f", row.ms_per_token(parts - quarter, parts)),
+          percent(row.compression_share())};
+}
+
+}  // namespace
+
+double stream_row::bits_per_byte(std::size_t first, std::size_t last) const {
+  double bits = 0, bytes = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    bits += parts[i].bits;
+    bytes += static_cast<double>(parts[i].bytes);
+  }
+  return ratio(bits, bytes);
+}
+
+double stream_row::ms_per_token(std::size_t first, std::size_t last) const {
+  double seconds = 0, tokens = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    seconds += parts[i].seconds;
+    tokens += static_cast<double>(parts[i].tokens);
+  }
+  return ratio(1e3 * seconds, tokens);
+}
+
+double stream_row::compression_share() const {
+  double compressing = 0, reading = 0;
+  for (stream_part const& p : parts) {
+    compressing += p.compress_seconds;
+    reading += p.seconds;
+  }
+  return entries == 0 ? -1 : ratio(compressing, reading);
+}
+
+double stream_row::recall(std::size_t asked, std::size_t told) const {
+  stream_part const& p = parts.at(asked);
+  if (told >= p.asked.size()) return -1;
+  return ratio(static_cast<double>(p.right[told]), static_cast<double>(p.asked[told]));
+}
+
+double stream_row::recall_at_once() const {
+  double right = 0, asked = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i >= parts[i].asked.size()) continue;
+    right += static_cast<double>(parts[i].right[i]);
+    asked += static_cast<double>(parts[i].asked[i]);
+  }
+  return ratio(right, asked);
+}
+
+double stream_row::recall_at_the_end() const {
+  double right = 0, asked = 0;
+  for (std::size_t told = 0; told < parts.back().asked.size(); ++told) {
+    right += static_cast<double>(parts.back().right[told]);
+    asked += static_cast<double>(parts.back().asked[told]);
+  }
+  return ratio(right, asked);
+}
+
+std::uint64_t stream_row::peak_entries() const {
+  std::uint64_t most = 0;
+  for (stream_part const& p : parts) most = std::max(most, p.longest_entries);
+  return most;
+}
+
+void print_table(stream_report const& results, std::ostream& out) {
+  std::size_t const parts = results.rows.empty() ? 0 : results.rows.front().parts.size();
+  out << results.model << ": " << results.contexts << (results.contexts == 1 ? " text of " : " texts of ")
+      << results.length << " tokens, ";
+  if (results.mode == "turns") {
+    out << parts << " turns";
+  } else {
+    out << (results.mode == "generate" ? "read one at a time" : "read in chunks") << ", " << parts
+        << " numbers told on the way";
+  }
+  out << "; compressed after ";
+  if (results.chunk != 0) {
+    out << "every " << results.chunk << " tokens";
+  } else {
+    out << "each turn";
+  }
+  out << (results.renumbered ? ", positions renumbered" : "") << "; seed " << results.seed << "\n\n";
+
+  std::size_t names = 14;
+  for (stream_row const& row : results.rows) names = std::max(names, row.method.size() + 1);
+  std::size_t width = names + 12;
+  for (column const& c : columns) width += c.width;
+  for (bool const top : {true, false}) {
+    out << left(top ? "" : "method", names) << left(top ? "" : "kind", 6) << right(top ? "" : "budget", 6);
+    for (column const& c : columns) {
+      // A heading of several columns starts at the first one's left end.
+      out << (top ? "  " + left(c.top, c.width - 2) : right(c.bottom, c.width));
+    }
+    out << '\n';
+  }
+  std::string const line(width, '-');
+  std::vector<double> budgets;
+  for (stream_row const& row : results.rows)
+    if (std::find(budgets.begin(), budgets.end(), row.budget) == budgets.end()) budgets.push_back(row.budget);
+  for (double const budget : budgets) {
+    out << line << '\n';
+    for (stream_row const& row : results.rows) {
+      if (row.budget < budget || row.budget > budget) continue;
+      out << left(row.method, names) << left(row.kind, 6) << right(formatted("%.0f%%", row.budget * 100), 6);
+      std::vector<std::string> const all = cells(row, results.bytes_per_entry);
+      for (std::size_t i = 0; i < all.size(); ++i) out << right(all[i], columns[i].width);
+      out << '\n';
+    }
+  }
+  out << line
+      << "\nfirst, last: quarter of the text. Digits of the numbers told: asked in the part that tells "
+         "them,\n"
+         "all of them after the last part, the first one after the last part. Compression: its time over "
+         "that\n"
+         "of reading.\n";
+}
+
+std::string to_json(stream_report const& results) {
+  using ordered = nlohmann::ordered_json;
+  auto const figure = [](double value) { return value >= 0 ? ordered(value) : ordered(nullptr); };
+  ordered rows = ordered::array();
+  for (stream_row const& row : results.rows) {
+    ordered item;
+    item["method"] = row.method;
+    item["kind"] = row.kind;
+    item["budget"] = row.budget;
+    item["entries"] = row.entries;
+    item["compression_share"] = figure(row.compression_share());
+    item["parts"] = ordered::array();
+    for (std::size_t i = 0; i < row.parts.size(); ++i) {
+      ordered part;
+      part["tokens"] = row.parts[i].tokens;
+      part["bits_per_byte"] = figure(row.bits_per_byte(i, i + 1));
+      part["ms_per_token"] = figure(row.ms_per_token(i, i + 1));
+      part["compress_seconds"] = row.parts[i].compress_seconds;
+      part["longest_entries"] = row.parts[i].longest_entries;
+      part["recall"] = ordered::array();  // by the part that told the number
+      for (std::size_t told = 0; told <= i; ++told) part["recall"].push_back(figure(row.recall(i, told)));
+      item["parts"].push_back(std::move(part));
+    }
+    rows.push_back(std::move(item));
+  }
+  ordered out;
+  out["model"] = results.model;
+  out["mode"] = results.mode;
+  out["length"] = results.length;
+  out["contexts"] = results.contexts;
+  out["chunk"] = results.chunk;
+  out["renumbered"] = results.renumbered;
+  out["seed"] = results.seed;
+  out["bytes_per_entry"] = results.bytes_per_entry;
+  out["streams"] = std::move(rows);
+  return out.dump(2, ' ', false, ordered::error_handler_t::replace) + "\n";
+}
+
+void write_json(stream_report const& results, std::string const& path) { write_file(path, to_json(results)); }
+
+}  // namespace tiny_llama
