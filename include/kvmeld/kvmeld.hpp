@@ -15,6 +15,7 @@
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/identify/turned.hpp>
 #include <kvmeld/layout/from_mdspan.hpp>
+#include <kvmeld/layout/ggml_rows.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/overlap.hpp>
 #include <kvmeld/layout/paged.hpp>

@@ -125,6 +125,8 @@ template <class Device> void pages_of_engines(Device const& device) {
 template <class Device> void quantised_rows(Device const& device) {
   same_rows<fp8_rows<Device>, byte_rows<Device>>(device, "fp8, int8", {kvmeld::tuning::off});
   same_rows<q8_0_blocks<Device>, crooked_ring<Device>>(device, "q8_0, ring");
+  same_rows<q4_0_blocks<Device>, zero_point_halves<Device>>(device, "q4_0, int4", {kvmeld::tuning::off});
+  same_rows<nvfp4_blocks<Device>, nvfp4_blocks<Device>>(device, "nvfp4", {kvmeld::tuning::off});
 }
 
 /// Numbers beyond an 8-bit float's scale are counted where they are stored. What merges is a mean and never

@@ -205,6 +205,50 @@ template <class Device> struct q8_0_blocks : rows_of<Device, std::uint8_t> {
   }
 };
 
+/// ggml's q4_0: blocks of 18 bytes.
+template <class Device> struct q4_0_blocks : rows_of<Device, std::uint8_t> {
+  q4_0_blocks(kvmeld::shape const& s, std::uint32_t channels)
+      : rows_of<Device, std::uint8_t>(s, channels / 32 * 18, s.slots() * channels / 32 * 18) {}
+  auto on(side where) {
+    return kvmeld::q4_0_rows(
+        kvmeld::strided<std::uint8_t>(this->memory.on(where), "LSHTC", this->extent, this->width));
+  }
+};
+
+/// Codes of 4 bits, with `count` elements of T per row in other memory.
+template <class Device, class T> struct half_bytes : rows_of<Device, std::uint8_t> {
+  half_bytes(kvmeld::shape const& s, std::uint32_t channels, std::uint32_t count)
+      : rows_of<Device, std::uint8_t>(s, channels / 2, s.slots() * channels / 2),
+        per_row(count),
+        beside(std::vector<T>(s.slots() * count, T{})) {}
+  auto codes(side where) {
+    return kvmeld::strided<std::uint8_t>(this->memory.on(where), "LSTHC", this->extent, this->width);
+  }
+  auto parameters(side where) { return kvmeld::strided<T>(beside.on(where), "LSHTC", this->extent, per_row); }
+  void put() {
+    this->memory.put();
+    beside.put();
+  }
+  bool same() const { return this->memory.same() && beside.same(); }
+  std::uint32_t per_row;
+  doubled<Device, T> beside;
+};
+
+/// With a scale and a zero for each half of a row.
+template <class Device> struct zero_point_halves : half_bytes<Device, float> {
+  zero_point_halves(kvmeld::shape const& s, std::uint32_t channels)
+      : half_bytes<Device, float>(s, channels, 4) {}
+  auto on(side where) {
+    return kvmeld::zero_point_rows(this->codes(where), this->parameters(where), kvmeld::code_order::halves);
+  }
+};
+
+template <class Device> struct nvfp4_blocks : half_bytes<Device, kvmeld::fp8_e4m3> {
+  nvfp4_blocks(kvmeld::shape const& s, std::uint32_t channels)
+      : half_bytes<Device, kvmeld::fp8_e4m3>(s, channels, channels / 16) {}
+  auto on(side where) { return kvmeld::nvfp4_rows(this->codes(where), this->parameters(where), 0.25f); }
+};
+
 /// A ring behind two sinks, one element off every boundary.
 template <class Device> struct crooked_ring : rows_of<Device, typename Device::float16> {
   using T = typename Device::float16;

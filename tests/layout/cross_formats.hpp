@@ -151,9 +151,10 @@ template <class T> format fp8_format(char const* name) {
           1};
 }
 
-inline float int8_step(float_row const& row) {
+// The largest element over so many codes.
+inline float step_of(float_row const& row, float codes) {
   return layout_test::element_step<kvmeld::float16>(row.data(), static_cast<std::uint32_t>(row.size())) *
-         (0x1p10f / 120.0f);
+         (0x1p10f / codes);
 }
 
 // Scales lie behind the codes.
@@ -181,24 +182,80 @@ template <class Scale> format int8_format(char const* name) {
           {{name, make(false)}, {std::string(name) + " in pages", make(true)}},
           [](order const& o, dice& d) { return dense_tensor<float>("plain", "LSHTC", o, d); },
           encode_row_of<float>,
-          int8_step,
+          [](float_row const& row) { return step_of(row, 120); },
           1};
 }
 
-inline format q8_0_format() {
-  auto const make = [](bool in_pages) {
+// Blocks of 32 channels; `codes`: a step is the largest element over so many.
+template <template <class> class Rows>
+format ggml_format(char const* name, std::uint32_t block_bytes, float codes) {
+  auto const make = [=](bool in_pages) {
     return [=](order const& o, dice& d) {
-      return coded_tensor<std::uint8_t>("q8_0", in_pages, o, o.channels / 32 * 34, 0, d,
-                                        [](auto const& bytes, void*) { return kvmeld::q8_0_rows(bytes); });
+      return coded_tensor<std::uint8_t>(
+          name, in_pages, o, o.channels / 32 * block_bytes, 0, d,
+          [](auto const& bytes, void*) { return Rows<std::decay_t<decltype(bytes)>>(bytes); });
     };
   };
-  return {"q8_0",
+  return {name,
           false,
-          {{"q8_0", make(false)}, {"q8_0 in pages", make(true)}},
+          {{name, make(false)}, {std::string(name) + " in pages", make(true)}},
           [](order const& o, dice& d) { return dense_tensor<float>("plain", "LSHTC", o, d); },
           encode_row_of<float>,
-          int8_step,
+          [=](float_row const& row) { return step_of(row, codes); },
           32};
+}
+
+// Codes with scales, and what else there is per group, behind them: `tail` elements of type T per row.
+template <class T, class Make>
+format beside_format(char const* name, std::uint32_t per_byte, std::uint32_t channels, float codes,
+                     std::function<std::uint32_t(std::uint32_t)> const& tail_of, Make rows) {
+  auto const make = [=](bool in_pages) {
+    return [=](order const& o, dice& d) {
+      std::byte* memory = nullptr;
+      std::uint32_t const tail = tail_of(o.channels);
+      tensor_ptr x = coded_tensor<std::uint8_t>(
+          name, in_pages, o, o.channels / per_byte, o.extent.slots() * tail * sizeof(T), d,
+          [&](auto const& bytes, std::byte* at) {
+            memory = at;
+            return rows(bytes, kvmeld::strided<T>(reinterpret_cast<T*>(at), "SLTHC", o.extent, tail));
+          });
+      std::size_t const beside = static_cast<std::size_t>(memory - x->bytes());
+      x->row = [=, codes_of = x->row](track t, slot_t s, std::vector<piece>& to) {
+        codes_of(t, s, to);
+        to.push_back({beside + count_up("SLTHC", o.extent, tail, t, s, 0) * sizeof(T), tail * sizeof(T)});
+      };
+      return x;
+    };
+  };
+  return {name,
+          false,
+          {{name, make(false)}, {std::string(name) + " in pages", make(true)}},
+          [](order const& o, dice& d) { return dense_tensor<float>("plain", "LSHTC", o, d); },
+          encode_row_of<float>,
+          [=](float_row const& row) { return step_of(row, codes); },
+          channels};
+}
+
+inline std::vector<format> packed_formats() {
+  using kvmeld::code_order;
+  std::vector<format> out;
+  out.push_back(beside_format<float>(
+      "8-bit codes with a zero", 1, 1, 125.0f, [](std::uint32_t) { return 2u; },
+      [](auto const& bytes, auto const& pairs) { return kvmeld::zero_point_rows(bytes, pairs); }));
+  out.push_back(beside_format<float>(
+      "4-bit halves with a zero", 2, 2, 7.4f, [](std::uint32_t) { return 2u; },
+      [](auto const& bytes, auto const& pairs) {
+        return kvmeld::zero_point_rows(bytes, pairs, code_order::halves);
+      }));
+  out.push_back(beside_format<float>(
+      "4-bit neighbours in groups of 8", 2, 8, 7.4f, [](std::uint32_t channels) { return channels / 4; },
+      [](auto const& bytes, auto const& pairs) {
+        return kvmeld::zero_point_rows(bytes, pairs, code_order::neighbours);
+      }));
+  out.push_back(beside_format<kvmeld::fp8_e4m3>(
+      "nvfp4", 2, 16, 2.5f, [](std::uint32_t channels) { return channels / 16; },
+      [](auto const& bytes, auto const& scales) { return kvmeld::nvfp4_rows(bytes, scales, 0.01f); }));
+  return out;
 }
 
 inline std::vector<format> exact_formats() {
@@ -206,8 +263,16 @@ inline std::vector<format> exact_formats() {
           exact_format<kvmeld::bfloat16>("bfloat16")};
 }
 inline std::vector<format> quantised_formats() {
-  return {fp8_format<kvmeld::fp8_e4m3>("e4m3"), fp8_format<kvmeld::fp8_e5m2>("e5m2"),
-          int8_format<kvmeld::float16>("int8"), q8_0_format()};
+  std::vector<format> out{fp8_format<kvmeld::fp8_e4m3>("e4m3"),
+                          fp8_format<kvmeld::fp8_e5m2>("e5m2"),
+                          int8_format<kvmeld::float16>("int8"),
+                          ggml_format<kvmeld::q8_0_rows>("q8_0", 34, 120),
+                          ggml_format<kvmeld::q4_0_rows>("q4_0", 18, 3.9f),
+                          ggml_format<kvmeld::q4_1_rows>("q4_1", 20, 7.4f),
+                          ggml_format<kvmeld::q5_0_rows>("q5_0", 22, 7.9f),
+                          ggml_format<kvmeld::q5_1_rows>("q5_1", 24, 15)};
+  for (format& f : packed_formats()) out.push_back(std::move(f));
+  return out;
 }
 
 }  // namespace cross_test

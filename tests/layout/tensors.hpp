@@ -194,14 +194,15 @@ struct int8_rows_tensor : int8_memory<kvmeld::float16> {
   }
 };
 
-// ggml's q8_0, 32 channels to a block.
-struct q8_0_tensor {
+// ggml's blocks of 32 channels.
+template <template <class> class Rows, std::uint32_t Bytes> struct ggml_tensor {
   using element = std::uint8_t;
   static constexpr bool quantised = true;
-  q8_0_tensor(kvmeld::shape const& s, std::uint32_t channels)
-      : memory(s.slots() * channels / 32 * 34), extent(s), width(channels) {}
+  ggml_tensor(kvmeld::shape const& s, std::uint32_t channels)
+      : memory(s.slots() * channels / 32 * Bytes), extent(s), width(channels) {}
   auto view() {
-    return kvmeld::q8_0_rows(kvmeld::strided<std::uint8_t>(memory.data(), "LSHTC", extent, width / 32 * 34));
+    return Rows<kvmeld::strided<std::uint8_t>>(
+        kvmeld::strided<std::uint8_t>(memory.data(), "LSHTC", extent, width / 32 * Bytes));
   }
   support::byte_list bytes() const { return support::bytes_of(memory); }
   float step(float const* row) const {
@@ -211,6 +212,7 @@ struct q8_0_tensor {
   kvmeld::shape extent;
   std::uint32_t width;
 };
+using q8_0_tensor = ggml_tensor<kvmeld::q8_0_rows, 34>;
 
 struct int8_tensor : int8_memory<float> {
   using int8_memory::int8_memory;

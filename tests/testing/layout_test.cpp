@@ -247,6 +247,12 @@ TEST_CASE("sound layouts have no problem, and are left with zeros") {
     kvmeld::shape const s{1, 2, 2, 1, 64, 64, 9};
     q8_0_tensor blocks(s, 64);
     CHECK(layout_problem(blocks.view(), s, 64, fine) == "");
+    kvmeld::testing::layout_options coarse;
+    coarse.coarseness = 0.13f;  // an eighth of the largest
+    layout_test::ggml_tensor<kvmeld::q4_0_rows, 18> four(s, 64);
+    CHECK(layout_problem(four.view(), s, 64, coarse) == "");
+    layout_test::ggml_tensor<kvmeld::q5_1_rows, 24> five(s, 64);
+    CHECK(layout_problem(five.view(), s, 64, coarse) == "");
   }
   CHECK(found(fault::none) == "");
   CHECK(found(fault::none, true) == "");

@@ -1,6 +1,7 @@
 // A server's inner loop in small: requests of different length arrive and leave, prompts are read in chunks
 // beside answers, system prompts share pages, drafts are verified, sequences are preempted, and merging gives
 // their pages back.
+#include "comparison.hpp"
 #include "host_engine.hpp"
 #include "options.hpp"
 #include "serve.hpp"
@@ -37,11 +38,28 @@ int run_soak(program_options const& o) {
   return 1;
 }
 
+int run_comparison(tiny_llama::model& model, std::string const& text, program_options const& o) {
+  if (!o.json.empty()) tiny_llama::expect_writable("--json", o.json);
+  auto const work = make_workload(text, o.requests, o.context, o.seed, o.answer, 0);
+  std::vector<std::string> const policies = tiny_llama::split_at_commas(o.policy);
+  tiny_llama::progress bar(std::cerr, 1.0 + static_cast<double>(policies.size() * o.shares.size()));
+  double done = 0;
+  comparison const c = compare(model, work, o.engine, policies, o.shares,
+                               [&](std::string const& policy) { bar.update(done++, policy); });
+  bar.finish();
+  print_table(c, std::cout);
+  if (o.json.empty()) return 0;
+  write_json(c, o.json);
+  std::cout << "figures: " << o.json << "\n";
+  return 0;
+}
+
 int run(program_options const& o) {
   if (o.soak != 0) return run_soak(o);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
-  auto const work = make_workload(text, o.requests, o.context, o.seed);
+  if (!o.shares.empty()) return run_comparison(model, text, o);
+  auto const work = make_workload(text, o.requests, o.context, o.seed, o.answer);
   host_engine e(model, o.engine, o.how());
   live_table table(std::cerr);
   served const r = serve(e, work, o.quiet ? nullptr : &table);

@@ -24,6 +24,12 @@ struct served {
   int right_digits = 0, digits = 0;
   std::uint64_t full_entries = 0;  ///< the most entries that would have been held at a time without merging
   double seconds = 0;
+  std::uint64_t steps = 0, running = 0;  ///< steps with work, and the requests that ran in each, summed
+  std::size_t most_running = 0;
+
+  double mean_running() const {
+    return steps == 0 ? 0 : static_cast<double>(running) / static_cast<double>(steps);
+  }
 };
 
 /// Every step's tables are checked; `table` is null for silence.
@@ -34,7 +40,12 @@ template <class Engine> served serve(Engine& e, std::vector<workload_item> const
   for (std::uint32_t step = 0; next < work.size() || !e.idle(); ++step) {
     while (next < work.size() && work[next].arrives <= step) e.submit(work[next++].asked);
     if (e.idle()) continue;
-    for (sequence const& s : e.step()) {
+    std::vector<sequence> const done = e.step();
+    std::size_t const ran = e.running().size() + done.size();
+    ++out.steps;
+    out.running += ran;
+    out.most_running = std::max(out.most_running, ran);
+    for (sequence const& s : done) {
       std::string const& answer = work[s.asked.id].answer;
       out.right_digits += right_digits(s, answer);
       out.digits += static_cast<int>(answer.size());
@@ -53,22 +64,23 @@ template <class Engine> served serve(Engine& e, std::vector<workload_item> const
 template <class Engine> void print_summary(std::ostream& out, Engine const& e, served const& r) {
   auto const& t = e.sums();
   double const kib = static_cast<double>(e.kv().pool().page_bytes()) / 1024;
-  char text[600];
-  std::snprintf(text, sizeof text,
-                "%zu requests in %.1f s: %llu tokens in %llu steps, %.0f tokens/s\n"
-                "planted digits recalled: %d of %d\n"
-                "pages: %u of %u at most (%.0f KiB); what ran at the busiest moment would take %u unmerged\n"
-                "merged %llu times, %llu pages returned; %llu tokens of prompts found in shared pages\n"
-                "drafts: %llu of %llu kept; preempted %llu times, %llu tokens read again\n",
-                r.tokens.size(), r.seconds, static_cast<unsigned long long>(t.tokens),
-                static_cast<unsigned long long>(t.steps), static_cast<double>(t.tokens) / r.seconds,
-                r.right_digits, r.digits, e.pool().max_used(), e.pool().total(), e.pool().max_used() * kib,
-                e.kv().pool().pages_of(static_cast<std::uint32_t>(r.full_entries)),
-                static_cast<unsigned long long>(t.compressions),
-                static_cast<unsigned long long>(t.pages_returned),
-                static_cast<unsigned long long>(t.prefix_tokens), static_cast<unsigned long long>(t.accepted),
-                static_cast<unsigned long long>(t.drafts), static_cast<unsigned long long>(t.preemptions),
-                static_cast<unsigned long long>(t.read_again));
+  char text[700];
+  std::snprintf(
+      text, sizeof text,
+      "%zu requests in %.1f s: %llu tokens in %llu steps, %.0f tokens/s\n"
+      "running at a time: %.1f on average, %zu at most\n"
+      "planted digits recalled: %d of %d\n"
+      "pages: %u of %u at most (%.0f KiB); what ran at the busiest moment would take %u unmerged\n"
+      "merged %llu times, %llu pages returned; %llu tokens of prompts found in shared pages\n"
+      "drafts: %llu of %llu kept; preempted %llu times, %llu tokens read again\n",
+      r.tokens.size(), r.seconds, static_cast<unsigned long long>(t.tokens),
+      static_cast<unsigned long long>(t.steps), static_cast<double>(t.tokens) / r.seconds, r.mean_running(),
+      r.most_running, r.right_digits, r.digits, e.pool().max_used(), e.pool().total(),
+      e.pool().max_used() * kib, e.kv().pool().pages_of(static_cast<std::uint32_t>(r.full_entries)),
+      static_cast<unsigned long long>(t.compressions), static_cast<unsigned long long>(t.pages_returned),
+      static_cast<unsigned long long>(t.prefix_tokens), static_cast<unsigned long long>(t.accepted),
+      static_cast<unsigned long long>(t.drafts), static_cast<unsigned long long>(t.preemptions),
+      static_cast<unsigned long long>(t.read_again));
   out << text;
 }
 

@@ -23,10 +23,10 @@ struct workload_item {
 };
 
 /// `count` requests on held-out text, `context` to twice as many tokens long, two of which arrive every
-/// `every` steps.
+/// `every` steps. Answers have `answer` to `answer` + 39 tokens.
 inline std::vector<workload_item> make_workload(std::string_view text, std::uint32_t count,
                                                 std::uint32_t context, std::uint64_t seed,
-                                                std::uint32_t every = 8) {
+                                                std::uint32_t answer = 24, std::uint32_t every = 8) {
   constexpr std::uint32_t system_tokens = 64;
   tiny_llama::splitmix64 random(seed);
   std::vector<workload_item> out;
@@ -44,7 +44,7 @@ inline std::vector<workload_item> make_workload(std::string_view text, std::uint
     item.asked.prompt = tiny_llama::byte_tokens(std::string(text.substr(system, system_tokens)) +
                                                 task.context + task.needles[0].question);
     item.asked.shared_tokens = system_tokens;
-    item.asked.max_new = 24 + static_cast<std::uint32_t>(random.below(40));
+    item.asked.max_new = answer + static_cast<std::uint32_t>(random.below(40));
     item.answer = task.needles[0].answer;
     item.arrives = i / 2 * every;
     out.push_back(std::move(item));
