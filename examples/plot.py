@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws what the demo or a calibration has written as JSON. Needs matplotlib.
+"""Draws what the demo, kvmeld_paged or a calibration has written as JSON. Needs matplotlib.
 
   examples/plot.py build/demo/report.json figures.svg        # degrees, fates and attention mass of every row
   examples/plot.py build/demo/turns.json figures.svg         # recall by turn told and asked (--turns, --generate, --read)
+  examples/plot.py serving.json serving.svg                  # kvmeld_paged --compare
   examples/plot.py calibration.json calibration.svg          # thresholds by layer, and what each head is worth
 
 The ending of the second name chooses the format (svg, png, pdf).
@@ -14,6 +15,7 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")  # draws to files, needs no screen
+matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.ticker import PercentFormatter  # noqa: E402
 
@@ -151,13 +153,39 @@ def draw_streams(report):
     maps.colorbar(picture, ax=places, format=PercentFormatter(1), shrink=0.6, label="digits recalled")
 
 
+def draw_serving(report):
+    rows = report["serving"]
+    full = rows[0]
+    figure, (running, speed, digits) = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    figure.suptitle(f"{report['requests']} requests of {report['mean_prompt']:.0f} tokens on average, "
+                    f"{report['pages']} pages of {report['page_size']} tokens")
+    for i, policy in enumerate(dict.fromkeys(r["policy"] for r in rows[1:])):
+        of = sorted([full] + [r for r in rows if r["policy"] == policy], key=lambda r: r["share"])
+        shares = [r["share"] for r in of]
+        style = {"color": f"C{i % 10}", "marker": "o", "markersize": 4, "label": policy}
+        running.plot(shares, [r["mean_running"] for r in of], **style)
+        speed.plot(shares, [r["requests_per_second"] for r in of], **style)
+        digits.plot(shares, [r["digits_right"] / max(r["digits"], 1) for r in of], **style)
+    for axes, title in ((running, "requests that run at a time"), (speed, "requests answered a second"),
+                        (digits, "digits right")):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("budget: share of the mean prompt", fontsize=8)
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y", color="#dddddd")
+        axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.spines[["top", "right"]].set_visible(False)
+    digits.yaxis.set_major_formatter(PercentFormatter(1))
+    digits.legend(frameon=False, fontsize=8)
+
+
 def named(row):
     return row["method"] if row["kind"] == "full" else f"{row['method']}, {row['budget']:.0%}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("json", help="report.json of the demo (--json), or a calibration (--out)")
+    parser.add_argument("json", help="what the demo, kvmeld_paged (--json) or kvmeld_calibrate (--out) wrote")
     parser.add_argument("picture", help="the file to write")
     given = parser.parse_args()
     with open(given.json, encoding="utf-8") as file:
@@ -166,10 +194,12 @@ def main():
         draw_report(found)
     elif "streams" in found:
         draw_streams(found)
+    elif "serving" in found:
+        draw_serving(found)
     elif "kvmeld_calibration" in found:
         draw_calibration(found)
     else:
-        sys.exit(f"{given.json}: neither a report of the demo nor a calibration")
+        sys.exit(f"{given.json}: no report of the demo or of kvmeld_paged, and no calibration")
     plt.savefig(given.picture, metadata={"Date": None} if given.picture.endswith(".svg") else None)
 
 

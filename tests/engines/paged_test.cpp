@@ -2,6 +2,7 @@
 #include "kjv.hpp"
 #include "support/brief.hpp"
 
+#include <engines/paged/comparison.hpp>
 #include <engines/paged/host_engine.hpp>
 #include <engines/paged/soak.hpp>
 #include <engines/paged/workload.hpp>
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -215,4 +217,49 @@ TEST_CASE("drafts are what followed the last words the last time") {
   CHECK(look_up({1, 2, 3, 4}, 2, 3).empty());
   CHECK(look_up({5, 5, 5, 5}, 2, 3) == std::vector<int>{5});
   CHECK(look_up({1}, 2, 3).empty());
+}
+
+TEST_CASE("a comparison serves the same requests from the same pool") {
+  std::vector<int> const ids = engines_test::tokens(0, 20000);
+  std::string const text(ids.begin(), ids.end());
+  auto const work = make_workload(text, 4, 160, 1, 30, 0);
+  for (workload_item const& item : work) {
+    CHECK(item.arrives == 0);
+    CHECK((item.asked.max_new >= 30 && item.asked.max_new < 70));
+  }
+  engine_options o;
+  o.sizes.pages = 36;  // one request of 16 entries a page, or a little more
+  o.sizes.slots = 4;
+  o.sizes.capacity = 512;
+  o.chunk = 32;
+  std::vector<std::string> told;
+  comparison const c = compare(engines_test::model(), work, o, {"streaming_llm", "recommended"}, {0.8, 0.5},
+                               [&](std::string const& policy) { told.push_back(policy); });
+  CHECK(told ==
+        std::vector<std::string>{"full", "streaming_llm", "streaming_llm", "recommended", "recommended"});
+  REQUIRE(c.rows.size() == 5);
+  double prompts = 0;
+  for (workload_item const& item : work) prompts += static_cast<double>(item.asked.prompt.size());
+  CHECK(c.mean_prompt == doctest::Approx(prompts / 4));
+  for (std::size_t i = 0; i < 5; ++i) {
+    compared_row const& row = c.rows[i];
+    CHECK(row.policy == told[i]);
+    CHECK(row.result.tokens.size() == 4);
+    for (workload_item const& item : work)
+      CHECK(row.result.tokens.at(item.asked.id).size() == item.asked.prompt.size() + item.asked.max_new);
+    CHECK(row.result.digits == 20);
+    CHECK((row.result.mean_running() > 0 && row.result.mean_running() <= 4));
+    CHECK(row.result.most_running <= 4);
+    CHECK(row.most_pages <= 36);
+    CHECK((row.sums.compressions == 0) == (i == 0));
+    double const share = i == 0 ? 1 : i % 2 == 1 ? 0.8 : 0.5;
+    CHECK(row.share == share);
+    CHECK(row.budget == (i == 0 ? 0 : static_cast<std::uint32_t>(share * c.mean_prompt)));
+    CHECK(row.trigger == (i == 0 ? 0 : row.budget + 32));
+  }
+  CHECK(c.rows[2].result.mean_running() > c.rows[0].result.mean_running());
+  std::ostringstream table;
+  print_table(c, table);
+  CHECK(table.str().find("4 requests at once") == 0);
+  CHECK(table.str().find("full                  100%      all") != std::string::npos);
 }

@@ -75,22 +75,21 @@ inline void print_table(comparison const& c, std::ostream& out) {
                 "%u requests at once, prompts of %.0f tokens on average; a pool of %u pages of %u tokens\n\n",
                 c.requests, c.mean_prompt, c.pages, c.page_size);
   out << text;
-  out << "                              running at a time               answered     times         read  "
+  out << "                     budget:          running:              answered:                    tokens  "
          "digits\n"
-         "policy            budget      mean    most     times  steps   a second  the full  preempted  again "
-         "  right\n"
+         "policy               share  entries   mean  most   / full    a second   / full preempted   again   "
+         "right\n"
          "---------------------------------------------------------------------------------------------------"
-         "--------\n";
+         "---\n";
   served const& full = c.rows.front().result;
   for (compared_row const& row : c.rows) {
     served const& r = row.result;
-    double const per_second = static_cast<double>(c.requests) / r.seconds;
+    std::string const entries = row.trigger == 0 ? "all" : std::to_string(row.budget);
     std::snprintf(text, sizeof text,
-                  "%-16s %4.0f%% %3u  %7.1f %7zu %8.2fx %6llu %10.2f %8.2fx %10llu %6llu %6.1f%%\n",
-                  row.policy.c_str(), 100 * row.share, row.budget, r.mean_running(), r.most_running,
-                  r.mean_running() / full.mean_running(), static_cast<unsigned long long>(row.sums.steps),
-                  per_second, per_second * full.seconds / static_cast<double>(c.requests),
-                  static_cast<unsigned long long>(row.sums.preemptions),
+                  "%-20s %4.0f%% %8s %7.1f %5zu %7.2fx %10.2f %7.2fx %9llu %7llu %6.1f%%\n",
+                  row.policy.c_str(), 100 * row.share, entries.c_str(), r.mean_running(), r.most_running,
+                  r.mean_running() / full.mean_running(), static_cast<double>(c.requests) / r.seconds,
+                  full.seconds / r.seconds, static_cast<unsigned long long>(row.sums.preemptions),
                   static_cast<unsigned long long>(row.sums.read_again),
                   100.0 * r.right_digits / (r.digits == 0 ? 1 : r.digits));
     out << text;

@@ -61,7 +61,7 @@ inline void declare(CLI::App& app, program_options& o) {
         for (std::string const& name : tiny_llama::split_at_commas(names)) {
           auto const& known = serving_policies();
           if (std::find(known.begin(), known.end(), name) == known.end())
-            return "--policy is '" + names + "'; it must be " + CLI::detail::join(known, ", ");
+            return "'" + names + "'; it must be one or several of " + CLI::detail::join(known, ", ");
         }
         return std::string();
       })
