@@ -228,7 +228,7 @@ struct cache {
     require_rows(q, "queries", {heads, n, sizes.key_dim});
     kvmeld_element const element = element_of(q, "queries");
     auto const sums = log_sums<rows_in>(lse, heads, n);
-    run([&] {
+    run([&, n = n] {
       return kvmeld_observe(
           handle, layer, sequence, static_cast<std::uint32_t>(n), element, q.data(), q.stride(0), q.stride(1),
           sums ? static_cast<float const*>(sums->data()) : nullptr, sums ? sums->stride(0) : 0, scale);
@@ -242,7 +242,7 @@ struct cache {
       refuse("rows", "of shape " + shape_text_of(p),
              "of at least " + std::to_string(longest) + " columns, one for each entry of the longest track");
     require_floats(p, "rows", {heads, n, p.shape(2)});
-    run([&] {
+    run([&, n = n] {
       return kvmeld_observe_rows(handle, layer, sequence, static_cast<std::uint32_t>(n),
                                  static_cast<float const*>(p.data()), p.stride(0), p.stride(1));
     });
@@ -290,7 +290,7 @@ struct cache {
     require_rows(o, "out", {heads, n, sizes.value_dim});
     auto const sums = log_sums<tensor>(lse, heads, n);
     kvmeld_element const from = element_of(q, "queries"), to = element_of(o, "out");
-    run([&] {
+    run([&, n = n] {
       return kvmeld_attend(handle, layer, sequence, static_cast<std::uint32_t>(n), from, q.data(),
                            q.stride(0), q.stride(1), to, o.data(), o.stride(0), o.stride(1),
                            sums ? static_cast<float*>(sums->data()) : nullptr, sums ? sums->stride(0) : 0,

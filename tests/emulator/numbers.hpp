@@ -17,8 +17,27 @@ template <class To, class From> To bits_as(From x) {
   return y;
 }
 
-inline float from_half(std::uint16_t x) { return static_cast<float>(bits_as<_Float16>(x)); }
-inline std::uint16_t to_half(float x) { return bits_as<std::uint16_t>(static_cast<_Float16>(x)); }
+inline float from_half(std::uint16_t x) {
+  std::uint32_t const sign = std::uint32_t{x} >> 15 << 31, size = x & 0x7fffu;
+  if (size >= 0x7c00) return bits_as<float>(sign | 0x7f800000u | size << 13);  // infinity, NaN
+  return bits_as<float>(sign | bits_as<std::uint32_t>(bits_as<float>(size << 13) * 0x1p112f));
+}
+/// To nearest even.
+inline std::uint16_t to_half(float x) {
+  auto const bits = bits_as<std::uint32_t>(x);
+  std::uint32_t const sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+  std::uint32_t code;
+  if (size > 0x7f800000u) {
+    code = 0x7e00u | (size >> 13 & 0x1ffu);  // NaN
+  } else if (size >= 0x477ff000u) {
+    code = 0x7c00u;
+  } else if (size < 0x38800000u) {  // below the smallest normal number: numbers near 0.5 have its steps
+    code = bits_as<std::uint32_t>(bits_as<float>(size) + 0.5f) - bits_as<std::uint32_t>(0.5f);
+  } else {
+    code = (size + 0xfffu + (size >> 13 & 1u) - (112u << 23)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | code);
+}
 inline float from_bfloat16(std::uint16_t x) { return bits_as<float>(static_cast<std::uint32_t>(x) << 16); }
 inline std::uint16_t to_bfloat16(float x) {
   if (std::isnan(x)) return 0x7fff;
