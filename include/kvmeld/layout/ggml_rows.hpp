@@ -7,6 +7,7 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 #include <kvmeld/layout/quantised.hpp>
@@ -78,19 +79,25 @@ template <int Bits, bool Offset> struct small_block {
     return Offset ? x + half_at(block + 2) : x;
   }
   template <class F> KVMELD_HD static void store(std::uint8_t* block, F value) {
-    float low = value(0), high = low, farthest = low;
-    for (std::uint32_t c = 1; c < ggml_block_channels; ++c) {
+    float low = 0.0f, high = 0.0f, farthest = 0.0f;
+    bool any = false;
+    for (std::uint32_t c = 0; c < ggml_block_channels; ++c) {
       float const x = value(c);
-      low = min_of(low, x);
-      high = max_of(high, x);
+      if (!is_finite(x)) continue;
+      low = any ? min_of(low, x) : x;
+      high = any ? max_of(high, x) : x;
       if (magnitude(x) > magnitude(farthest)) farthest = x;
+      any = true;
     }
     // Without an offset the number farthest from 0 becomes code 0, which is the farthest from the middle.
-    float const step = put_half(block, Offset ? (high - low) / static_cast<float>(most) : -farthest / middle);
+    float const step =
+        put_half(block, Offset ? high / static_cast<float>(most) - low / static_cast<float>(most)
+                               : -farthest / middle);
     float const first = Offset ? put_half(block + 2, low) : 0.0f;
     float const inverse = step < 0.0f || step > 0.0f ? 1.0f / step : 0.0f;
     auto const code_of = [&](std::uint32_t c) -> std::uint32_t {
-      float const code = (value(c) - first) * inverse + middle + 0.5f;
+      float const x = value(c);
+      float const code = ((is_finite(x) ? x : 0.0f) - first) * inverse + middle + 0.5f;
       return !(code > 0.0f) ? 0u : code >= static_cast<float>(most) ? most : static_cast<std::uint32_t>(code);
     };
     std::uint32_t fifth = 0;
@@ -133,6 +140,10 @@ public:
       Block::store(at(where, slot, b), [&](std::uint32_t c) { return value(b * block_channels + c); });
     });
   }
+  template <class Team>
+  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
+    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
+  }
   KVMELD_HD std::uint32_t channels() const { return this->stored.channels() / block_bytes * block_channels; }
   std::string problem(shape const& s) const {
     if (this->stored.channels() % block_bytes != 0) {
@@ -165,8 +176,9 @@ public:
 };
 
 /// ggml's q4_0: 18 bytes for 32 numbers, x = scale * (code - 8), codes from 0 to 15. The scale is an eighth
-/// of the number that is farthest from 0, with the other sign. Numbers change by at most half a scale; those
-/// near the opposite of the farthest number by a whole one.
+/// of the number that is farthest from 0, with the other sign. Numbers change by at most half a scale, and
+/// those near the opposite of the farthest number by a whole one, since code 16 is missing. NaN and
+/// infinities are stored as 0.
 template <class Bytes> class q4_0_rows : public detail::ggml_rows<Bytes, detail::small_block<4, false>> {
 public:
   /// `bytes` locates the rows of blocks.
@@ -174,23 +186,24 @@ public:
 };
 
 /// ggml's q4_1: 20 bytes for 32 numbers, x = scale * code + smallest, codes from 0 to 15. Numbers change by
-/// at most half a scale, and by the rounding of scale and smallest to binary16.
+/// at most half a scale, which is a 15th of what the block spans, and by the rounding of scale and smallest
+/// to binary16. NaN and infinities are stored as the number nearest to 0.
 template <class Bytes> class q4_1_rows : public detail::ggml_rows<Bytes, detail::small_block<4, true>> {
 public:
   /// `bytes` locates the rows of blocks.
   explicit q4_1_rows(Bytes bytes) : detail::ggml_rows<Bytes, detail::small_block<4, true>>(bytes) {}
 };
 
-/// ggml's q5_0: 22 bytes for 32 numbers, x = scale * (code - 16), codes from 0 to 31; otherwise as q4_0_rows,
-/// with a sixteenth.
+/// ggml's q5_0: 22 bytes for 32 numbers, x = scale * (code - 16), codes from 0 to 31. As q4_0_rows, but the
+/// scale is a sixteenth of the number that is farthest from 0.
 template <class Bytes> class q5_0_rows : public detail::ggml_rows<Bytes, detail::small_block<5, false>> {
 public:
   /// `bytes` locates the rows of blocks.
   explicit q5_0_rows(Bytes bytes) : detail::ggml_rows<Bytes, detail::small_block<5, false>>(bytes) {}
 };
 
-/// ggml's q5_1: 24 bytes for 32 numbers, x = scale * code + smallest, codes from 0 to 31; otherwise as
-/// q4_1_rows.
+/// ggml's q5_1: 24 bytes for 32 numbers, x = scale * code + smallest, codes from 0 to 31. As q4_1_rows, but
+/// the scale is a 31st of what the block spans.
 template <class Bytes> class q5_1_rows : public detail::ggml_rows<Bytes, detail::small_block<5, true>> {
 public:
   /// `bytes` locates the rows of blocks.

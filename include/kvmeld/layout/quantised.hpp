@@ -8,6 +8,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 
@@ -116,6 +117,7 @@ public:
   using base = detail::coded_rows<Codes>;
   static_assert(std::is_same_v<typename Codes::element_type, std::int8_t>,
                 "kvmeld::int8_rows: codes are std::int8_t");
+  static_assert(has_plain_rows<Scales>::value, "kvmeld::int8_rows: scales have plain rows (addressed_rows)");
   /// How scales convert to float and back.
   using scale_traits = element_traits<typename Scales::element_type>;
 
@@ -167,9 +169,8 @@ private:
 /// Where the codes of a row lie in its bytes.
 enum class code_order {
   bytes,      ///< a byte per code: 8 bits
-  halves,     ///< 4 bits per code: byte i has channel i in its low half, channel i + channels / 2 in its high
-              ///< half
-  neighbours  ///< 4 bits per code: byte i has channel 2 i in its low half, channel 2 i + 1 in its high half
+  halves,     ///< 4 bits per code: byte i has channel i below channel i + channels / 2
+  neighbours  ///< 4 bits per code: byte i has channel 2 i below channel 2 i + 1
 };
 
 namespace detail {
@@ -186,10 +187,10 @@ template <class Bytes> struct packed_rows : coded_rows<Bytes> {
 
 protected:
   KVMELD_HD std::uint32_t codes_in_byte() const { return order == code_order::bytes ? 1 : 2; }
-  /// The channel of a byte's code: its only one, or the one in its low (0) or high (1) half.
-  KVMELD_HD std::uint32_t channel_of(std::uint32_t byte, std::uint32_t half) const {
-    if (order == code_order::halves) return byte + half * this->stored.channels();
-    return byte * codes_in_byte() + half;
+  /// The channel of a byte's code: its only one (0), or the one in its lower (0) or upper (1) four bits.
+  KVMELD_HD std::uint32_t channel_of(std::uint32_t byte, std::uint32_t nibble) const {
+    if (order == code_order::halves) return byte + nibble * this->stored.channels();
+    return byte * codes_in_byte() + nibble;
   }
   /// Loads a tile of decode(code, slot, channel). Cooperative; no barrier at the end.
   template <class Team, class Decode>
@@ -208,13 +209,14 @@ protected:
       out[std::size_t{t} * ld + i % channels] = decode(code, first + t, c);
     });
   }
-  /// Stores encode(channel) of every channel. Each byte is written by one lane.
+  /// Stores encode(channel, nibble) of every channel; the nibble is as in channel_of. Each byte is written by
+  /// one lane.
   template <class Team, class Encode>
   KVMELD_HD void store_packed(Team const& team, track where, slot_t slot, Encode encode) const {
     segment<std::uint8_t> const row = this->stored.locate(where, slot);
     team.for_each(this->stored.channels(), [&](std::uint32_t byte) {
-      std::uint32_t code = encode(channel_of(byte, 0));
-      if (codes_in_byte() == 2) code |= encode(channel_of(byte, 1)) << 4;
+      std::uint32_t code = encode(channel_of(byte, 0), 0u);
+      if (codes_in_byte() == 2) code |= encode(channel_of(byte, 1), 1u) << 4;
       row.base[std::int64_t{byte} * row.channel_stride] = static_cast<std::uint8_t>(code);
     });
   }
@@ -229,8 +231,9 @@ KVMELD_HD inline float e2m1_number(std::uint32_t code) {
                                          static_cast<float>(1u << (exponent - 1u));
   return (code & 8u) != 0 ? -size : size;
 }
-/// Rounds to nearest even and saturates; 0 for NaN.
+/// Rounds to nearest even and saturates; 0 for NaN and infinities.
 KVMELD_HD inline std::uint32_t e2m1_code(float x) {
+  if (!is_finite(x)) return 0;
   float const size = magnitude(x);
   std::uint32_t const sign = x < 0.0f ? 8u : 0u;
   // Halfway between two numbers the one with an even code is taken.
@@ -243,16 +246,17 @@ KVMELD_HD inline std::uint32_t e2m1_code(float x) {
 }  // namespace detail
 
 /// x = scale * (code - zero), with codes of 8 or 4 bits and a scale and a zero for each group of channels:
-/// the int8 and int4 rows of LMDeploy's PyTorch engine (one group per row), and values in groups as in KIVI
-/// (Liu et al., 2024). `Parameters` is a layout of any float type with two channels per group: scale, zero.
-/// Groups have equally many channels. A group is quantised as a whole: its smallest number becomes code 0 and
-/// its largest the largest code. Numbers change by at most half a scale, and by the rounding of the zero
-/// times the scale: a float type with few bits is coarse for groups far from 0. (KIVI's keys are grouped
-/// along tokens. A row of these cannot be written alone, so they have no layout.)
+/// the int8 and int4 rows of LMDeploy's PyTorch engine, whose group is the row. `Parameters` is a layout of
+/// any float type with plain rows and two channels per group: scale, zero. Groups have equally many channels.
+/// A group is quantised as a whole: its smallest number becomes code 0 and its largest the largest code.
+/// Numbers change by at most half a scale, and by the rounding of the scale and of the zero in their type, in
+/// all by 2^-10 of the group's largest magnitude for binary16. NaN and infinities are stored as 0.
 template <class Codes, class Parameters> class zero_point_rows : public detail::packed_rows<Codes> {
 public:
   /// The base of all layouts of packed codes.
   using base = detail::packed_rows<Codes>;
+  static_assert(has_plain_rows<Parameters>::value,
+                "kvmeld::zero_point_rows: parameters have plain rows (addressed_rows)");
   /// How scales and zeros convert to float and back.
   using parameter_traits = element_traits<typename Parameters::element_type>;
 
@@ -276,38 +280,27 @@ public:
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     std::uint32_t const width = group_channels();
-    float const most = this->order == code_order::bytes ? 255.0f : 15.0f;
-    // Every lane reads the groups of its codes, so that no barrier is needed.
-    auto const fit = [&](std::uint32_t group) {
-      float low = value(group * width), high = low;
-      for (std::uint32_t c = group * width + 1; c < (group + 1) * width; ++c) {
-        low = min_of(low, value(c));
-        high = max_of(high, value(c));
-      }
-      stored_pair out;
-      out.scale = parameter_traits::from_float(high > low ? (high - low) / most : 1.0f);
-      float const scale = parameter_traits::to_float(out.scale);
-      out.zero = parameter_traits::from_float(scale > 0.0f ? -low / scale : 0.0f);
-      return out;
-    };
-    this->store_packed(team, where, slot, [&](std::uint32_t c) -> std::uint32_t {
-      stored_pair const p = fit(c / width);
-      float const scale = parameter_traits::to_float(p.scale);
-      float const code = scale > 0.0f ? value(c) / scale + parameter_traits::to_float(p.zero) + 0.5f : 0.0f;
-      return !(code > 0.0f) ? 0u
-             : code >= most ? static_cast<std::uint32_t>(most)
-                            : static_cast<std::uint32_t>(code);
+    // Every lane fits the groups of its codes, so that no barrier is needed, and keeps the latest per nibble.
+    fitted latest[2];
+    this->store_packed(team, where, slot, [&](std::uint32_t c, std::uint32_t nibble) {
+      if (latest[nibble].group != c / width) latest[nibble] = fit(c / width, value);
+      return latest[nibble].code_of(value(c));
     });
     team.for_each(groups(), [&](std::uint32_t group) {
-      stored_pair const p = fit(group);
+      fitted const f = fit(group, value);
       auto* const pair = parameters_of(where, slot, group);
-      *pair = p.scale;
-      pair[zero_stride(where, slot)] = p.zero;
+      *pair = f.scale;
+      pair[zero_stride(where, slot)] = f.zero;
     });
   }
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     base::copy_row(team, where, dst, src);
     parameters_.copy_row(team, where, dst, src);
+  }
+  template <class Team>
+  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
+    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
+    kvmeld::copy_row_across(team, parameters_, to, from, slot, nullptr);
   }
   std::string problem(shape const& s) const {
     std::string const problem =
@@ -325,9 +318,43 @@ public:
   }
 
 private:
-  struct stored_pair {
+  /// Scale and zero of a group, as they are stored.
+  struct fitted {
     typename Parameters::element_type scale, zero;
+    float step, middle, most;
+    std::uint32_t group = 0xffffffffu;
+
+    KVMELD_HD std::uint32_t code_of(float x) const {
+      float const code = (is_finite(x) ? x : 0.0f) / step + middle + 0.5f;
+      return !(code > 0.0f) ? 0u
+             : code >= most ? static_cast<std::uint32_t>(most)
+                            : static_cast<std::uint32_t>(code);
+    }
   };
+  template <class F> KVMELD_HD fitted fit(std::uint32_t group, F const& value) const {
+    float low = 0.0f, high = 0.0f;
+    bool any = false;
+    for (std::uint32_t c = group * group_channels(); c < (group + 1) * group_channels(); ++c) {
+      float const x = value(c);
+      if (!is_finite(x)) continue;
+      low = any ? min_of(low, x) : x;
+      high = any ? max_of(high, x) : x;
+      any = true;
+    }
+    // The zero is -low / scale, which has to be a number of its type too.
+    constexpr float largest = -parameter_traits::lowest;
+    fitted f;
+    f.group = group;
+    f.most = this->order == code_order::bytes ? 255.0f : 15.0f;
+    float const wanted = high > low ? high / f.most - low / f.most : 1.0f;
+    f.scale = parameter_traits::from_float(
+        min_of(max_of(wanted, detail::magnitude(low) / largest * 1.01f), largest));
+    if (!(parameter_traits::to_float(f.scale) > 0.0f)) f.scale = parameter_traits::from_float(1.0f);
+    f.step = parameter_traits::to_float(f.scale);
+    f.zero = parameter_traits::from_float(max_of(-largest, min_of(-low / f.step, largest)));
+    f.middle = parameter_traits::to_float(f.zero);
+    return f;
+  }
   KVMELD_HD std::uint32_t groups() const { return parameters_.channels() / 2; }
   KVMELD_HD std::uint32_t group_channels() const { return this->channels() / groups(); }
   KVMELD_HD std::int64_t zero_stride(track where, slot_t slot) const {
@@ -341,15 +368,17 @@ private:
 };
 
 /// nvfp4: x = scale of the tensor * scale of the block * code, with codes in E2M1 (neighbours in a byte) and
-/// a scale in E4M3 for 16 channels. `Scales` is a layout of fp8_e4m3 with a channel per block. The largest
-/// number of a block becomes 6, the largest code. Numbers change by at most a sixth of the largest in their
-/// block, plus the rounding of its scale (a sixteenth).
+/// a scale in E4M3 for 16 channels. `Scales` is a layout of fp8_e4m3 with plain rows and a channel per block.
+/// The largest number of a block becomes 6, the largest code. If it lies from 0.1 to 2688 times the scale of
+/// the tensor, the numbers of its block change by at most 0.18 of it. Scales of smaller blocks are coarser,
+/// and those below 0.006 become zeros; larger numbers saturate. NaN and infinities are stored as 0.
 template <class Codes, class Scales> class nvfp4_rows : public detail::packed_rows<Codes> {
 public:
   /// The base of all layouts of packed codes.
   using base = detail::packed_rows<Codes>;
   static_assert(std::is_same_v<typename Scales::element_type, fp8_e4m3>,
                 "kvmeld::nvfp4_rows: scales are fp8_e4m3");
+  static_assert(has_plain_rows<Scales>::value, "kvmeld::nvfp4_rows: scales have plain rows (addressed_rows)");
   static constexpr std::uint32_t block_channels = 16;  ///< channels that share a scale
 
   /// Codes and their scales, both over the same shape. `scale`, of the tensor, is above 0.
@@ -367,15 +396,22 @@ public:
   }
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
-    // Every lane reads the blocks of its codes, so that no barrier is needed.
     auto const fit = [&](std::uint32_t block) {
       float most = 0.0f;
-      for (std::uint32_t c = 0; c < block_channels; ++c)
-        most = max_of(most, detail::magnitude(value(block * block_channels + c)));
+      for (std::uint32_t c = block * block_channels; c < (block + 1) * block_channels; ++c) {
+        float const x = value(c);
+        if (is_finite(x)) most = max_of(most, detail::magnitude(x));
+      }
       return traits::from_float(most / (6.0f * scale_));
     };
-    this->store_packed(team, where, slot, [&](std::uint32_t c) {
-      float const size = step(fit(c / block_channels));
+    // Every lane fits the blocks of its codes, so that no barrier is needed, and keeps the latest.
+    std::uint32_t latest = 0xffffffffu;
+    float size = 0.0f;
+    this->store_packed(team, where, slot, [&](std::uint32_t c, std::uint32_t) {
+      if (latest != c / block_channels) {
+        latest = c / block_channels;
+        size = step(fit(latest));
+      }
       return detail::e2m1_code(size > 0.0f ? value(c) / size : 0.0f);
     });
     team.for_each(scales_.channels(),
@@ -385,12 +421,21 @@ public:
     base::copy_row(team, where, dst, src);
     scales_.copy_row(team, where, dst, src);
   }
+  template <class Team>
+  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
+    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
+    kvmeld::copy_row_across(team, scales_, to, from, slot, nullptr);
+  }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
       return refusal("nvfp4_rows", "scale", scale_, "a finite number above 0");
     }
     std::string const problem = layout_problem("nvfp4_rows: codes", this->stored, this->stored.channels(), s);
     if (!problem.empty()) return problem;
+    if (this->channels() % block_channels != 0) {
+      return refusal("nvfp4_rows", "number of channels", this->channels(), "a multiple of ", block_channels,
+                     ", the channels of a block");
+    }
     if (this->channels() != scales_.channels() * block_channels) {
       return refusal("nvfp4_rows", "number of channels of the scales", scales_.channels(), "a sixteenth of ",
                      this->channels(), ", the number of channels");
