@@ -7,12 +7,14 @@
 #include "stream.hpp"
 #include "variants.hpp"
 
+#include <tiny_llama/engine.hpp>
 #include <tiny_llama/error.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/report.hpp>
 #include <tiny_llama/stream_report.hpp>
+#include <tiny_llama/table_cells.hpp>
 #include <tiny_llama/task_file.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
@@ -230,15 +232,11 @@ tiny_llama::report run(options o) {
   results.needles = list.tasks.empty() ? list.inside : 0;
   results.seed = o.seed;
   results.tasks = list.tasks;
-  auto const& c = model.shape();
-  std::uint64_t const bytes_per_token = static_cast<std::uint64_t>(c.layers) *
-                                        static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 *
-                                        sizeof(kvmeld::float16);
   for (std::size_t n = 0; n < variants.size(); ++n) {
     demo::variant const& v = variants[n];
     for (std::size_t b = 0; b < v.targets.size(); ++b) {
-      results.rows.push_back(
-          summarise(v.name, demo::kind_of(v.method, o), v.targets[b].share, tallies[n][b], bytes_per_token));
+      results.rows.push_back(summarise(v.name, demo::kind_of(v.method, o), v.targets[b].share, tallies[n][b],
+                                       model.shape().kv_bytes_per_token()));
     }
   }
   return results;
@@ -273,9 +271,7 @@ tiny_llama::stream_report run_streams(options o) {
   results.chunk = o.chunk;
   results.renumbered = !fits || o.positions == "renumbered";
   results.seed = o.seed;
-  auto const& c = model.shape();
-  results.bytes_per_entry = static_cast<std::uint64_t>(c.layers) *
-                            static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * 2 * sizeof(kvmeld::float16);
+  results.bytes_per_entry = model.shape().kv_bytes_per_token();
 
   tiny_llama::needle_request request;
   request.context = length;
@@ -285,7 +281,23 @@ tiny_llama::stream_report run_streams(options o) {
   request.seed = o.seed;
   int const whole = std::min(length, positions);  // what a full cache could hold
   tiny_llama::check_budgets(o, whole, std::to_string(whole));
-  int const longest_chunk = o.chunk != 0 ? std::min(o.chunk, length) : length;
+  // A turn is at most twice as long as the mean one: each tells its number in its own share of the text.
+  int const mean = (length + request.needles - 1) / request.needles,
+            longest_part = std::min(length, 2 * mean);
+  int const chunk = o.chunk != 0 ? std::min(o.chunk, longest_part) : longest_part;
+  if (results.renumbered) {
+    int const room = positions - least - static_cast<int>(o.budgets.front() * whole);
+    std::string const because = ", because the model has " + std::to_string(positions) +
+                                " positions for the largest budget, a chunk and a question";
+    if (room < 1) {
+      tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", o.budgets.front()),
+                                "less" + because);
+    }
+    if (chunk > room) {
+      tiny_llama::refuse_option("--chunk", o.chunk != 0 ? std::to_string(o.chunk) : "not given",
+                                "at most " + std::to_string(room) + because);
+    }
+  }
 
   auto const left_out = [&](std::string const& method, char const* why) {
     std::cerr << method << " is left out: " << why << "\n";
@@ -295,9 +307,16 @@ tiny_llama::stream_report run_streams(options o) {
     if (m == "full") return !fits && left_out(m, "the text is longer than the model has positions for");
     if (m == "chelsea_probed" || demo::wants_replay(m, o))
       return left_out(m, "it needs the whole text at once");
-    return m == "ems" && left_out(m, "its entries are shared; ems_collapsed is the same without that");
+    if (m == "ems") return left_out(m, "its entries are shared; ems_collapsed is the same without that");
+    if (m == "full" || tiny_llama::lands_on_budget(demo::policy_of(m, o))) return false;
+    return left_out(m, "its thresholds decide how many entries stay");
   };
+  std::vector<std::string> const asked = o.methods;
   o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), impossible), o.methods.end());
+  if (o.methods.empty()) {
+    throw tiny_llama::option_error("--method has " + std::to_string(asked.size()) +
+                                   " names, and none is left; it must have one that can run here.");
+  }
 
   std::vector<demo::variant> const variants = demo::variants_of(o, nullptr);
   double steps = 0, done = 0;
@@ -314,12 +333,12 @@ tiny_llama::stream_report run_streams(options o) {
         tiny_llama::stream_row& row = results.rows[at++];
         demo::stream_plan plan;
         plan.one_by_one = o.generate != 0;
-        plan.chunk = static_cast<std::size_t>(longest_chunk);
+        plan.chunk = static_cast<std::size_t>(chunk);
         if (target.compresses)
           plan.entries = kvmeld::floor_share(target.share, static_cast<std::uint32_t>(whole));
         plan.renumbers = target.compresses && results.renumbered;
         plan.capacity = static_cast<std::uint32_t>(
-            target.compresses ? static_cast<int>(plan.entries) + longest_chunk + least : length + least);
+            target.compresses ? static_cast<int>(plan.entries) + chunk + least : length + least);
         row.entries = plan.entries;
         bar.update(done, name + v.name);
         demo::read_stream(model, demo::policy_of(v.method, o), demo::reading_of(v.method, o), stream, plan,

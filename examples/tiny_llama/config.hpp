@@ -2,6 +2,7 @@
 // guess.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace tiny_llama {
@@ -18,6 +19,11 @@ struct config {
   double norm_epsilon = 1e-6;    ///< rms_norm_eps
   double rope_base = 10000.0;    ///< rope_theta
   bool tied_embeddings = false;  ///< tie_word_embeddings
+
+  /// Of K and V of a token in half precision, over all layers and heads.
+  std::uint64_t kv_bytes_per_token() const {
+    return std::uint64_t{4} * static_cast<std::uint64_t>(layers * kv_heads * head_dim);
+  }
 };
 
 /// Reads and validates `path`. Throws model_error that names the field, its value and what is allowed.

@@ -39,6 +39,14 @@ struct reading {
   bool weighs = false;  ///< queries of a second reading count as replay_weights say (KVzip+)
 };
 
+/// Whether a policy keeps no more than its budget. Otherwise its thresholds or its guard decide how much
+/// merges.
+template <class Policy> bool lands_on_budget(Policy const& policy) {
+  auto const traits = kvmeld::traits_of_identifier(policy.identify);
+  bool const guarded = kvmeld::is_guarded<typename Policy::identify_type>::value;
+  return !guarded && (traits.meets_budget || traits.drops_unmerged);
+}
+
 /// W_O of a model, which outlives what refers to it.
 inline kvmeld::output_projection<float> projection_of(model const& m) {
   config const& c = m.shape();
@@ -198,10 +206,7 @@ private:
   using layout = kvmeld::strided<Element>;
 
   kvmeld::shortfall fallback() const {
-    auto const traits = kvmeld::traits_of_identifier(cache_.policy().identify);
-    bool const guarded = kvmeld::is_guarded<typename Policy::identify_type>::value;
-    bool const lands = !guarded && (traits.meets_budget || traits.drops_unmerged);
-    return lands ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
+    return lands_on_budget(cache_.policy()) ? kvmeld::shortfall::evict_lowest : kvmeld::shortfall::keep;
   }
 
   /// Policies that share entries keep members: at most every token of the capacity.

@@ -243,6 +243,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
         o.budget_scope = v;
         if (v != "head" && v != "layer" && v != "all_layers")
           refuse_option("--budget-scope", v, "head, layer or all_layers");
+        if (v != "head") keep_alone("--budget-scope", v);
       });
   add("--chunk", "N",
       "read N tokens at a time and compress to the budget after each, as during a long prompt or answer; "

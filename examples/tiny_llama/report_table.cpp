@@ -1,4 +1,5 @@
 #include "report.hpp"
+#include "table_cells.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +9,10 @@
 
 namespace tiny_llama {
 namespace {
+
+using table_cells::formatted;
+using table_cells::left;
+using table_cells::right;
 
 enum class best { none, low, high };
 
@@ -53,25 +58,9 @@ double value_of(report_row const& row, column const& c) {
   return c.value == nullptr ? row.task_exact.at(c.task) : row.*(c.value);
 }
 
-std::string formatted(char const* format, double value) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string cell(report_row const& row, column const& c) {
   double const value = value_of(row, c);
   return value < 0 ? "-" : formatted(c.format, value * c.scale);
-}
-
-std::string right(std::string const& text, int width) {
-  auto const wanted = static_cast<std::size_t>(width);
-  return text.size() >= wanted ? text : std::string(wanted - text.size(), ' ') + text;
-}
-
-std::string left(std::string text, int width) {
-  text.resize(static_cast<std::size_t>(width), ' ');
-  return text;
 }
 
 using rows_ref = std::vector<report_row const*>;

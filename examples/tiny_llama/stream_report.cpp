@@ -1,37 +1,28 @@
 #include "stream_report.hpp"
 
 #include "files.hpp"
+#include "table_cells.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <ostream>
 
 namespace tiny_llama {
 namespace {
 
+/// How many parts are the first, or the last, quarter.
+std::size_t quarter_of(std::size_t parts) { return std::max<std::size_t>(1, parts / 4); }
+
 double ratio(double part, double whole) { return whole > 0 ? part / whole : -1; }
 
-std::string formatted(char const* format, double value) {
-  if (value < 0) return "-";
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string right(std::string const& text, std::size_t width) {
-  return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
-}
-
-std::string left(std::string text, std::size_t width) {
-  text.resize(std::max(width, text.size()), ' ');
-  return text;
-}
+using table_cells::formatted;
+using table_cells::left;
+using table_cells::right;
 
 struct column {
   char const *top, *bottom;
-  std::size_t width;
+  int width;
 };
 constexpr column columns[] = {{"bits per byte:", "first", 9},
                               {"", "last", 7},
@@ -45,17 +36,20 @@ constexpr column columns[] = {{"bits per byte:", "first", 9},
                               {"compress", "/ read", 10}};
 
 std::vector<std::string> cells(stream_row const& row, std::uint64_t bytes_per_entry) {
-  std::size_t const parts = row.parts.size(), quarter = std::max<std::size_t>(1, parts / 4);
-  auto const percent = [](double share) { return formatted("%.1f%%", share < 0 ? share : 100 * share); };
-  return {formatted("%.3f", row.bits_per_byte(0, quarter)),
-          formatted("%.3f", row.bits_per_byte(parts - quarter, parts)),
+  std::size_t const parts = row.parts.size(), quarter = quarter_of(parts);
+  auto const measured = [](char const* format, double value) {
+    return value < 0 ? std::string("-") : formatted(format, value);
+  };
+  auto const percent = [&](double share) { return measured("%.1f%%", 100 * share); };
+  return {measured("%.3f", row.bits_per_byte(0, quarter)),
+          measured("%.3f", row.bits_per_byte(parts - quarter, parts)),
           percent(row.recall_at_once()),
           percent(row.recall_at_the_end()),
           percent(row.recall(parts - 1, 0)),
           std::to_string(row.peak_entries()),
           formatted("%.0f", static_cast<double>(row.peak_entries() * bytes_per_entry) / 1024),
-          formatted("%.2f", row.ms_per_token(0, quarter)),
-          formatted("%.2f", row.ms_per_token(parts - quarter, parts)),
+          measured("%.2f", row.ms_per_token(0, quarter)),
+          measured("%.2f", row.ms_per_token(parts - quarter, parts)),
           percent(row.compression_share())};
 }
 
@@ -137,19 +131,19 @@ void print_table(stream_report const& results, std::ostream& out) {
   }
   out << (results.renumbered ? ", positions renumbered" : "") << "; seed " << results.seed << "\n\n";
 
-  std::size_t names = 14;
-  for (stream_row const& row : results.rows) names = std::max(names, row.method.size() + 1);
-  std::size_t width = names + 12;
+  int names = 14;
+  for (stream_row const& row : results.rows) names = std::max(names, static_cast<int>(row.method.size()) + 1);
+  int width = names + 12;
   for (column const& c : columns) width += c.width;
-  for (bool const top : {true, false}) {
-    out << left(top ? "" : "method", names) << left(top ? "" : "kind", 6) << right(top ? "" : "budget", 6);
-    for (column const& c : columns) {
-      // A heading of several columns starts at the first one's left end.
-      out << (top ? "  " + left(c.top, c.width - 2) : right(c.bottom, c.width));
-    }
-    out << '\n';
+  // Headings of several columns begin two places behind the left end of the first.
+  std::string top(static_cast<std::size_t>(names + 12), ' ');
+  std::string bottom = left("method", names) + left("kind", 6) + right("budget", 6);
+  for (column const& c : columns) {
+    if (c.top[0] != '\0') top = left(top, static_cast<int>(bottom.size()) + 2) + c.top;
+    bottom += right(c.bottom, c.width);
   }
-  std::string const line(width, '-');
+  out << top << '\n' << bottom << '\n';
+  std::string const line(static_cast<std::size_t>(width), '-');
   std::vector<double> budgets;
   for (stream_row const& row : results.rows)
     if (std::find(budgets.begin(), budgets.end(), row.budget) == budgets.end()) budgets.push_back(row.budget);
@@ -163,12 +157,10 @@ void print_table(stream_report const& results, std::ostream& out) {
       out << '\n';
     }
   }
-  out << line
-      << "\nfirst, last: quarter of the text. Digits of the numbers told: asked in the part that tells "
-         "them,\n"
-         "all of them after the last part, the first one after the last part. Compression: its time over "
-         "that\n"
-         "of reading.\n";
+  out << line << "\nfirst, last: " << quarter_of(parts) << " of " << parts
+      << " parts. Digits: each number asked for at the end of the part that tells it,\n"
+         "all numbers at the end of the text, the first number at the end of the text. compress / read:\n"
+         "the time of compressions over that of reading.\n";
 }
 
 std::string to_json(stream_report const& results) {

@@ -36,8 +36,9 @@ struct stream_row {
   double compression_share() const;
   /// Digits right in part `asked`, of the number told in part `told`.
   double recall(std::size_t asked, std::size_t told) const;
-  /// The same over all parts that have just been told a number; over all numbers, asked after the last part.
+  /// Digits right of all numbers, each asked for at the end of the part that tells it.
   double recall_at_once() const;
+  /// Digits right of all numbers, asked for at the end of the last part.
   double recall_at_the_end() const;
   std::uint64_t peak_entries() const;
 };

@@ -258,6 +258,12 @@ TEST_CASE("a comparison serves the same requests from the same pool") {
     CHECK(row.trigger == (i == 0 ? 0 : row.budget + 32));
   }
   CHECK(c.rows[2].result.mean_running() > c.rows[0].result.mean_running());
+  // A share that keeps too little is refused before anything is served.
+  told.clear();
+  CHECK_THROWS_WITH_AS(compare(engines_test::model(), work, o, {"recommended"}, {0.2},
+                               [&](std::string const& p) { told.push_back(p); }),
+                       doctest::Contains("with a budget of 20%, which keeps"), std::invalid_argument);
+  CHECK(told.empty());
   std::ostringstream table;
   print_table(c, table);
   CHECK(table.str().find("4 requests at once") == 0);

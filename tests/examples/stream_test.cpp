@@ -10,6 +10,8 @@
 #include <cmath>
 #include <sstream>
 
+namespace stream_cases {
+
 namespace {
 
 using policy = kvmeld::preset::streaming_llm::type;
@@ -30,13 +32,13 @@ tiny_llama::model byte_model(int positions) {
 }
 
 stream_row read(tiny_llama::model& model, demo::stream const& s, demo::stream_plan plan) {
-  stream_row row;
+  stream_row figures;
   std::size_t parts = 0;
-  demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s, plan, row,
+  demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s, plan, figures,
                     [&] { ++parts; });
   CHECK(parts == s.ends.size());
-  CHECK(row.parts.size() == parts);
-  return row;
+  CHECK(figures.parts.size() == parts);
+  return figures;
 }
 
 std::uint64_t sum(std::vector<std::uint64_t> const& of) {
@@ -62,6 +64,7 @@ TEST_CASE("each part of a stream tells one number whole") {
         for (std::size_t i = 0; i < s.ends.size(); ++i) {
           CHECK(begin <= static_cast<std::size_t>(s.facts[i].begin));
           CHECK(static_cast<std::size_t>(s.facts[i].end) <= s.ends[i]);
+          CHECK((s.ends[i] - begin) * s.ends.size() <= 2 * s.tokens.size() + s.ends.size());
           begin = s.ends[i];
         }
       }
@@ -99,10 +102,10 @@ TEST_CASE("a stream read in whatever steps has the bits of one reading, if nothi
     bool const one_by_one = chunk == 1;
     // A budget above the length compresses nothing.
     for (std::uint32_t const entries : {0u, 700u}) {
-      stream_row const row = read(model, s, {one_by_one, one_by_one ? 64 : chunk, entries, false, 800});
+      stream_row const got = read(model, s, {one_by_one, one_by_one ? 64 : chunk, entries, false, 800});
       std::size_t begin = 0;
       for (std::size_t i = 0; i < 4; ++i) {
-        tiny_llama::stream_part const& part = row.parts[i];
+        tiny_llama::stream_part const& part = got.parts[i];
         CHECK(part.tokens == s.ends[i] - begin);
         begin = s.ends[i];
         CHECK(part.bytes == bytes[i]);
@@ -113,6 +116,11 @@ TEST_CASE("a stream read in whatever steps has the bits of one reading, if nothi
         CHECK(part.seconds > 0);
         CHECK((part.compress_seconds > 0) == (entries != 0));
       }
+      for (std::size_t told = 0; told < 4; ++told) {
+        demo::recall_result const wanted =
+            demo::ask(whole, tiny_llama::byte_tokens(s.facts[told].question), s.facts[told].answer);
+        CHECK(got.parts.back().right[told] == static_cast<std::uint64_t>(wanted.right));
+      }
     }
   }
 }
@@ -122,20 +130,20 @@ TEST_CASE("a stream longer than the model has positions for stays within its bud
   demo::stream const s = demo::make_stream(some_text(3000), {1500, 5, 0, 2, 0});
   std::uint32_t const room = 60 + 32 + 64;  // all that there ever is
   for (bool const one_by_one : {true, false}) {
-    stream_row row = read(model, s, {one_by_one, 32, 60, true, room});
-    for (tiny_llama::stream_part const& part : row.parts) CHECK(part.longest_entries == 60 + 32);
-    CHECK(row.peak_entries() == 92);
+    stream_row got = read(model, s, {one_by_one, 32, 60, true, room});
+    for (tiny_llama::stream_part const& part : got.parts) CHECK(part.longest_entries == 60 + 32);
+    CHECK(got.peak_entries() == 92);
     // A second text adds to the same row.
     demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s,
-                      {one_by_one, 32, 60, true, room}, row, [] {});
-    CHECK(row.parts.back().asked == std::vector<std::uint64_t>(5, 10));
-    CHECK(row.parts.front().tokens == 2 * s.ends.front());
+                      {one_by_one, 32, 60, true, room}, got, [] {});
+    CHECK(got.parts.back().asked == std::vector<std::uint64_t>(5, 10));
+    CHECK(got.parts.front().tokens == 2 * s.ends.front());
   }
   // Positions that are kept run out.
-  stream_row row;
+  stream_row figures;
   CHECK(test::has(test::refusal<std::invalid_argument>([&] {
                     demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s,
-                                      {false, 32, 60, false, room}, row, [] {});
+                                      {false, 32, 60, false, room}, figures, [] {});
                   }),
                   "position"));
 }
@@ -177,6 +185,9 @@ TEST_CASE("streams: figures, table and JSON") {
   CHECK(test::has(lines[5], "500  1000"));
   CHECK(test::has(lines[7], "10.0%"));
   for (std::size_t i : {3u, 4u, 5u, 6u, 7u}) CHECK(lines[i].size() == lines[4].size());
+  CHECK(lines[2].find("bits per byte:") == lines[3].find("first") - 2);
+  CHECK(lines[2].find("peak:") == lines[3].find("entries"));
+  CHECK(test::has(out.str(), "first, last: 1 of 3 parts."));
   tiny_llama::stream_report generated{"m", "generate", 600, 1, 64, true, 1, 2048, {}};
   std::ostringstream other;
   tiny_llama::print_table(generated, other);
@@ -206,3 +217,5 @@ TEST_CASE("streams: figures, table and JSON") {
   CHECK(parts[1]["longest_entries"] == 400);
   CHECK(parts[2]["recall"] == nlohmann::json::array({0.2, 0.8, 0.4}));
 }
+
+}  // namespace stream_cases

@@ -17,7 +17,9 @@
 #include <cstdio>
 #include <functional>
 #include <ostream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace paged_engine {
@@ -37,6 +39,13 @@ struct comparison {
   double mean_prompt = 0;  ///< tokens
 };
 
+/// A share as a percentage.
+inline std::string share_text(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g%%", 100 * share);
+  return text;
+}
+
 /// Serves `work` once as it is, and once for each policy and share. A budget is a share of the mean prompt,
 /// and a sequence is compressed when it has grown by `chunk` tokens. `tell` is shown what runs.
 inline comparison compare(tiny_llama::model& model, std::vector<workload_item> const& work,
@@ -49,7 +58,29 @@ inline comparison compare(tiny_llama::model& model, std::vector<workload_item> c
   out.page_size = options.sizes.page_size;
   for (workload_item const& item : work)
     out.mean_prompt += static_cast<double>(item.asked.prompt.size()) / static_cast<double>(work.size());
-  auto const run = [&](compared_row row) {
+  std::vector<compared_row> rows{{"full", 1, 0, 0, {}, {}, 0}};
+  for (std::string const& policy : policies) {
+    for (double const share : shares) {
+      auto const budget = static_cast<std::uint32_t>(share * out.mean_prompt);
+      rows.push_back({policy, share, budget, budget + options.chunk, {}, {}, 0});
+    }
+  }
+  for (compared_row const& row : rows) {
+    options.budget = row.budget;
+    options.trigger = row.trigger;
+    std::string problem = options_problem(options);
+    for (workload_item const& item : work) {
+      if (problem.empty())
+        problem =
+            request_problem(item.asked, options, static_cast<std::uint32_t>(model.shape().max_positions));
+    }
+    if (problem.empty()) continue;
+    throw std::invalid_argument(row.trigger == 0
+                                    ? problem
+                                    : "with a budget of " + share_text(row.share) + ", which keeps " +
+                                          std::to_string(row.budget) + " entries: " + problem);
+  }
+  for (compared_row& row : rows) {
     tell(row.policy);
     options.budget = row.budget;
     options.trigger = row.trigger;
@@ -58,13 +89,6 @@ inline comparison compare(tiny_llama::model& model, std::vector<workload_item> c
     row.sums = e.sums();
     row.most_pages = e.pool().max_used();
     out.rows.push_back(std::move(row));
-  };
-  run({"full", 1, 0, 0, {}, {}, 0});
-  for (std::string const& policy : policies) {
-    for (double const share : shares) {
-      auto const budget = static_cast<std::uint32_t>(share * out.mean_prompt);
-      run({policy, share, budget, budget + options.chunk, {}, {}, 0});
-    }
   }
   return out;
 }

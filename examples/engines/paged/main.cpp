@@ -59,6 +59,8 @@ int run(program_options const& o) {
   tiny_llama::model model = tiny_llama::model::load(o.model);
   std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
   if (!o.shares.empty()) return run_comparison(model, text, o);
+  if (tiny_llama::split_at_commas(o.policy).size() != 1)
+    tiny_llama::refuse_option("--policy", o.policy, "one name without --compare");
   auto const work = make_workload(text, o.requests, o.context, o.seed, o.answer);
   host_engine e(model, o.engine, o.how());
   live_table table(std::cerr);
@@ -73,7 +75,8 @@ int main(int argc, char** argv) {
   program_options o;
   CLI::App app("Continuous batching over pages, with sequences that are merged in place");
   declare(app, o);
-  app.add_option("--soak", o.soak, "instead, so many random requests on a random model, every page watched");
+  app.add_option("--soak", o.soak, "instead, so many random requests on a random model, every page watched")
+      ->excludes(app.get_option("--compare"));
   CLI11_PARSE(app, argc, argv);
   try {
     return run(o);

@@ -66,16 +66,19 @@ inline void declare(CLI::App& app, program_options& o) {
         return std::string();
       })
       ->capture_default_str();
-  app.add_option("--compare", o.shares,
-                 "instead, the same requests, all at once, without compression and with budgets of these "
-                 "shares of the "
-                 "mean prompt, separated by commas; a sequence is compressed when it has grown by --chunk")
-      ->delimiter(',')
-      ->check(CLI::Range(0.01, 1.0));
+  CLI::Option* const compares =
+      app.add_option(
+             "--compare", o.shares,
+             "instead, the same requests, all at once, without compression and with budgets of these "
+             "shares of the "
+             "mean prompt, separated by commas; a sequence is compressed when it has grown by --chunk")
+          ->delimiter(',')
+          ->check(CLI::Range(0.01, 1.0));
   app.add_option("--answer", o.answer, "tokens of the shortest answer; the longest has 39 more")
       ->check(CLI::Range(5u, 400u))
       ->capture_default_str();
-  app.add_option("--json", o.json, "write the figures of --compare as JSON");
+  app.add_option("--json", o.json, "write the figures of --compare as JSON")->needs(compares);
+  for (char const* other : {"--budget", "--trigger"}) compares->excludes(app.get_option(other));
   app.add_flag("--quiet", o.quiet, "no table of what is running");
 }
 
