@@ -250,7 +250,8 @@ KVMELD_HD inline std::uint32_t e2m1_code(float x) {
 /// any float type with plain rows and two channels per group: scale, zero. Groups have equally many channels.
 /// A group is quantised as a whole: its smallest number becomes code 0 and its largest the largest code.
 /// Numbers change by at most half a scale, and by the rounding of the scale and of the zero in their type, in
-/// all by 2^-10 of the group's largest magnitude for binary16. NaN and infinities are stored as 0.
+/// all by 2^-10 of the group's largest magnitude for binary16. NaN and infinities are stored as the number
+/// nearest to 0.
 template <class Codes, class Parameters> class zero_point_rows : public detail::packed_rows<Codes> {
 public:
   /// The base of all layouts of packed codes.
