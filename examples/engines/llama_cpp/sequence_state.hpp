@@ -1,6 +1,6 @@
 // A sequence of llama.cpp made shorter from outside: llama_state_seq_get_data gives its cells as bytes,
 // kvmeld merges where they lie in these bytes, and llama_state_seq_set_data takes fewer cells back. Needs no
-// header of llama.cpp.
+// header of llama.cpp. shrink_slot.hpp does this to files.
 #pragma once
 
 #include <kvmeld/kvmeld.hpp>
@@ -18,38 +18,53 @@
 
 namespace llama_cpp {
 
-/// The bytes of llama_state_seq_get_data: four words; per cell its position, a one, its sequence; two words;
-/// per layer the keys' type, row size and rows [cell][head][channel]; per layer the values likewise, or where
-/// they are transposed (no flash attention) type, element size, channels of all heads, and
-/// [head][channel][cell].
+/// The bytes of llama_state_seq_get_data: two words and the state. The state is two words (streams, cells);
+/// per cell its position, a one, its sequence; two words; per layer the keys' type, row size and rows
+/// [cell][head][channel]; per layer the values likewise, or where they are transposed (no flash attention)
+/// type, element size, channels of all heads, and [head][channel][cell].
 class sequence_state {
 public:
   static constexpr std::size_t layer_header = 12, cell_bytes = 12;
 
-  explicit sequence_state(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
-    if (word(8) != 1) {
-      throw std::runtime_error("sequence_state: number of streams is " + std::to_string(word(8)) +
+  /// The state begins at bytes[begin]; what is before it stays as it is.
+  explicit sequence_state(std::vector<std::uint8_t> bytes, std::size_t begin = 8)
+      : bytes_(std::move(bytes)), begin_(begin) {
+    if (word(begin_) != 1) {
+      throw std::runtime_error("sequence_state: number of streams is " + std::to_string(word(begin_)) +
                                "; it must be 1");
     }
-    cells_ = word(12);
-    std::size_t const tensors = 16 + cells_ * cell_bytes;
+    cells_ = word(begin_ + 4);
+    std::size_t const tensors = begin_ + 8 + bytes_of(cells_, cell_bytes);
     transposed_ = word(tensors) != 0;
     layers_ = word(tensors + 4);
     keys_ = tensors + 8;
-    key_layer_ = layer_header + cells_ * word(keys_ + 4);
-    values_ = keys_ + layers_ * key_layer_;
-    std::size_t const value_row =
-        transposed_ ? std::size_t{word(values_ + 4)} * word(values_ + 8) : word(values_ + 4);
-    value_layer_ = layer_header + cells_ * value_row;
-    if (values_ + layers_ * value_layer_ != bytes_.size())
+    key_layer_ = layer_header + bytes_of(cells_, word(keys_ + 4));
+    values_ = keys_ + bytes_of(layers_, key_layer_);
+    std::size_t const columns = transposed_ ? word(values_ + 8) : 1;
+    value_layer_ = layer_header + bytes_of(cells_, bytes_of(columns, word(values_ + 4)));
+    if (values_ + bytes_of(layers_, value_layer_) != bytes_.size())
       throw std::runtime_error("a state of another form than llama.cpp 0.5.0 writes of plain attention");
   }
 
   std::uint32_t cells() const { return cells_; }
+  std::uint32_t layers() const { return layers_; }
   bool transposed() const { return transposed_; }
   std::int32_t position(std::uint32_t cell) const {
-    return static_cast<std::int32_t>(word(16 + cell * cell_bytes));
+    return static_cast<std::int32_t>(word(begin_ + 8 + cell * cell_bytes));
   }
+
+  /// Keys or values of one layer.
+  struct tensor {
+    std::uint8_t* data;
+    std::size_t bytes;
+    std::uint32_t type;  ///< ggml's number
+    std::size_t row;     ///< bytes of a cell
+  };
+  tensor keys(std::uint32_t layer) { return tensor_at(keys_ + layer * key_layer_, key_layer_, keys_); }
+  tensor values(std::uint32_t layer) {
+    return tensor_at(values_ + layer * value_layer_, value_layer_, values_);
+  }
+
   /// Cells in the order of their positions: a block table of pages of one token.
   std::vector<std::int32_t> order() const {
     std::vector<std::int32_t> out(cells_);
@@ -70,17 +85,17 @@ public:
     kvmeld::page_strides const plain{row, elements(value_layer_), d, 0, 1};
     kvmeld::page_strides const along_cells{1, elements(value_layer_), d * n, 0, n};
     auto const table = kvmeld::table_rows(order, s.capacity);
-    auto const tensor = [&](std::size_t at) { return reinterpret_cast<T*>(bytes_.data() + at); };
+    auto const base = [&](std::size_t at) { return reinterpret_cast<T*>(bytes_.data() + at); };
     return kvmeld::kv{
-        kvmeld::paged(kvmeld::pool_pages(tensor(keys_ + layer_header), table), 1, by_cell, s, s.key_dim),
-        kvmeld::paged(kvmeld::pool_pages(tensor(values_ + layer_header), table), 1,
+        kvmeld::paged(kvmeld::pool_pages(base(keys_ + layer_header), table), 1, by_cell, s, s.key_dim),
+        kvmeld::paged(kvmeld::pool_pages(base(values_ + layer_header), table), 1,
                       transposed_ ? along_cells : plain, s, s.value_dim)};
   }
 
   /// The bytes of a state of the cells kept[0], kept[1], .. at these positions.
   std::vector<std::uint8_t> shortened(std::vector<std::int32_t> const& kept,
                                       std::vector<std::int32_t> const& positions) const {
-    std::vector<std::uint8_t> out(bytes_.begin(), bytes_.begin() + 12);
+    std::vector<std::uint8_t> out(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(begin_ + 4));
     auto const put = [&](std::size_t from, std::size_t size) {
       auto const at = bytes_.begin() + static_cast<std::ptrdiff_t>(from);
       out.insert(out.end(), at, at + static_cast<std::ptrdiff_t>(size));
@@ -93,7 +108,7 @@ public:
     put_word(static_cast<std::uint32_t>(kept.size()));
     for (std::size_t i = 0; i < kept.size(); ++i) {
       put_word(static_cast<std::uint32_t>(positions[i]));
-      put(16 + static_cast<std::size_t>(kept[i]) * cell_bytes + 4, cell_bytes - 4);
+      put(begin_ + 8 + static_cast<std::size_t>(kept[i]) * cell_bytes + 4, cell_bytes - 4);
     }
     put(keys_ - 8, 8);
     auto const put_tensor = [&](std::size_t at, std::size_t layer_bytes, bool along_cells) {
@@ -112,6 +127,16 @@ public:
   }
 
 private:
+  std::size_t bytes_of(std::size_t count, std::size_t each) const {
+    if (each != 0 && count > bytes_.size() / each) throw std::runtime_error("a state that is too short");
+    return count * each;
+  }
+  tensor tensor_at(std::size_t at, std::size_t layer_bytes, std::size_t first) {
+    if (!std::equal(&bytes_[at], &bytes_[at] + layer_header, &bytes_[first]))
+      throw std::runtime_error("a state whose layers differ in type or size of their rows");
+    std::size_t const bytes = layer_bytes - layer_header;
+    return {&bytes_[at] + layer_header, bytes, word(at), bytes / cells_};
+  }
   std::uint32_t word(std::size_t at) const {
     std::uint32_t value = 0;
     if (at + 4 > bytes_.size()) throw std::runtime_error("a state that is too short");
@@ -120,6 +145,7 @@ private:
   }
 
   std::vector<std::uint8_t> bytes_;
+  std::size_t begin_;
   std::uint32_t cells_ = 0, layers_ = 0;
   bool transposed_ = false;
   std::size_t keys_ = 0, key_layer_ = 0, values_ = 0, value_layer_ = 0;

@@ -1,0 +1,306 @@
+// Files of llama_state_seq_save_file, written here as llama.cpp writes them, shrunk by
+// examples/engines/llama_cpp.
+#include "../examples/engines/llama_cpp/shrink_slot.hpp"
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/random_cache.hpp"
+
+namespace slot_cases {
+
+namespace {
+
+constexpr std::uint32_t layers = 2, heads = 2, d = 32, cells = 48, width = heads * d, tokens = 50;
+
+struct element_kind {
+  std::uint32_t ggml_type;
+  std::uint32_t block, block_bytes;
+  double error;  ///< of a number up to 1 that is stored
+};
+constexpr element_kind f32{0, 1, 4, 0}, f16{1, 1, 2, 5e-4}, q4_0{2, 32, 18, 0.13}, q4_1{3, 32, 20, 0.07},
+    q5_0{6, 32, 22, 0.065}, q5_1{7, 32, 24, 0.035}, q8_0{8, 32, 34, 5e-3}, bf16{30, 1, 2, 4e-3};
+
+/// The number of a token; cell i has token (i + 11) % cells, as in a cache that has gone round.
+float number(std::uint32_t layer, std::uint32_t token, std::uint32_t c, bool key) {
+  // Tokens that follow each other have similar keys, so that some merge.
+  std::uint64_t const of = ((layer * 2 + key) * 1000u + (key ? token / 3 : token)) * 1000u + c;
+  support::dice coarse(of), fine(of * 1000 + token + 7);
+  return static_cast<float>((coarse.uniform() * 2 - 1) * 0.9 + (fine.uniform() * 2 - 1) * 0.1);
+}
+std::uint32_t token_of(std::uint32_t cell) { return (cell + 11) % cells; }
+
+class writer {
+public:
+  template <class T> void put(T value) {
+    auto const* const raw = reinterpret_cast<std::uint8_t const*>(&value);
+    bytes.insert(bytes.end(), raw, raw + sizeof value);
+  }
+  /// A row of one cell, through kvmeld's own types, which tests/layout compares with ggml's.
+  void put_row(element_kind kind, std::vector<float> const& row) {
+    std::vector<std::uint8_t> raw(row.size() / kind.block * kind.block_bytes);
+    kvmeld::shape const s{1, 1, 1, 1, 0, 0, 1};
+    kvmeld::serial_team const team(nullptr, 0);
+    llama_cpp::slot_detail::with_layout(
+        raw.data(), kind.ggml_type, raw.size(), false, s,
+        [&](auto const& layout) { layout.encode_row(team, {}, 0, [&](std::uint32_t c) { return row[c]; }); });
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+  }
+  std::vector<std::uint8_t> bytes;
+};
+
+std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool transposed,
+                                std::uint32_t version = 3) {
+  writer w;
+  w.put(std::uint32_t{0x67677371});
+  w.put(version);
+  w.put(tokens);
+  for (std::uint32_t i = 0; i < tokens; ++i) w.put(i * 3);
+  w.put(std::uint32_t{1});
+  w.put(cells);
+  for (std::uint32_t i = 0; i < cells; ++i) {
+    w.put(static_cast<std::int32_t>(100 + token_of(i)));
+    w.put(std::uint32_t{1});
+    w.put(std::uint32_t{0});
+  }
+  w.put(std::uint32_t{transposed});
+  w.put(layers);
+  auto const rows = [&](element_kind kind, std::uint32_t layer, bool key) {
+    w.put(std::uint64_t{width / kind.block * kind.block_bytes});
+    for (std::uint32_t i = 0; i < cells; ++i) {
+      std::vector<float> row;
+      for (std::uint32_t c = 0; c < width; ++c) row.push_back(number(layer, token_of(i), c, key));
+      w.put_row(kind, row);
+    }
+  };
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    w.put(keys.ggml_type);
+    rows(keys, layer, true);
+  }
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    w.put(values.ggml_type);
+    if (transposed) {
+      w.put(values.block_bytes);
+      w.put(width);
+      for (std::uint32_t c = 0; c < width; ++c)
+        for (std::uint32_t i = 0; i < cells; ++i) w.put_row(values, {number(layer, token_of(i), c, false)});
+    } else {
+      rows(values, layer, false);
+    }
+  }
+  return w.bytes;
+}
+
+llama_cpp::shrinking by(std::string policy, std::uint32_t left) {
+  llama_cpp::shrinking how;
+  how.policy = std::move(policy);
+  how.kv_heads = heads;
+  how.cells = left;
+  how.threads = 1;
+  return how;
+}
+
+/// Bytes of one head of a cell.
+std::vector<std::uint8_t> head_bytes(llama_cpp::sequence_state::tensor t, bool along, std::uint32_t cell,
+                                     std::uint32_t head, std::size_t in_file) {
+  std::vector<std::uint8_t> out;
+  std::size_t const size = t.row / heads;
+  if (!along) return {t.data + cell * t.row + head * size, t.data + cell * t.row + (head + 1) * size};
+  std::size_t const element = t.row / width;
+  for (std::size_t c = 0; c < d; ++c) {
+    std::uint8_t const* const at = t.data + ((head * d + c) * in_file + cell) * element;
+    out.insert(out.end(), at, at + element);
+  }
+  return out;
+}
+
+/// Numbers of one head of a cell.
+std::vector<float> head_numbers(llama_cpp::sequence_state::tensor t, bool along, std::uint32_t cell,
+                                std::uint32_t head, std::uint32_t in_file) {
+  std::vector<std::uint8_t> aligned(t.data, t.data + t.bytes);
+  std::vector<float> out(d);
+  kvmeld::shape const s{1, 1, heads, 1, 0, 0, in_file};
+  llama_cpp::slot_detail::with_layout(aligned.data(), t.type, t.row, along, s, [&](auto const& layout) {
+    layout.load_tile(kvmeld::serial_team(nullptr, 0), kvmeld::make_track(s, 0, 0, head), cell, 1, 0, d,
+                     out.data(), d);
+  });
+  return out;
+}
+
+/// What kvmeld's template makes of the same numbers.
+template <class Policy> struct expected_layer {
+  std::vector<float> keys, values;
+  std::vector<std::uint32_t> degrees;
+
+  expected_layer(Policy const& policy, std::uint32_t layer, std::uint32_t left) {
+    kvmeld::shape const s{1, 1, heads, 1, d, d, cells};
+    for (std::uint32_t token = 0; token < cells; ++token) {
+      for (std::uint32_t c = 0; c < width; ++c) {
+        keys.push_back(number(layer, token, c, true));
+        values.push_back(number(layer, token, c, false));
+      }
+    }
+    kvmeld::strided<float> const k(keys.data(), "LSTHC", s, d), v(values.data(), "LSTHC", s, d);
+    kvmeld::cache_options sizes{s};
+    sizes.bias = kvmeld::bias_support::none;
+    sizes.ignore_degree = true;
+    sizes.first_layer = layer;
+    kvmeld::merged_cache cache(kvmeld::host_executor(1), policy, kvmeld::kv{k, v}, sizes);
+    cache.open(0, cells);
+    cache.compress({0}, kvmeld::budget::entries(left));
+    for (std::uint32_t head = 0; head < heads; ++head)
+      for (std::uint32_t slot = 0; slot < left; ++slot)
+        degrees.push_back(
+            static_cast<std::uint32_t>(cache.ref().degree(cache.ref().where(0, 0, head), slot)));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a saved sequence with rows evicted keeps the bytes of the others, whatever their type") {
+  struct {
+    element_kind keys, values;
+    bool transposed;
+  } const files[] = {{f32, f32, false},   {f16, f16, true},    {f16, f16, false},
+                     {bf16, bf16, true},  {q8_0, q8_0, false}, {q4_0, q4_1, false},
+                     {q5_0, q5_1, false}, {q4_1, f32, true},   {q5_1, f16, false}};
+  for (auto const& each : files) {
+    element_kind const keys = each.keys, values = each.values;
+    bool const transposed = each.transposed;
+    CAPTURE(keys.ggml_type);
+    CAPTURE(values.ggml_type);
+    std::vector<std::uint8_t> const bytes = saved(keys, values, transposed);
+    llama_cpp::slot_file file = llama_cpp::read_slot(bytes), before = llama_cpp::read_slot(bytes);
+    CHECK(file.tokens == tokens);
+    std::vector<std::uint8_t> const out = llama_cpp::shrink_slot(file, by("streaming_llm sinks=4", 12));
+    CHECK(std::vector<std::uint8_t>(out.begin(), out.begin() + 16 + 4 * tokens) ==
+          std::vector<std::uint8_t>(bytes.begin(), bytes.begin() + 16 + 4 * tokens));
+    llama_cpp::slot_file after = llama_cpp::read_slot(out);
+    REQUIRE(after.state.cells() == 12);
+    CHECK(after.tokens == tokens);
+    CHECK(after.state.transposed() == transposed);
+    for (std::uint32_t cell = 0; cell < 12; ++cell) {
+      std::uint32_t const token = cell < 4 ? cell : cells - 12 + cell, was = (token + cells - 11) % cells;
+      CHECK(after.state.position(cell) == static_cast<std::int32_t>(100 + token));
+      for (std::uint32_t layer = 0; layer < layers; ++layer) {
+        for (std::uint32_t head = 0; head < heads; ++head) {
+          CHECK(head_bytes(after.state.keys(layer), false, cell, head, 12) ==
+                head_bytes(before.state.keys(layer), false, was, head, cells));
+          CHECK(head_bytes(after.state.values(layer), transposed, cell, head, 12) ==
+                head_bytes(before.state.values(layer), transposed, was, head, cells));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a saved sequence with rows merged has the rows that the template makes of the same numbers") {
+  auto const policy = kvmeld::preset::merging(kvmeld::preset::keydiff::for_budget());
+  for (auto const& each : {std::pair{f32, false}, {f32, true}, {f16, true}, {bf16, false}, {q8_0, false}}) {
+    element_kind const kind = each.first;
+    bool const transposed = each.second;
+    CAPTURE(kind.ggml_type);
+    llama_cpp::slot_file file = llama_cpp::read_slot(saved(kind, kind, transposed));
+    std::vector<std::uint32_t> told;
+    llama_cpp::shrinking how = by("keydiff_merging", 20);
+    how.progress = [&](std::uint32_t layer) { told.push_back(layer); };
+    llama_cpp::slot_file after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, how));
+    REQUIRE(after.state.cells() == 20);
+    CHECK(told == std::vector<std::uint32_t>{0, 1});
+    CHECK(after.state.position(19) == 100 + static_cast<std::int32_t>(cells) - 1);
+    std::size_t merged = 0, apart = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      expected_layer const wanted(policy, layer, 20);
+      for (std::uint32_t degree : wanted.degrees) merged += degree > 1;
+      for (std::uint32_t head = 0; head < heads; ++head) {
+        for (std::uint32_t cell = 0; cell < 20; ++cell) {
+          auto const k = head_numbers(after.state.keys(layer), false, cell, head, 20),
+                     v = head_numbers(after.state.values(layer), transposed, cell, head, 20);
+          for (std::uint32_t c = 0; c < d; ++c) {
+            std::size_t const at = (std::size_t{cell} * heads + head) * d + c;
+            apart +=
+                std::abs(static_cast<double>(k[c]) - static_cast<double>(wanted.keys[at])) > 2 * kind.error;
+            apart +=
+                std::abs(static_cast<double>(v[c]) - static_cast<double>(wanted.values[at])) > 2 * kind.error;
+          }
+        }
+      }
+    }
+    CHECK(merged > 4);
+    CHECK(apart == 0);
+  }
+}
+
+TEST_CASE("policies that kvmeld_slot names need no attention") {
+  for (char const* name : {"keydiff_merging", "keydiff", "knorm", "lagkv lag=8", "streaming_llm", "leverage",
+                           "leverage_merging", "chelsea"}) {
+    CAPTURE(name);
+    llama_cpp::slot_file file = llama_cpp::read_slot(saved(f16, f16, true));
+    llama_cpp::slot_file after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, by(name, 24)));
+    CHECK(after.state.cells() == 24);
+    CHECK(after.state.position(23) == 100 + static_cast<std::int32_t>(cells) - 1);
+    for (std::uint32_t cell = 1; cell < 24; ++cell)
+      CHECK(after.state.position(cell) > after.state.position(cell - 1));
+  }
+}
+
+TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
+  std::vector<std::uint8_t> const good = saved(q8_0, f16, true);
+  auto const with_word = [&](std::size_t at, std::uint32_t value) {
+    std::vector<std::uint8_t> bytes = good;
+    std::memcpy(&bytes[at], &value, sizeof value);
+    return bytes;
+  };
+  CHECK_THROWS_WITH(llama_cpp::read_slot({}), "not a file of llama_state_seq_save_file");
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(0, 1)), "not a file of llama_state_seq_save_file");
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(4, 4)), "the version of the file is 4; it must be 2 or 3");
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(8, 0xffffffffu)), "a state that is too short");
+  std::size_t const begin = 12 + 4 * tokens;
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin, 2)),
+                    "sequence_state: number of streams is 2; it must be 1");
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 0)),
+                    "a state of another form than llama.cpp 0.5.0 writes of plain attention");
+  for (std::uint32_t many : {49u, 0x7fffffffu, 0xffffffffu})
+    CHECK_THROWS(llama_cpp::read_slot(with_word(begin + 4, many)));
+  for (std::size_t left = 0; left < good.size(); left += 97)
+    CHECK_THROWS(llama_cpp::read_slot({good.begin(), good.begin() + static_cast<std::ptrdiff_t>(left)}));
+
+  std::size_t const keys = begin + 8 + 12 * cells + 8, second = keys + 12 + cells * (width / 32 * 34);
+  auto const refusal = [](std::vector<std::uint8_t> bytes, llama_cpp::shrinking const& how) -> std::string {
+    try {
+      llama_cpp::slot_file file = llama_cpp::read_slot(std::move(bytes));
+      llama_cpp::shrink_slot(file, how);
+    } catch (std::exception const& problem) {
+      return problem.what();
+    }
+    return "";
+  };
+  CHECK(refusal(with_word(second, 1), by("keydiff", 20)) ==
+        "a state whose layers differ in type or size of their rows");
+  auto mixed = with_word(keys, 20);
+  std::uint32_t const iq4_nl = 20;
+  std::memcpy(&mixed[second], &iq4_nl, sizeof iq4_nl);
+  CHECK(refusal(mixed, by("keydiff", 20)) ==
+        "the cache has ggml's type 20; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
+  CHECK(refusal(good, by("keydiff", 49)) ==
+        "number of cells is 49; it must be at most 48, which the file has");
+  CHECK(
+      refusal(good, by("snapkv", 20)) ==
+      "policy is \"snapkv\"; it must be one that reads keys and values alone, because a file has no queries");
+  CHECK(refusal(good, by("no_such", 20)).find("no_such") != std::string::npos);
+  auto three = by("keydiff", 20);
+  three.kv_heads = 3;
+  CHECK(refusal(good, three) == "a row of 2 blocks of 32 channels does not divide into 3 KV heads");
+  CHECK(refusal(saved(f16, f16, false), three) == "a row of 128 bytes does not divide into 3 KV heads");
+}
+
+}  // namespace slot_cases
