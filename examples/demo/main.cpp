@@ -255,7 +255,9 @@ tiny_llama::stream_report run_streams(options o) {
   std::string const text(ids.begin(), ids.end());
   auto const positions = static_cast<int>(model.shape().max_positions);
   int const length = o.length(), least = 64;  // room for a question and its answer
-  bool const fits = length + least <= positions;
+  // Of two conversations one may be longer than asked for by less than a turn.
+  int const spare = o.shared != 0 ? length / o.turns : 0;
+  bool const fits = length + spare + least <= positions;
   if (!fits && o.positions == "kept") {
     tiny_llama::refuse_option("--positions", o.positions,
                               "renumbered, because the model has positions for " +
@@ -270,6 +272,7 @@ tiny_llama::stream_report run_streams(options o) {
   results.contexts = o.contexts;
   results.chunk = o.chunk;
   results.renumbered = !fits || o.positions == "renumbered";
+  results.shared = o.shared;
   results.seed = o.seed;
   results.bytes_per_entry = model.shape().kv_bytes_per_token();
 
@@ -281,8 +284,19 @@ tiny_llama::stream_report run_streams(options o) {
   request.seed = o.seed;
   int const whole = std::min(length, positions);  // what a full cache could hold
   tiny_llama::check_budgets(o, whole, std::to_string(whole));
+  auto const parts = static_cast<std::size_t>(request.needles), shared = static_cast<std::size_t>(o.shared);
+  if (shared != 0) {
+    if (!fits) {
+      tiny_llama::refuse_option("--shared", std::to_string(o.shared),
+                                "given without a --context of " + std::to_string(length) +
+                                    ", which is renumbered, since what is shared is frozen");
+    }
+    // The first conversation, and what the second one has of its own.
+    request.needles = 2 * o.turns - o.shared;
+    request.context = static_cast<int>(std::int64_t{length} * request.needles / o.turns);
+  }
   // A turn is at most twice as long as the mean one: each tells its number in its own share of the text.
-  int const mean = (length + request.needles - 1) / request.needles,
+  int const mean = (length + static_cast<int>(parts) - 1) / static_cast<int>(parts),
             longest_part = std::min(length, 2 * mean);
   int const chunk = o.chunk != 0 ? std::min(o.chunk, longest_part) : longest_part;
   if (results.renumbered) {
@@ -324,7 +338,10 @@ tiny_llama::stream_report run_streams(options o) {
   tiny_llama::progress bar(std::cerr, steps * o.contexts * request.needles);
   for (int index = 0; index < o.contexts; ++index) {
     request.index = static_cast<std::uint64_t>(index);
-    demo::stream const stream = demo::make_stream(text, request);
+    demo::stream const whole_text = demo::make_stream(text, request);
+    std::vector<demo::stream> conversations;
+    for (std::size_t which = 0; which < (shared != 0 ? 2u : 1u); ++which)
+      conversations.push_back(demo::conversation(whole_text, shared, parts - shared, which));
     std::string const name = "text " + std::to_string(index + 1) + " of " + std::to_string(o.contexts) + ": ";
     std::size_t at = 0;
     for (demo::variant const& v : variants) {
@@ -338,11 +355,14 @@ tiny_llama::stream_report run_streams(options o) {
           plan.entries = kvmeld::floor_share(target.share, static_cast<std::uint32_t>(whole));
         plan.renumbers = target.compresses && results.renumbered;
         plan.capacity = static_cast<std::uint32_t>(
-            target.compresses ? static_cast<int>(plan.entries) + chunk + least : length + least);
+            target.compresses ? static_cast<int>(plan.entries) + chunk + least : request.context + least);
         row.entries = plan.entries;
         bar.update(done, name + v.name);
-        demo::read_stream(model, demo::policy_of(v.method, o), demo::reading_of(v.method, o), stream, plan,
-                          row, [&] { bar.update(++done, name + v.name); });
+        auto const policy = demo::policy_of(v.method, o);
+        demo::stream_reader<std::decay_t<decltype(policy)>> const beginning(
+            model, policy, demo::reading_of(v.method, o), plan, row,
+            [&] { bar.update(++done, name + v.name); });
+        demo::read_conversations(beginning, conversations, shared, plan.entries);
       }
     }
   }

@@ -179,6 +179,16 @@ public:
                     fallback());
   }
 
+  /// What is held now stays as it is, as where several sequences share it.
+  void freeze() {
+    auto const ref = cache_.ref();
+    std::uint32_t least = cache_.longest(0);
+    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer)
+      for (std::uint32_t head = 0; head < extent_.kv_heads; ++head)
+        least = std::min(least, ref.length(ref.where(layer, 0, head)));
+    cache_.freeze(0, least);
+  }
+
   /// Gives the entries positions without gaps, so that a text may be longer than the model has positions for.
   void renumber() { cache_.renumber(0, rope_of(model_->shape())); }
 

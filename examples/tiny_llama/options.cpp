@@ -208,6 +208,11 @@ parsed_options parse_options(int argc, char const* const* argv) {
       "--turns", &options::turns, 2, max_needles,
       "a conversation: N turns of a context, each of which tells a number; the cache is compressed after "
       "each turn, and then asked for every number told so far");
+  add("--shared", "N",
+      "with --turns: two conversations have the first N turns in common; these are read once and frozen, "
+      "within "
+      "their share of the budget, and both conversations go on from there [0]",
+      [&](auto const& v) { o.shared = small_number("--shared", v, 0, max_needles); });
   going_on(
       "--generate", &options::generate, 512, 1 << 20,
       "a long answer: N tokens, read one at a time; the cache is compressed every 64 (--chunk), and asked "
@@ -269,6 +274,21 @@ parsed_options parse_options(int argc, char const* const* argv) {
     if (!budgeted) o.budgets = {0.2};
   } else if (!o.positions.empty()) {
     refuse_option("--positions", o.positions, "given with --turns, --generate or --read");
+  }
+  if (o.shared != 0) {
+    std::string const given = std::to_string(o.shared);
+    if (o.turns == 0) refuse_option("--shared", given, "given with --turns");
+    if (o.shared >= o.turns)
+      refuse_option("--shared", given, "less than --turns, which is " + std::to_string(o.turns));
+    if (int const all = 2 * o.turns - o.shared; all > max_needles) {
+      refuse_option("--shared", given,
+                    "at least " + std::to_string(2 * o.turns - max_needles) + " with --turns " +
+                        std::to_string(o.turns) + ", because there are " + std::to_string(max_needles) +
+                        " names to tell numbers of");
+    }
+    if (o.positions == "renumbered")
+      refuse_option("--shared", given,
+                    "given without --positions renumbered, since what is shared is frozen");
   }
   if (o.generate + o.read == 0 && o.context < min_context(o.needles)) {
     refuse_option("--context", std::to_string(o.context),

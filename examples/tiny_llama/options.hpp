@@ -31,6 +31,7 @@ struct options {
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
   int chunk = 0;          ///< tokens read between two compressions; 0: all of them, or what the mode has
   int turns = 0;          ///< not 0: the context is a conversation of so many turns
+  int shared = 0;         ///< first turns that two conversations share
   int generate = 0;       ///< not 0: an answer of so many tokens, one at a time
   int read = 0;           ///< not 0: a text of so many tokens, read in chunks
   std::string positions;  ///< of these three: kept, renumbered, or empty: kept where the model has enough

@@ -119,6 +119,8 @@ void print_table(stream_report const& results, std::ostream& out) {
       << results.length << " tokens, ";
   if (results.mode == "turns") {
     out << parts << " turns";
+    if (results.shared != 0)
+      out << ", the first " << results.shared << " of them shared by two conversations";
   } else {
     out << (results.mode == "generate" ? "read one at a time" : "read in chunks") << ", " << parts
         << " numbers told on the way";
@@ -161,6 +163,18 @@ void print_table(stream_report const& results, std::ostream& out) {
       << " parts. Digits: each number asked for at the end of the part that tells it,\n"
          "all numbers at the end of the text, the first number at the end of the text. compress / read:\n"
          "the time of compressions over that of reading.\n";
+  if (results.shared == 0) return;
+  out << "\nWhat two conversations hold at the end of a turn, with one frozen copy of what they share, and "
+         "with "
+         "two:\n";
+  for (stream_row const& row : results.rows) {
+    if (row.shared_entries == 0) continue;
+    auto const size = [&](std::uint64_t n) {
+      return formatted("%.0f KiB", static_cast<double>(n * results.bytes_per_entry) / 1024);
+    };
+    out << left(row.method, names) << left("", 6) << right(formatted("%.0f%%", row.budget * 100), 6) << "   "
+        << size(2 * row.entries - row.shared_entries) << ", " << size(2 * row.entries) << '\n';
+  }
 }
 
 std::string to_json(stream_report const& results) {
@@ -173,6 +187,7 @@ std::string to_json(stream_report const& results) {
     item["kind"] = row.kind;
     item["budget"] = row.budget;
     item["entries"] = row.entries;
+    item["shared_entries"] = row.shared_entries;
     item["compression_share"] = figure(row.compression_share());
     item["parts"] = ordered::array();
     for (std::size_t i = 0; i < row.parts.size(); ++i) {
@@ -195,6 +210,7 @@ std::string to_json(stream_report const& results) {
   out["contexts"] = results.contexts;
   out["chunk"] = results.chunk;
   out["renumbered"] = results.renumbered;
+  out["shared"] = results.shared;
   out["seed"] = results.seed;
   out["bytes_per_entry"] = results.bytes_per_entry;
   out["streams"] = std::move(rows);

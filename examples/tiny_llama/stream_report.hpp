@@ -24,9 +24,10 @@ struct stream_part {
 /// One method at one budget.
 struct stream_row {
   std::string method;
-  std::string kind;           ///< full, evict or merge
-  double budget = 1.0;        ///< as in report_row
-  std::uint64_t entries = 0;  ///< per head after a compression; 0: the cache is never compressed
+  std::string kind;                  ///< full, evict or merge
+  double budget = 1.0;               ///< as in report_row
+  std::uint64_t entries = 0;         ///< per head after a compression; 0: the cache is never compressed
+  std::uint64_t shared_entries = 0;  ///< of those, what conversations share; 0: nothing
   std::vector<stream_part> parts = {};
 
   /// Of parts [first, last); negative where nothing was counted.
@@ -50,6 +51,7 @@ struct stream_report {
   int contexts = 0;
   int chunk = 0;            ///< tokens between two compressions; 0: a turn
   bool renumbered = false;  ///< after each compression
+  int shared = 0;           ///< first parts that two conversations share
   std::uint64_t seed = 0;
   std::uint64_t bytes_per_entry = 0;  ///< K and V of an entry of every head and layer
   std::vector<stream_row> rows;

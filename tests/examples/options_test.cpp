@@ -229,6 +229,14 @@ TEST_CASE("options: texts that go on") {
   CHECK(told({"--turns", "2", "--read", "600"}) == "--read is '600'; it must be given without --turns.");
   CHECK(told({"--positions", "kept"}) ==
         "--positions is 'kept'; it must be given with --turns, --generate or --read.");
+  CHECK(parse({"--turns", "10", "--shared", "4"}).chosen.shared == 4);
+  CHECK(told({"--shared", "4"}) == "--shared is '4'; it must be given with --turns.");
+  CHECK(told({"--turns", "4", "--shared", "4"}) ==
+        "--shared is '4'; it must be less than --turns, which is 4.");
+  CHECK(told({"--turns", "20", "--shared", "7"}) == "--shared is '7'; it must be at least 8 with --turns 20, "
+                                                    "because there are 32 names to tell numbers of.");
+  CHECK(told({"--turns", "10", "--shared", "4", "--positions", "renumbered"}) ==
+        "--shared is '4'; it must be given without --positions renumbered, since what is shared is frozen.");
   CHECK(told({"--turns", "3", "--positions", "turned"}) ==
         "--positions is 'turned'; it must be kept or renumbered.");
   for (std::string const option : {"--needles", "--tasks", "--chart", "--calibration"}) {

@@ -7,8 +7,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace stream_cases {
 
@@ -31,11 +38,18 @@ tiny_llama::model byte_model(int positions) {
   return {tiny_llama::parse_config("config.json", config.dump()), test::random_weights(true, 3, 256)};
 }
 
+void read_into(
+    stream_row& row, tiny_llama::model& model, std::vector<demo::stream> const& conversations,
+    std::size_t shared, demo::stream_plan plan, std::function<void()> done = [] {}) {
+  demo::stream_reader<policy> const beginning(model, kvmeld::preset::streaming_llm::with_sinks(2), {}, plan,
+                                              row, std::move(done));
+  demo::read_conversations(beginning, conversations, shared, plan.entries);
+}
+
 stream_row read(tiny_llama::model& model, demo::stream const& s, demo::stream_plan plan) {
   stream_row figures;
   std::size_t parts = 0;
-  demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s, plan, figures,
-                    [&] { ++parts; });
+  read_into(figures, model, {s}, 0, plan, [&] { ++parts; });
   CHECK(parts == s.ends.size());
   CHECK(figures.parts.size() == parts);
   return figures;
@@ -134,23 +148,99 @@ TEST_CASE("a stream longer than the model has positions for stays within its bud
     for (tiny_llama::stream_part const& part : got.parts) CHECK(part.longest_entries == 60 + 32);
     CHECK(got.peak_entries() == 92);
     // A second text adds to the same row.
-    demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s,
-                      {one_by_one, 32, 60, true, room}, got, [] {});
+    read_into(got, model, {s}, 0, {one_by_one, 32, 60, true, room});
     CHECK(got.parts.back().asked == std::vector<std::uint64_t>(5, 10));
     CHECK(got.parts.front().tokens == 2 * s.ends.front());
   }
   // Positions that are kept run out.
   stream_row figures;
   CHECK(test::has(test::refusal<std::invalid_argument>([&] {
-                    demo::read_stream(model, policy(kvmeld::preset::streaming_llm::with_sinks(2)), {}, s,
-                                      {false, 32, 60, false, room}, figures, [] {});
+                    read_into(figures, model, {s}, 0, {false, 32, 60, false, room});
                   }),
                   "position"));
 }
 
+TEST_CASE("two conversations begin alike and go on with texts of their own") {
+  demo::stream const whole = demo::make_stream(some_text(3000), {1200, 8, 0, 3, 0});
+  auto const text_of = [](demo::stream const& s, std::size_t i) {
+    auto const at = [&](int token) { return s.tokens.begin() + token; };
+    return std::vector<int>(at(s.facts[i].begin), at(s.facts[i].end));
+  };
+  demo::stream const alone = demo::conversation(whole, 0, 8, 0);
+  CHECK(alone.tokens == whole.tokens);
+  CHECK(alone.ends == whole.ends);
+  std::vector<demo::stream> const both{demo::conversation(whole, 2, 3, 0),
+                                       demo::conversation(whole, 2, 3, 1)};
+  auto const part_of = [](demo::stream const& s, std::size_t i) {
+    auto const at = [&](std::size_t token) { return s.tokens.begin() + static_cast<std::ptrdiff_t>(token); };
+    return std::vector<int>(at(i == 0 ? 0 : s.ends[i - 1]), at(s.ends[i]));
+  };
+  for (std::size_t which : {0u, 1u}) {
+    demo::stream const& s = both[which];
+    REQUIRE(s.ends.size() == 5);
+    REQUIRE(s.facts.size() == 5);
+    CHECK(s.ends.back() == s.tokens.size());
+    for (std::size_t i = 0; i < 5; ++i) {
+      std::size_t const from = i < 2 ? i : i + 3 * which;
+      CHECK(part_of(s, i) == part_of(whole, from));
+      CHECK(s.facts[i].answer == whole.facts[from].answer);
+      CHECK(text_of(s, i) == text_of(whole, from));
+    }
+  }
+
+  // Without compression: what is shared counts once, everything else as if each had been read alone.
+  tiny_llama::model model = byte_model(2048);
+  stream_row together;
+  read_into(together, model, both, 2, {false, 64, 0, false, 1300});
+  CHECK(together.shared_entries == 0);
+  stream_row const first = read(model, both[0], {false, 64, 0, false, 1300}),
+                   second = read(model, both[1], {false, 64, 0, false, 1300});
+  REQUIRE(together.parts.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    tiny_llama::stream_part const &t = together.parts[i], &a = first.parts[i], &b = second.parts[i];
+    bool const own = i >= 2;
+    CHECK(t.tokens == a.tokens + (own ? b.tokens : 0));
+    // The last byte of what is shared foretells the first conversation's next byte alone.
+    CHECK(t.bits == doctest::Approx(a.bits + (own ? b.bits : 0)).epsilon(1e-6));
+    CHECK(sum(t.asked) == sum(a.asked) * (own ? 2 : 1));
+    CHECK(sum(t.right) == sum(a.right) + (own ? sum(b.right) : 0));
+    CHECK(t.longest_entries == std::max(a.longest_entries, own ? b.longest_entries : 0));
+  }
+  // With it, the frozen entries are their share of the budget, and both keep to the whole one.
+  stream_row small;
+  read_into(small, model, both, 2, {false, 64, 120, false, 300});
+  CHECK(small.shared_entries ==
+        kvmeld::floor_share(static_cast<double>(both[0].ends[1]) / static_cast<double>(both[0].tokens.size()),
+                            120));
+  CHECK(small.peak_entries() <= 120 + 64);
+}
+
+TEST_CASE("what a conversation shares stays as it is") {
+  tiny_llama::model model = byte_model(2048);
+  demo::stream const s = demo::make_stream(some_text(3000), {600, 3, 0, 3, 0});
+  std::vector<float> logits;
+  tiny_llama::engine<policy> engine(model, kvmeld::preset::streaming_llm::with_sinks(2), 700);
+  engine.read({s.tokens.begin(), s.tokens.begin() + 200}, logits, [](auto&&...) {});
+  engine.compress_to(50);
+  engine.freeze();
+  tiny_llama::engine<policy> own(engine);
+  own.read({s.tokens.begin() + 200, s.tokens.end()}, logits, [](auto&&...) {});
+  own.compress_to(80);
+  CHECK(own.cache().longest(0) == 80);
+  auto const layers = static_cast<std::size_t>(model.shape().layers);
+  std::size_t const row = own.keys().size() / layers / 700;  // of a slot in each layer
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    std::size_t const begin = layer * 700 * row;
+    for (std::size_t i = begin; i < begin + 50 * row; ++i) {
+      CHECK(kvmeld::element_traits<kvmeld::float16>::to_float(own.keys()[i]) ==
+            kvmeld::element_traits<kvmeld::float16>::to_float(engine.keys()[i]));
+    }
+  }
+}
+
 TEST_CASE("streams: figures, table and JSON") {
-  tiny_llama::stream_report report{"m", "turns", 1000, 2, 0, false, 7, 2048, {}};
-  stream_row full{"full", "full", 1.0, 0, {}};
+  tiny_llama::stream_report report{"m", "turns", 1000, 2, 0, false, 0, 7, 2048, {}};
+  stream_row full{"full", "full", 1.0, 0, 0, {}};
   full.parts.push_back({500, 0.5, 0, 400, 800, 250, {10}, {9}});
   full.parts.push_back({300, 0.6, 0, 100, 300, 400, {10, 10}, {5, 10}});
   full.parts.push_back({200, 0.2, 0, 100, 150, 500, {10, 10, 10}, {2, 8, 4}});
@@ -188,13 +278,20 @@ TEST_CASE("streams: figures, table and JSON") {
   CHECK(lines[2].find("bits per byte:") == lines[3].find("first") - 2);
   CHECK(lines[2].find("peak:") == lines[3].find("entries"));
   CHECK(test::has(out.str(), "first, last: 1 of 3 parts."));
-  tiny_llama::stream_report generated{"m", "generate", 600, 1, 64, true, 1, 2048, {}};
+  tiny_llama::stream_report generated{"m", "generate", 600, 1, 64, true, 0, 1, 2048, {}};
   std::ostringstream other;
   tiny_llama::print_table(generated, other);
   CHECK(other.str().rfind(
             "m: 1 text of 600 tokens, read one at a time, 0 numbers told on the way; compressed after "
             "every 64 tokens, positions renumbered; seed 1\n",
             0) == 0);
+
+  report.shared = 2;
+  report.rows[1].shared_entries = 40;
+  std::ostringstream shared;
+  tiny_llama::print_table(report, shared);
+  CHECK(test::has(shared.str(), "3 turns, the first 2 of them shared by two conversations; compressed"));
+  CHECK(test::has(shared.str(), "20%   320 KiB, 400 KiB\n"));
 
   test::temporary_folder const folder;
   tiny_llama::write_json(report, folder / "s.json");
@@ -205,6 +302,8 @@ TEST_CASE("streams: figures, table and JSON") {
   CHECK(read["chunk"] == 0);
   CHECK(read["renumbered"] == false);
   CHECK(read["seed"] == 7);
+  CHECK(read["shared"] == 2);
+  CHECK(read["streams"][1]["shared_entries"] == 40);
   CHECK(read["bytes_per_entry"] == 2048);
   REQUIRE(read["streams"].size() == 2);
   CHECK(read["streams"][0]["compression_share"].is_null());
