@@ -87,12 +87,12 @@ inline std::vector<char> streaming_keeps(model_track const& t, unsigned frozen, 
   return keeps;
 }
 
-// H2O: half of the budget recent, the rest by score; ties to the earlier entry.
+// H2O: half of the budget beside frozen entries recent, the rest by score; ties to the earlier entry.
 inline std::vector<char> h2o_keeps(model_track const& t, unsigned frozen, unsigned limit) {
   std::size_t const n = t.size();
   if (n <= limit) return std::vector<char>(n, 1);
   std::vector<char> keeps(n, 0);
-  std::size_t const recents = std::min<std::size_t>(n - frozen, limit / 2);
+  std::size_t const recents = std::min<std::size_t>(n - frozen, (limit - frozen) / 2);
   for (std::size_t i = 0; i < n; ++i) keeps[i] = i < frozen || i >= n - recents;
   for (std::size_t left = limit - frozen - recents; left > 0; --left) {
     std::size_t best = n;

@@ -32,7 +32,7 @@ std::vector<int> pinned(Select select, std::vector<float> const& scores, std::ui
   return out;
 }
 
-// A count in entries for a quantity of a random kind.
+// A count in entries for a quantity of a random kind; `limit` and `taken` are without frozen entries.
 struct drawn {
   quantity q;
   std::uint32_t count;
@@ -49,7 +49,7 @@ drawn draw(dice& d, std::uint32_t length, std::uint32_t limit, std::uint32_t tak
     return {quantity::of_length(share), static_cast<std::uint32_t>(share * length + 1e-9)};
   }
   case 2: {
-    double const share = d.uniform() * room / (limit + 1.0);
+    double const share = d.uniform() * std::min(1.0, room / (limit + 1.0));
     return {quantity::of_budget(share), static_cast<std::uint32_t>(share * limit + 1e-9)};
   }
   default: return {quantity::rest_of_budget(), limit > taken ? limit - taken : 0};
@@ -95,11 +95,12 @@ TEST_CASE("selectors against counting loops") {
     std::uint32_t const n = d.between(2, 90), limit = d.between(1, n - 1),
                         frozen = d.chance(0.3) ? d.below(limit) : 0;
     // Sinks, recents, heavy within the budget; what does not fit is refused, which tests/cache covers.
-    drawn const sinks = draw(d, n, limit, 0, limit / 3);
+    std::uint32_t const free = limit - frozen;
+    drawn const sinks = draw(d, n, free, 0, limit / 3);
     std::uint32_t const first = std::max(frozen, std::min(n, sinks.count));
-    drawn const recents = draw(d, n, limit, first, limit / 3);
+    drawn const recents = draw(d, n, free, first - frozen, limit / 3);
     std::uint32_t const last = std::min(n - first, recents.count);
-    drawn const heavy = draw(d, n, limit, first + last, limit);
+    drawn const heavy = draw(d, n, free, first - frozen + last, limit);
     std::uint32_t const best = std::min(n - first - last, heavy.count);
     if (first + last + best > limit) continue;
     ++cases;
@@ -147,6 +148,13 @@ TEST_CASE("what is pinned is never more than a track has") {
   CHECK(counts(many, many, many, 10, 9, 0) == list{10, 0, 0});
   CHECK(counts(few, few, many, 10, 9, 0) == list{4, 4, 2});
   CHECK(counts(few, many, few, 10, 9, 7) == list{7, 3, 0});  // a frozen beginning counts as sinks
+  // Shares are of the 60 that 40 frozen entries leave of 100, and so is the rest.
+  quantity const half = quantity::of_budget(0.5), third = quantity::of_budget(1.0 / 3),
+                 rest = quantity::rest_of_budget();
+  CHECK(counts(few, third, half, 300, 100, 40) == list{40, 20, 30});
+  CHECK(counts(few, third, rest, 300, 100, 40) == list{40, 20, 40});
+  CHECK(counts(half, third, rest, 300, 100, 10) == list{45, 30, 25});
+  CHECK(counts(third, half, rest, 300, 100, 120) == list{120, 0, 0});
   CHECK(counts(few, few, few, 10, 9, 2) == list{4, 4, 2});
 }
 

@@ -30,13 +30,16 @@ struct pins {
 };
 
 /// Resolves quantities in the order sinks, recents, heavy. The whole frozen beginning is pinned, even where
-/// it is longer than the sinks.
+/// it is longer than the sinks. Shares of the budget are shares of what it leaves, so that a text that
+/// sequences share does not take the room of their recent entries.
 KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
                                    std::uint32_t limit, std::uint32_t frozen) {
   pins p{};
-  p.sinks = max_of(frozen, min_of(length, sinks.resolve(length, limit, 0)));
-  p.recents = min_of(length - p.sinks, recents.resolve(length, limit, p.sinks));
-  p.heavy = min_of(length - p.sinks - p.recents, heavy.resolve(length, limit, p.sinks + p.recents));
+  std::uint32_t const free = limit > frozen ? limit - frozen : 0;
+  p.sinks = max_of(frozen, min_of(length, sinks.resolve(length, free, 0)));
+  std::uint32_t const more = p.sinks - frozen;  // sinks behind the frozen beginning
+  p.recents = min_of(length - p.sinks, recents.resolve(length, free, more));
+  p.heavy = min_of(length - p.sinks - p.recents, heavy.resolve(length, free, more + p.recents));
   return p;
 }
 
