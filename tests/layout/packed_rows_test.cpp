@@ -182,7 +182,7 @@ template <class T> void hostile_groups(double rounding) {
           double const away = std::abs(static_cast<double>(read[c]) - static_cast<double>(value(c)));
           CHECK(away <= 0.505 * step + rounding * most + 1e-9);
         }
-        kvmeld::track const other{0, 2, 1, 5};
+        kvmeld::track const other = kvmeld::make_track(s, 0, 2, 1);
         rows.copy_row_across(team, other, {}, 1);
         std::vector<float> copied(24);
         rows.load_tile(team, other, 1, 1, 0, 24, copied.data(), 24);
@@ -339,7 +339,7 @@ TEST_CASE("nvfp4: blocks of 16 channels") {
   });
   rows.load_tile(team, {}, 0, 1, 0, 32, read.data(), 32);
   for (std::uint32_t c = 0; c < 32; ++c) CHECK(read[c] == (c == 0 || c == 17 ? 0.0f : 3.0f));
-  kvmeld::track const other{0, 1, 1, 3};
+  kvmeld::track const other = kvmeld::make_track(s, 0, 1, 1);
   rows.copy_row_across(team, other, {}, 0);
   std::vector<float> copied(32);
   rows.load_tile(team, other, 0, 1, 0, 32, copied.data(), 32);
