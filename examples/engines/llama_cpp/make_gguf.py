@@ -1,4 +1,5 @@
-"""A small Hugging Face Llama model as GGUF, float32, without a vocabulary: tokens are numbers.
+"""A small Hugging Face Llama model as GGUF, float32. If its vocabulary has 256 tokens, they are the bytes; otherwise tokens
+are numbers without a text.
 
     pip install gguf numpy && python3 make_gguf.py examples/data/tiny-kjv tiny-kjv.gguf
 """
@@ -22,6 +23,13 @@ PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+
+
+def byte_tokens():
+    """The bytes as GPT-2's vocabulary writes them: printable characters as they are, others from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), ord("\xff") + 1)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def tensors_of(path):
@@ -60,7 +68,18 @@ def main():
     out.add_rope_freq_base(c["rope_theta"])
     out.add_layer_norm_rms_eps(c["rms_norm_eps"])
     out.add_vocab_size(c["vocab_size"])
-    out.add_tokenizer_model("no_vocab")
+    if c["vocab_size"] == 256:
+        tokens = byte_tokens()
+        out.add_tokenizer_model("gpt2")
+        out.add_tokenizer_pre("gpt-2")
+        out.add_token_list(tokens)
+        out.add_token_types([gguf.TokenType.NORMAL] * 256)
+        out.add_token_merges([f"{tokens[0]} {tokens[1]}"])  # llama.cpp wants one; the vocabulary lacks what it makes
+        out.add_bos_token_id(0)
+        out.add_eos_token_id(0)
+        out.add_add_bos_token(False)
+    else:
+        out.add_tokenizer_model("no_vocab")
     for name, weight in tensors_of(folder / "model.safetensors"):
         if name == "model.embed_tokens.weight":
             out.add_tensor("token_embd.weight", weight)

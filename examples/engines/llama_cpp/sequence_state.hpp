@@ -19,7 +19,8 @@
 namespace llama_cpp {
 
 /// The bytes of llama_state_seq_get_data: two words and the state. The state is two words (streams, cells);
-/// per cell its position, a one, its sequence; two words; per layer the keys' type, row size and rows
+/// per cell its position, a one, its sequence; two words (values transposed, layers), since files of version
+/// 4 two more (sizes of the rotations of keys and values); per layer the keys' type, row size and rows
 /// [cell][head][channel]; per layer the values likewise, or where they are transposed (no flash attention)
 /// type, element size, channels of all heads, and [head][channel][cell].
 class sequence_state {
@@ -34,16 +35,14 @@ public:
                                "; it must be 1");
     }
     cells_ = word(begin_ + 4);
-    std::size_t const tensors = begin_ + 8 + bytes_of(cells_, cell_bytes);
-    transposed_ = word(tensors) != 0;
-    layers_ = word(tensors + 4);
-    keys_ = tensors + 8;
-    key_layer_ = layer_header + bytes_of(cells_, word(keys_ + 4));
-    values_ = keys_ + bytes_of(layers_, key_layer_);
-    std::size_t const columns = transposed_ ? word(values_ + 8) : 1;
-    value_layer_ = layer_header + bytes_of(cells_, bytes_of(columns, word(values_ + 4)));
-    if (values_ + bytes_of(layers_, value_layer_) != bytes_.size())
-      throw std::runtime_error("a state of another form than llama.cpp 0.5.0 writes of plain attention");
+    layout_ = begin_ + 8 + bytes_of(cells_, cell_bytes);
+    transposed_ = word(layout_) != 0;
+    layers_ = word(layout_ + 4);
+    if (!ends_with_tensors_from(layout_ + 8) && !ends_with_tensors_from(layout_ + 16)) {
+      throw std::runtime_error(
+          "a state that is cut off, or has another form than those that llama.cpp 0.5.0 and its build 11549 "
+          "write of plain attention");
+    }
   }
 
   std::uint32_t cells() const { return cells_; }
@@ -110,7 +109,7 @@ public:
       put_word(static_cast<std::uint32_t>(positions[i]));
       put(begin_ + 8 + static_cast<std::size_t>(kept[i]) * cell_bytes + 4, cell_bytes - 4);
     }
-    put(keys_ - 8, 8);
+    put(layout_, keys_ - layout_);
     auto const put_tensor = [&](std::size_t at, std::size_t layer_bytes, bool along_cells) {
       for (std::uint32_t layer = 0; layer < layers_; ++layer, at += layer_bytes) {
         put(at, layer_header);
@@ -127,9 +126,17 @@ public:
   }
 
 private:
+  bool ends_with_tensors_from(std::size_t keys) {
+    keys_ = keys;
+    key_layer_ = layer_header + bytes_of(cells_, word(keys_ + 4));
+    values_ = keys_ + bytes_of(layers_, key_layer_);
+    std::size_t const columns = transposed_ ? word(values_ + 8) : 1;
+    value_layer_ = layer_header + bytes_of(cells_, bytes_of(columns, word(values_ + 4)));
+    return values_ + bytes_of(layers_, value_layer_) == bytes_.size();
+  }
+  /// More than there are if the product is.
   std::size_t bytes_of(std::size_t count, std::size_t each) const {
-    if (each != 0 && count > bytes_.size() / each) throw std::runtime_error("a state that is too short");
-    return count * each;
+    return each != 0 && count > bytes_.size() / each ? bytes_.size() + 1 : count * each;
   }
   tensor tensor_at(std::size_t at, std::size_t layer_bytes, std::size_t first) {
     if (!std::equal(&bytes_[at], &bytes_[at] + layer_header, &bytes_[first]))
@@ -137,10 +144,10 @@ private:
     std::size_t const bytes = layer_bytes - layer_header;
     return {&bytes_[at] + layer_header, bytes, word(at), bytes / cells_};
   }
+  /// 0 behind the end.
   std::uint32_t word(std::size_t at) const {
     std::uint32_t value = 0;
-    if (at + 4 > bytes_.size()) throw std::runtime_error("a state that is too short");
-    std::memcpy(&value, bytes_.data() + at, 4);
+    if (at + 4 <= bytes_.size()) std::memcpy(&value, bytes_.data() + at, 4);
     return value;
   }
 
@@ -148,7 +155,7 @@ private:
   std::size_t begin_;
   std::uint32_t cells_ = 0, layers_ = 0;
   bool transposed_ = false;
-  std::size_t keys_ = 0, key_layer_ = 0, values_ = 0, value_layer_ = 0;
+  std::size_t layout_ = 0, keys_ = 0, key_layer_ = 0, values_ = 0, value_layer_ = 0;
 };
 
 /// What the shortened sequence is read with.

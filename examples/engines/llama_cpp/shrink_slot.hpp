@@ -31,8 +31,9 @@ inline slot_file read_slot(std::vector<std::uint8_t> bytes) {
   std::memcpy(words, bytes.data(), std::min(bytes.size(), sizeof words));
   auto const [magic, version, tokens] = words;
   if (magic != 0x67677371u) throw std::runtime_error("not a file of llama_state_seq_save_file");
-  if (version != 2 && version != 3) {
-    throw std::runtime_error("the version of the file is " + std::to_string(version) + "; it must be 2 or 3");
+  if (version < 2 || version > 4) {
+    throw std::runtime_error("the version of the file is " + std::to_string(version) +
+                             "; it must be 2, 3 or 4");
   }
   slot_file file{tokens, sequence_state(std::move(bytes), sizeof words + std::size_t{4} * tokens)};
   if (file.state.cells() == 0 || file.state.layers() == 0) throw std::runtime_error("the file has no cells");

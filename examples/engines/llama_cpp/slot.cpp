@@ -73,9 +73,9 @@ int run(options const& o) {
   llama_cpp::slot_file file = llama_cpp::read_slot({text.begin(), text.end()});
   llama_cpp::sequence_state& state = file.state;
   std::uint32_t const entries = state.cells();
-  std::printf("%s: %u tokens in %u cells, %u layers; keys %s; values %s; %.1f MB\n", o.in.c_str(),
-              file.tokens, entries, state.layers(), kind(state.keys(0), false).c_str(),
-              kind(state.values(0), state.transposed()).c_str(), static_cast<double>(text.size()) / 1e6);
+  std::printf("%s: %u cells, %u layers; keys %s; values %s; %.1f MB\n", o.in.c_str(), entries, state.layers(),
+              kind(state.keys(0), false).c_str(), kind(state.values(0), state.transposed()).c_str(),
+              static_cast<double>(text.size()) / 1e6);
   if (o.out.empty()) return 0;
 
   llama_cpp::shrinking how;
