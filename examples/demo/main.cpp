@@ -258,6 +258,11 @@ tiny_llama::stream_report run_streams(options o) {
   // Of two conversations one may be longer than asked for by less than a turn.
   int const spare = o.shared != 0 ? length / o.turns : 0;
   bool const fits = length + spare + least <= positions;
+  if (!fits && o.shared != 0) {
+    tiny_llama::refuse_option("--context", std::to_string(length),
+                              "at most " + std::to_string((positions - least) * o.turns / (o.turns + 1)) +
+                                  " with --shared, because frozen entries keep their positions");
+  }
   if (!fits && o.positions == "kept") {
     tiny_llama::refuse_option("--positions", o.positions,
                               "renumbered, because the model has positions for " +
@@ -286,10 +291,14 @@ tiny_llama::stream_report run_streams(options o) {
   tiny_llama::check_budgets(o, whole, std::to_string(whole));
   auto const parts = static_cast<std::size_t>(request.needles), shared = static_cast<std::size_t>(o.shared);
   if (shared != 0) {
-    if (!fits) {
-      tiny_llama::refuse_option("--shared", std::to_string(o.shared),
-                                "given without a --context of " + std::to_string(length) +
-                                    ", which is renumbered, since what is shared is frozen");
+    // Every half of a budget must hold what policies pin, as check_budgets asks of the whole.
+    for (double const budget : o.budgets) {
+      double const kept = budget * whole * std::min(o.shared, o.turns - o.shared) / o.turns;
+      if (kept < tiny_llama::least_kept) {
+        tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", budget),
+                                  "larger, because the shared turns and the others must keep at least " +
+                                      std::to_string(tiny_llama::least_kept) + " entries each");
+      }
     }
     // The first conversation, and what the second one has of its own.
     request.needles = 2 * o.turns - o.shared;
@@ -359,9 +368,8 @@ tiny_llama::stream_report run_streams(options o) {
         row.entries = plan.entries;
         bar.update(done, name + v.name);
         auto const policy = demo::policy_of(v.method, o);
-        demo::stream_reader<std::decay_t<decltype(policy)>> const beginning(
-            model, policy, demo::reading_of(v.method, o), plan, row,
-            [&] { bar.update(++done, name + v.name); });
+        demo::stream_reader beginning(model, policy, demo::reading_of(v.method, o), plan, row,
+                                      [&] { bar.update(++done, name + v.name); });
         demo::read_conversations(beginning, conversations, shared, plan.entries);
       }
     }

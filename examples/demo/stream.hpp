@@ -158,7 +158,7 @@ private:
 /// Reads conversations whose first `shared` parts are the same text. This text is read once and frozen within
 /// its share of the entries, and every conversation goes on from there.
 template <class Policy>
-void read_conversations(stream_reader<Policy> beginning, std::vector<stream> const& conversations,
+void read_conversations(stream_reader<Policy>& beginning, std::vector<stream> const& conversations,
                         std::size_t shared, std::uint32_t entries) {
   stream const& any = conversations.front();
   if (shared != 0) {
@@ -166,10 +166,9 @@ void read_conversations(stream_reader<Policy> beginning, std::vector<stream> con
     double const share = static_cast<double>(any.ends[shared - 1]) / static_cast<double>(any.tokens.size());
     beginning.freeze(kvmeld::floor_share(share, entries));
   }
-  for (stream const& s : conversations) {
-    stream_reader<Policy> own(beginning);
-    own.read_parts(s, shared, s.ends.size());
-  }
+  for (std::size_t i = 0; i + 1 < conversations.size(); ++i)
+    stream_reader<Policy>(beginning).read_parts(conversations[i], shared, conversations[i].ends.size());
+  beginning.read_parts(conversations.back(), shared, conversations.back().ends.size());
 }
 
 }  // namespace demo

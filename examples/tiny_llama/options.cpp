@@ -40,9 +40,6 @@ std::vector<std::string> parse_methods(std::string const& value) {
 constexpr char const* methods_of_long_texts =
     "full,streaming_llm,snapkv,chelsea,recommended,leverage_merging";
 
-/// The presets pin up to 32 entries and refuse a budget that leaves little beside them.
-constexpr int least_kept = 40;
-
 /// The default shares suit long contexts; a short one starts at the least that it may keep.
 void raise_budgets(options& o) {
   double const least = std::ceil(100.0 * least_kept / o.context) / 100;
@@ -209,9 +206,8 @@ parsed_options parse_options(int argc, char const* const* argv) {
       "a conversation: N turns of a context, each of which tells a number; the cache is compressed after "
       "each turn, and then asked for every number told so far");
   add("--shared", "N",
-      "with --turns: two conversations have the first N turns in common; these are read once and frozen, "
-      "within "
-      "their share of the budget, and both conversations go on from there [0]",
+      "with --turns: two conversations have the first N turns in common; these are read once, compressed to "
+      "their share of the budget and frozen, and both conversations go on from there [0]",
       [&](auto const& v) { o.shared = small_number("--shared", v, 0, max_needles); });
   going_on(
       "--generate", &options::generate, 512, 1 << 20,

@@ -54,6 +54,9 @@ struct parsed_options {
   std::string help;  ///< not empty: print it on stdout and end with 0
 };
 
+/// The presets pin up to 32 entries and refuse a budget that leaves little beside them.
+inline constexpr int least_kept = 40;
+
 /// Refuses shares that keep fewer entries of a context of `tokens` than the presets need. `context` names it,
 /// as "--context 1024".
 void check_budgets(options const& o, int tokens, std::string const& context);

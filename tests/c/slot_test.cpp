@@ -186,27 +186,25 @@ TEST_CASE("a saved sequence with rows evicted keeps the bytes of the others, wha
     std::uint32_t const version = 2 + (keys.ggml_type + values.ggml_type) % 3;
     std::vector<std::uint8_t> const bytes = saved(keys, values, transposed, version);
     std::size_t const words = version == 4 ? 4 : 2;  // behind the cells
-    llama_cpp::slot_file file = llama_cpp::read_slot(bytes), before = llama_cpp::read_slot(bytes);
-    CHECK(file.tokens == tokens);
+    llama_cpp::sequence_state file = llama_cpp::read_slot(bytes), before = llama_cpp::read_slot(bytes);
     std::vector<std::uint8_t> const out = llama_cpp::shrink_slot(file, by("streaming_llm sinks=4", 12));
     CHECK(std::vector<std::uint8_t>(out.begin(), out.begin() + 16 + 4 * tokens) ==
           std::vector<std::uint8_t>(bytes.begin(), bytes.begin() + 16 + 4 * tokens));
-    llama_cpp::slot_file after = llama_cpp::read_slot(out);
-    REQUIRE(after.state.cells() == 12);
-    CHECK(after.tokens == tokens);
+    llama_cpp::sequence_state after = llama_cpp::read_slot(out);
+    REQUIRE(after.cells() == 12);
     std::ptrdiff_t const was_at = 20 + 4 * tokens + 12 * cells, is_at = 20 + 4 * tokens + 12 * 12;
     CHECK(std::equal(bytes.begin() + was_at, bytes.begin() + was_at + static_cast<std::ptrdiff_t>(4 * words),
                      out.begin() + is_at));
-    CHECK(after.state.transposed() == transposed);
+    CHECK(after.transposed() == transposed);
     for (std::uint32_t cell = 0; cell < 12; ++cell) {
       std::uint32_t const token = cell < 4 ? cell : cells - 12 + cell, was = (token + cells - 11) % cells;
-      CHECK(after.state.position(cell) == static_cast<std::int32_t>(100 + token));
+      CHECK(after.position(cell) == static_cast<std::int32_t>(100 + token));
       for (std::uint32_t layer = 0; layer < layers; ++layer) {
         for (std::uint32_t head = 0; head < heads; ++head) {
-          CHECK(head_bytes(after.state.keys(layer), false, cell, head, 12) ==
-                head_bytes(before.state.keys(layer), false, was, head, cells));
-          CHECK(head_bytes(after.state.values(layer), transposed, cell, head, 12) ==
-                head_bytes(before.state.values(layer), transposed, was, head, cells));
+          CHECK(head_bytes(after.keys(layer), false, cell, head, 12) ==
+                head_bytes(before.keys(layer), false, was, head, cells));
+          CHECK(head_bytes(after.values(layer), transposed, cell, head, 12) ==
+                head_bytes(before.values(layer), transposed, was, head, cells));
         }
       }
     }
@@ -219,22 +217,22 @@ TEST_CASE("a saved sequence with rows merged has the rows that the template make
     element_kind const kind = each.first;
     bool const transposed = each.second;
     CAPTURE(kind.ggml_type);
-    llama_cpp::slot_file file = llama_cpp::read_slot(saved(kind, kind, transposed));
+    llama_cpp::sequence_state file = llama_cpp::read_slot(saved(kind, kind, transposed));
     std::vector<std::uint32_t> told;
     llama_cpp::shrinking how = by("keydiff_merging", 20);
     how.progress = [&](std::uint32_t layer) { told.push_back(layer); };
-    llama_cpp::slot_file after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, how));
-    REQUIRE(after.state.cells() == 20);
+    llama_cpp::sequence_state after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, how));
+    REQUIRE(after.cells() == 20);
     CHECK(told == std::vector<std::uint32_t>{0, 1});
-    CHECK(after.state.position(19) == 100 + static_cast<std::int32_t>(cells) - 1);
+    CHECK(after.position(19) == 100 + static_cast<std::int32_t>(cells) - 1);
     std::size_t merged = 0, apart = 0;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
       expected_layer const wanted(policy, layer, 20);
       for (std::uint32_t degree : wanted.degrees) merged += degree > 1;
       for (std::uint32_t head = 0; head < heads; ++head) {
         for (std::uint32_t cell = 0; cell < 20; ++cell) {
-          auto const k = head_numbers(after.state.keys(layer), false, cell, head, 20),
-                     v = head_numbers(after.state.values(layer), transposed, cell, head, 20);
+          auto const k = head_numbers(after.keys(layer), false, cell, head, 20),
+                     v = head_numbers(after.values(layer), transposed, cell, head, 20);
           for (std::uint32_t c = 0; c < d; ++c) {
             std::size_t const at = (std::size_t{cell} * heads + head) * d + c;
             apart +=
@@ -254,12 +252,11 @@ TEST_CASE("policies that kvmeld_slot names need no attention") {
   for (char const* name : {"keydiff_merging", "keydiff", "knorm", "lagkv lag=8", "streaming_llm", "leverage",
                            "leverage_merging", "chelsea"}) {
     CAPTURE(name);
-    llama_cpp::slot_file file = llama_cpp::read_slot(saved(f16, f16, true));
-    llama_cpp::slot_file after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, by(name, 24)));
-    CHECK(after.state.cells() == 24);
-    CHECK(after.state.position(23) == 100 + static_cast<std::int32_t>(cells) - 1);
-    for (std::uint32_t cell = 1; cell < 24; ++cell)
-      CHECK(after.state.position(cell) > after.state.position(cell - 1));
+    llama_cpp::sequence_state file = llama_cpp::read_slot(saved(f16, f16, true));
+    llama_cpp::sequence_state after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, by(name, 24)));
+    CHECK(after.cells() == 24);
+    CHECK(after.position(23) == 100 + static_cast<std::int32_t>(cells) - 1);
+    for (std::uint32_t cell = 1; cell < 24; ++cell) CHECK(after.position(cell) > after.position(cell - 1));
   }
 }
 
@@ -279,10 +276,12 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
   std::size_t const begin = 12 + 4 * tokens;
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin, 2)),
                     "sequence_state: number of streams is 2; it must be 1");
-  char const* const cut_off = "a state that is cut off, or has another form than those that llama.cpp 0.5.0 "
-                              "and its build 11549 write of "
-                              "plain attention";
-  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 0)), cut_off);
+  char const* const cut_off =
+      "the state is cut off, or not one of plain attention (llama.cpp 0.5.0 and build 11549 were tried)";
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 0)), "the state has no cells");
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 47)), cut_off);
+  CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 8 + 12 * cells + 12, 0)),
+                    cut_off);  // rows of nothing
   for (std::uint32_t many : {49u, 0x7fffffffu, 0xffffffffu})
     CHECK_THROWS(llama_cpp::read_slot(with_word(begin + 4, many)));
   for (std::size_t left = 0; left < good.size(); left += 97)
@@ -291,7 +290,7 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
   std::size_t const keys = begin + 8 + 12 * cells + 8, second = keys + 12 + cells * (width / 32 * 34);
   auto const refusal = [](std::vector<std::uint8_t> bytes, llama_cpp::shrinking const& how) -> std::string {
     try {
-      llama_cpp::slot_file file = llama_cpp::read_slot(std::move(bytes));
+      llama_cpp::sequence_state file = llama_cpp::read_slot(std::move(bytes));
       llama_cpp::shrink_slot(file, how);
     } catch (std::exception const& problem) {
       return problem.what();
@@ -299,7 +298,7 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
     return "";
   };
   CHECK(refusal(with_word(second, 1), by("keydiff", 20)) ==
-        "a state whose layers differ in type or size of their rows");
+        "the state's layers differ in type or size of their rows");
   auto mixed = with_word(keys, 20);
   std::uint32_t const iq4_nl = 20;
   std::memcpy(&mixed[second], &iq4_nl, sizeof iq4_nl);
@@ -311,10 +310,20 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
       refusal(good, by("snapkv", 20)) ==
       "policy is \"snapkv\"; it must be one that reads keys and values alone, because a file has no queries");
   CHECK(refusal(good, by("no_such", 20)).find("no_such") != std::string::npos);
+  std::size_t const values = second + 12 + cells * (width / 32 * 34);
+  auto const transposed_as = [&](std::uint32_t type) {
+    auto bytes = with_word(values, type);
+    std::memcpy(&bytes[values + 12 + cells * width * 2], &type, sizeof type);
+    return refusal(bytes, by("keydiff", 20));
+  };
+  CHECK(transposed_as(0) == "transposed values are f32 of 2 bytes; they must be f32, f16 or bf16");
+  CHECK(transposed_as(8) == "transposed values are q8_0 of 2 bytes; they must be f32, f16 or bf16");
+  CHECK(transposed_as(30).empty());
   auto three = by("keydiff", 20);
   three.kv_heads = 3;
-  CHECK(refusal(good, three) == "a row of 2 blocks of 32 channels does not divide into 3 KV heads");
-  CHECK(refusal(saved(f16, f16, false), three) == "a row of 128 bytes does not divide into 3 KV heads");
+  CHECK(refusal(good, three) == "a row of 64 channels (q8_0) does not divide into 3 KV heads");
+  CHECK(refusal(saved(f16, f16, false), three) ==
+        "a row of 64 channels (f16) does not divide into 3 KV heads");
 }
 
 }  // namespace slot_cases

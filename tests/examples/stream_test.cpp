@@ -41,8 +41,8 @@ tiny_llama::model byte_model(int positions) {
 void read_into(
     stream_row& row, tiny_llama::model& model, std::vector<demo::stream> const& conversations,
     std::size_t shared, demo::stream_plan plan, std::function<void()> done = [] {}) {
-  demo::stream_reader<policy> const beginning(model, kvmeld::preset::streaming_llm::with_sinks(2), {}, plan,
-                                              row, std::move(done));
+  demo::stream_reader<policy> beginning(model, kvmeld::preset::streaming_llm::with_sinks(2), {}, plan, row,
+                                        std::move(done));
   demo::read_conversations(beginning, conversations, shared, plan.entries);
 }
 

@@ -446,7 +446,8 @@ TEST_CASE("CriticalKV: half by attention, the rest by attention times what value
     CHECK(cache.needs_observation().when == kvmeld::observation::every_step);
     std::uint32_t const n = d.between(1, s.capacity), limit = d.between(1, n);
     CAPTURE(n);
-    cache.open(0, n);
+    std::uint32_t const frozen = d.chance(0.4) ? d.below(limit) : 0;
+    cache.open(0, n, frozen);
     memory.fill_sequence(d, 0, 0, n, support::texture::noise);
     support::for_tracks(s, 0, [&](kvmeld::track t) {
       auto const ref = cache.ref();
@@ -469,9 +470,12 @@ TEST_CASE("CriticalKV: half by attention, the rest by attention times what value
           heads_w[h].push_back(one);
         }
       }
-      auto const first = static_cast<std::size_t>(policy.score.first * limit + 1e-9);
+      // Frozen entries stay and are not counted.
+      std::size_t const first =
+          frozen + static_cast<std::size_t>(policy.score.first * (limit - frozen) + 1e-9);
       ref.ledger.word(t, kvmeld::track_word::observed_rows) = observed;
-      std::size_t const begin = std::min(n, sinks), end = n - std::min(n - std::min(n, sinks), recents);
+      std::size_t const begin = std::max(frozen, std::min(n, sinks)),
+                        end = n - std::min<std::size_t>(n - begin, recents);
       auto const wanted =
           reference::critical(support::read_track(ref, t), base, first, begin, end, std::max(1u, observed),
                               static_cast<double>(policy.score.epsilon), heads_w);

@@ -364,7 +364,7 @@ private:
     std::uint32_t const frozen = model[q].frozen;
     if (kind == shadow::any) return 0;  // some are refused
     if (kind == shadow::streaming) return kvmeld::max_of(frozen, shadowed_sinks);
-    if (kind == shadow::h2o) return kvmeld::max_of(1u, 2 * frozen);  // half of it is recent
+    if (kind == shadow::h2o) return kvmeld::max_of(1u, frozen);
     return kvmeld::max_of(frozen, shadowed_sinks) + 2 + 1;
   }
   void compress(std::uint32_t q) {

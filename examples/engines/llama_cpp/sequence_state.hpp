@@ -35,13 +35,18 @@ public:
                                "; it must be 1");
     }
     cells_ = word(begin_ + 4);
+    if (cells_ == 0) throw std::runtime_error("the state has no cells");
     layout_ = begin_ + 8 + bytes_of(cells_, cell_bytes);
     transposed_ = word(layout_) != 0;
     layers_ = word(layout_ + 4);
-    if (!ends_with_tensors_from(layout_ + 8) && !ends_with_tensors_from(layout_ + 16)) {
+    if (!place_tensors(layout_ + 8) && !place_tensors(layout_ + 16)) {
       throw std::runtime_error(
-          "a state that is cut off, or has another form than those that llama.cpp 0.5.0 and its build 11549 "
-          "write of plain attention");
+          "the state is cut off, or not one of plain attention (llama.cpp 0.5.0 and build 11549 were tried)");
+    }
+    for (std::uint32_t layer = 1; layer < layers_; ++layer) {
+      if (!same_headers(keys_ + layer * key_layer_, keys_) ||
+          !same_headers(values_ + layer * value_layer_, values_))
+        throw std::runtime_error("the state's layers differ in type or size of their rows");
     }
   }
 
@@ -57,12 +62,11 @@ public:
     std::uint8_t* data;
     std::size_t bytes;
     std::uint32_t type;  ///< ggml's number
+    std::uint32_t unit;  ///< bytes of a row, or of an element where values are transposed
     std::size_t row;     ///< bytes of a cell
   };
-  tensor keys(std::uint32_t layer) { return tensor_at(keys_ + layer * key_layer_, key_layer_, keys_); }
-  tensor values(std::uint32_t layer) {
-    return tensor_at(values_ + layer * value_layer_, value_layer_, values_);
-  }
+  tensor keys(std::uint32_t layer) { return tensor_at(keys_ + layer * key_layer_, key_layer_); }
+  tensor values(std::uint32_t layer) { return tensor_at(values_ + layer * value_layer_, value_layer_); }
 
   /// Cells in the order of their positions: a block table of pages of one token.
   std::vector<std::int32_t> order() const {
@@ -126,23 +130,26 @@ public:
   }
 
 private:
-  bool ends_with_tensors_from(std::size_t keys) {
+  /// Takes the tensors to begin at `keys`; whether they then end where the bytes do.
+  bool place_tensors(std::size_t keys) {
     keys_ = keys;
     key_layer_ = layer_header + bytes_of(cells_, word(keys_ + 4));
     values_ = keys_ + bytes_of(layers_, key_layer_);
     std::size_t const columns = transposed_ ? word(values_ + 8) : 1;
     value_layer_ = layer_header + bytes_of(cells_, bytes_of(columns, word(values_ + 4)));
-    return values_ + bytes_of(layers_, value_layer_) == bytes_.size();
+    return layers_ != 0 && key_layer_ > layer_header && value_layer_ > layer_header &&
+           values_ + bytes_of(layers_, value_layer_) == bytes_.size();
   }
   /// More than there are if the product is.
   std::size_t bytes_of(std::size_t count, std::size_t each) const {
     return each != 0 && count > bytes_.size() / each ? bytes_.size() + 1 : count * each;
   }
-  tensor tensor_at(std::size_t at, std::size_t layer_bytes, std::size_t first) {
-    if (!std::equal(&bytes_[at], &bytes_[at] + layer_header, &bytes_[first]))
-      throw std::runtime_error("a state whose layers differ in type or size of their rows");
+  bool same_headers(std::size_t a, std::size_t b) const {
+    return std::equal(&bytes_[a], &bytes_[a] + layer_header, &bytes_[b]);
+  }
+  tensor tensor_at(std::size_t at, std::size_t layer_bytes) {
     std::size_t const bytes = layer_bytes - layer_header;
-    return {&bytes_[at] + layer_header, bytes, word(at), bytes / cells_};
+    return {&bytes_[at] + layer_header, bytes, word(at), word(at + 4), bytes / cells_};
   }
   /// 0 behind the end.
   std::uint32_t word(std::size_t at) const {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -20,38 +21,35 @@
 
 namespace llama_cpp {
 
-/// The file: "qsgg", a version, the number of tokens, the tokens, and a sequence_state.
-struct slot_file {
-  std::uint32_t tokens;
-  sequence_state state;
-};
-
-inline slot_file read_slot(std::vector<std::uint8_t> bytes) {
-  std::uint32_t words[3] = {};
-  std::memcpy(words, bytes.data(), std::min(bytes.size(), sizeof words));
-  auto const [magic, version, tokens] = words;
+/// The state in a file: "qsgg", a version, a number of words, these words (the tokens, or what a llama-server
+/// makes of them), and a sequence_state. The words stay as they are.
+inline sequence_state read_slot(std::vector<std::uint8_t> bytes) {
+  std::uint32_t head[3] = {};
+  if (bytes.size() >= sizeof head) std::memcpy(head, bytes.data(), sizeof head);
+  auto const [magic, version, words] = head;
   if (magic != 0x67677371u) throw std::runtime_error("not a file of llama_state_seq_save_file");
   if (version < 2 || version > 4) {
     throw std::runtime_error("the version of the file is " + std::to_string(version) +
                              "; it must be 2, 3 or 4");
   }
-  slot_file file{tokens, sequence_state(std::move(bytes), sizeof words + std::size_t{4} * tokens)};
-  if (file.state.cells() == 0 || file.state.layers() == 0) throw std::runtime_error("the file has no cells");
-  return file;
+  return sequence_state(std::move(bytes), sizeof head + std::size_t{4} * words);
 }
 
-inline char const* type_name(std::uint32_t ggml_type) {
-  switch (ggml_type) {
-  case 0: return "f32";
-  case 1: return "f16";
-  case 2: return "q4_0";
-  case 3: return "q4_1";
-  case 6: return "q5_0";
-  case 7: return "q5_1";
-  case 8: return "q8_0";
-  case 30: return "bf16";
-  default: return nullptr;
-  }
+/// A type of a cache's rows: ggml's number of it, channels and bytes of a block.
+struct cell_type {
+  std::uint32_t number;
+  char const* name;
+  std::uint32_t channels, bytes;
+};
+inline constexpr cell_type cell_types[] = {{0, "f32", 1, 4},    {1, "f16", 1, 2},    {2, "q4_0", 32, 18},
+                                           {3, "q4_1", 32, 20}, {6, "q5_0", 32, 22}, {7, "q5_1", 32, 24},
+                                           {8, "q8_0", 32, 34}, {30, "bf16", 1, 2}};
+
+inline cell_type const& cell_type_of(std::uint32_t number) {
+  for (cell_type const& type : cell_types)
+    if (type.number == number) return type;
+  throw std::runtime_error("the cache has ggml's type " + std::to_string(number) +
+                           "; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
 }
 
 struct shrinking {
@@ -67,39 +65,31 @@ inline void expect_ok(kvmeld_status status) {
   if (status != KVMELD_OK) throw std::runtime_error(kvmeld_problem());
 }
 
-/// Calls use(layout) with the layout of a tensor of one layer that lies at `data`, and its channels per head.
+/// Calls use(layout) with the layout of a tensor of one layer that lies at `data`.
 template <class F>
-void with_layout(std::uint8_t* data, std::uint32_t type, std::size_t row, bool along_cells, kvmeld::shape s,
+void with_layout(std::uint8_t* data, std::uint32_t number, std::size_t row, bool along_cells, kvmeld::shape s,
                  F const& use) {
+  cell_type const& type = cell_type_of(number);
+  if (row % (std::size_t{type.bytes} * s.kv_heads) != 0) {
+    throw std::runtime_error("a row of " + std::to_string(row / type.bytes * type.channels) + " channels (" +
+                             type.name + ") does not divide into " + std::to_string(s.kv_heads) +
+                             " KV heads");
+  }
+  auto const of_head = static_cast<std::uint32_t>(row / s.kv_heads);  // bytes
   auto const elements = [&](auto* base) {
-    auto const channels = static_cast<std::uint32_t>(row / sizeof *base / s.kv_heads);
-    if (std::size_t{channels} * s.kv_heads * sizeof *base != row) {
-      throw std::runtime_error("a row of " + std::to_string(row) + " bytes does not divide into " +
-                               std::to_string(s.kv_heads) + " KV heads");
-    }
-    return use(kvmeld::strided(base, along_cells ? "LSHCT" : "LSTHC", s, channels));
+    std::uint32_t const channels = of_head / type.bytes;
+    use(kvmeld::strided(base, along_cells ? "LSHCT" : "LSTHC", s, channels));
   };
-  auto const blocks = [&](auto rows_of, std::size_t bytes) {
-    if (row % (bytes * s.kv_heads) != 0) {
-      throw std::runtime_error("a row of " + std::to_string(row / bytes) +
-                               " blocks of 32 channels does not divide into " + std::to_string(s.kv_heads) +
-                               " KV heads");
-    }
-    use(rows_of(
-        kvmeld::strided<std::uint8_t>(data, "LSTHC", s, static_cast<std::uint32_t>(row / s.kv_heads))));
-  };
-  switch (type) {
+  kvmeld::strided<std::uint8_t> const blocks(data, "LSTHC", s, of_head);
+  switch (number) {
   case 0: return elements(reinterpret_cast<float*>(data));
   case 1: return elements(reinterpret_cast<kvmeld::float16*>(data));
-  case 2: return blocks([](auto rows) { return kvmeld::q4_0_rows(rows); }, 18);
-  case 3: return blocks([](auto rows) { return kvmeld::q4_1_rows(rows); }, 20);
-  case 6: return blocks([](auto rows) { return kvmeld::q5_0_rows(rows); }, 22);
-  case 7: return blocks([](auto rows) { return kvmeld::q5_1_rows(rows); }, 24);
-  case 8: return blocks([](auto rows) { return kvmeld::q8_0_rows(rows); }, 34);
-  case 30: return elements(reinterpret_cast<kvmeld::bfloat16*>(data));
-  default:
-    throw std::runtime_error("the cache has ggml's type " + std::to_string(type) +
-                             "; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
+  case 2: return use(kvmeld::q4_0_rows(blocks));
+  case 3: return use(kvmeld::q4_1_rows(blocks));
+  case 6: return use(kvmeld::q5_0_rows(blocks));
+  case 7: return use(kvmeld::q5_1_rows(blocks));
+  case 8: return use(kvmeld::q8_0_rows(blocks));
+  default: return elements(reinterpret_cast<kvmeld::bfloat16*>(data));
   }
 }
 
@@ -109,6 +99,11 @@ public:
   layer_rows(sequence_state::tensor t, bool along_cells, kvmeld::shape const& s,
              std::vector<std::int32_t> const& order)
       : tensor_(t), along_cells_(along_cells), shape_(s), order_(&order), before_(t.data, t.data + t.bytes) {
+    cell_type const& type = cell_type_of(t.type);
+    if (along_cells && (type.channels != 1 || type.bytes != t.unit)) {
+      throw std::runtime_error("transposed values are " + std::string(type.name) + " of " +
+                               std::to_string(t.unit) + " bytes; they must be f32, f16 or bf16");
+    }
     each_row(before_, [&](auto const& layout, kvmeld::track where) {
       channels_ = layout.channels();
       floats_.resize(order.size() * s.kv_heads * channels_);
@@ -223,8 +218,7 @@ inline std::vector<std::vector<std::int32_t>> shrink_layer(shrinking const& how,
 
 /// The file with `how.cells` cells. They have the positions that the first layer's first head kept, but the
 /// last cell has the last position, which llama.cpp requires; positions serve the causal mask alone.
-inline std::vector<std::uint8_t> shrink_slot(slot_file& file, shrinking const& how) {
-  sequence_state& state = file.state;
+inline std::vector<std::uint8_t> shrink_slot(sequence_state& state, shrinking const& how) {
   std::vector<std::int32_t> const order = state.order();
   std::uint32_t const entries = state.cells();
   if (how.cells > entries) {

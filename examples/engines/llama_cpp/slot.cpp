@@ -62,27 +62,36 @@ std::string parse(int argc, char** argv, options& o) {
   return {};
 }
 
+std::uint32_t channels_of(llama_cpp::sequence_state::tensor const& t) {
+  llama_cpp::cell_type const& type = llama_cpp::cell_type_of(t.type);
+  return static_cast<std::uint32_t>(t.row / type.bytes) * type.channels;
+}
+
 std::string kind(llama_cpp::sequence_state::tensor const& t, bool along_cells) {
-  char const* const name = llama_cpp::type_name(t.type);
-  return (name == nullptr ? "of ggml's type " + std::to_string(t.type) : std::string(name)) + ", " +
-         std::to_string(t.row) + " bytes a cell" + (along_cells ? ", transposed" : "");
+  return std::to_string(channels_of(t)) + " channels of " + llama_cpp::cell_type_of(t.type).name +
+         (along_cells ? ", transposed" : "");
+}
+
+llama_cpp::sequence_state read(std::string const& path, double& megabytes) {
+  std::string const bytes = tiny_llama::read_file(path, std::numeric_limits<std::uint64_t>::max());
+  megabytes = static_cast<double>(bytes.size()) / 1e6;
+  return llama_cpp::read_slot({bytes.begin(), bytes.end()});
 }
 
 int run(options const& o) {
-  std::string const text = tiny_llama::read_file(o.in, std::numeric_limits<std::uint64_t>::max());
-  llama_cpp::slot_file file = llama_cpp::read_slot({text.begin(), text.end()});
-  llama_cpp::sequence_state& state = file.state;
+  double megabytes = 0;
+  llama_cpp::sequence_state state = read(o.in, megabytes);
   std::uint32_t const entries = state.cells();
   std::printf("%s: %u cells, %u layers; keys %s; values %s; %.1f MB\n", o.in.c_str(), entries, state.layers(),
               kind(state.keys(0), false).c_str(), kind(state.values(0), state.transposed()).c_str(),
-              static_cast<double>(text.size()) / 1e6);
+              megabytes);
   if (o.out.empty()) return 0;
 
   llama_cpp::shrinking how;
   how.policy = o.policy;
   how.kv_heads = o.kv_heads;
   how.threads = o.threads;
-  how.cells = o.cells != 0 ? o.cells : static_cast<std::uint32_t>(o.budget * entries + 1e-9);
+  how.cells = o.cells != 0 ? o.cells : kvmeld::floor_share(o.budget, entries);
   if (how.cells == 0)
     throw std::runtime_error("--budget leaves none of " + std::to_string(entries) +
                              " cells; it must leave at least one");
@@ -95,11 +104,13 @@ int run(options const& o) {
   }
 #endif
   auto const begin = std::chrono::steady_clock::now();
-  std::vector<std::uint8_t> const bytes = llama_cpp::shrink_slot(file, how);
+  std::vector<std::uint8_t> const bytes = llama_cpp::shrink_slot(state, how);
   double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   tiny_llama::write_file(o.out, {bytes.begin(), bytes.end()});
-  std::printf("%s: %u cells (%.1f%%), %.1f MB, %s, %.2f s; the next token has position %d\n", o.out.c_str(),
-              how.cells, 100.0 * how.cells / entries, static_cast<double>(bytes.size()) / 1e6,
+  std::printf("%s: %u cells (%.1f%%) of %u KV heads of %u channels, %.1f MB, %s, %.2f s; the next token has "
+              "position %d\n",
+              o.out.c_str(), how.cells, 100.0 * how.cells / entries, o.kv_heads,
+              channels_of(state.keys(0)) / o.kv_heads, static_cast<double>(bytes.size()) / 1e6,
               o.policy.c_str(), seconds,
               state.position(static_cast<std::uint32_t>(state.order().back())) + 1);
   return 0;

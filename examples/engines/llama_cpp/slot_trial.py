@@ -125,20 +125,19 @@ def main():
         full, short = pathlib.Path(folder) / "full", pathlib.Path(folder) / "short"
 
         def line(kind, flash, policy, budget):
-            cost, count, right, digits, sizes, entries = 0.0, 0, 0, 0, [0, 0], 0
+            cost, count, right, digits, size, entries = 0.0, 0, 0, 0, 0, 0
             for text, rest, asked in contexts:
                 reader = Session(model, kind, flash, capacity)
                 reader.read(text[:-1])
                 reader.save(full, text[:-1])
                 reader.close()
-                told = "the file as it was saved"
                 if policy:
                     command = [args.slot, "--in", full, "--out", short, "--kv-heads", str(heads)]
                     command += ["--policy", policy, "--budget", str(budget)]
                     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                     entries = int(told.split("\n")[1].split(": ")[-1].split(" cells")[0])
                 now = short if policy else full
-                sizes = [full.stat().st_size, now.stat().st_size]
+                size = now.stat().st_size
                 for extra, number in [(rest, None)] + asked:
                     s = Session(model, kind, flash, capacity)
                     if s.load(now, capacity) != list(text[:-1]):
@@ -157,7 +156,7 @@ def main():
             share = f"{100 * budget:.0f}%" if policy else "100%"
             print(
                 f"{kind + (', flash' if flash else ''):12} {policy or 'full':18} {share:>5}"
-                f" {entries or len(contexts[-1][0]) - 1:6} {sizes[1] / 1e6:8.2f} {cost / count:10.4f} {100 * right / digits:8.1f}",
+                f" {entries or len(contexts[-1][0]) - 1:6} {size / 1e6:8.2f} {cost / count:10.4f} {100 * right / digits:8.1f}",
                 flush=True,
             )
 

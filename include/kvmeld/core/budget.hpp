@@ -97,9 +97,10 @@ public:
   }
   /// A share of the entries held before compression.
   KVMELD_HD static constexpr quantity of_length(double share) { return {unit::of_length, share}; }
-  /// A share of the entries that the track may keep beside its frozen ones.
+  /// A share of the entries that the track may keep beside those that are frozen or may not be written.
   KVMELD_HD static constexpr quantity of_budget(double share) { return {unit::of_budget, share}; }
-  /// `n` entries, or a share of the budget if that is less. For counts that suit long contexts.
+  /// `n` entries, or a share of the budget as of_budget counts it, if that is less. For counts that suit long
+  /// contexts.
   KVMELD_HD static constexpr quantity at_most(std::uint32_t n, double share_of_budget) {
     return {unit::of_budget, share_of_budget, n};
   }

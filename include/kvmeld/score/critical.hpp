@@ -103,9 +103,9 @@ namespace score {
 /// CriticalKV (Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
 /// Perspective", 2025, Algorithm 1). The first `sinks` and last `recents` entries, which the selector keeps
 /// in any case, rank above all others, as equals. So do the entries with the highest scores of `Of`, until
-/// there are `first` of the budget. The others score (s / rows + epsilon) times the L1 norm of W_O v,
-/// averaged over the query heads of the KV head, where `rows` is the number of rows that Of observed and
-/// counts. Without a projection it is the L1 norm of v.
+/// there are `first` of the budget. Both count beside frozen entries. The others score (s / rows + epsilon)
+/// times the L1 norm of W_O v, averaged over the query heads of the KV head, where `rows` is the number of
+/// rows that Of observed and counts. Without a projection it is the L1 norm of v.
 ///
 /// `Of` gives weights. This score observes the same attention as `Of`. Cost per entry: 2 *
 /// queries_per_kv_head
@@ -148,12 +148,12 @@ template <class Of, class T = float> struct critical : Of {
         team, view, kv_rows.values, [](float y) { return std::abs(y); },
         [&](slot_t at, std::uint32_t h, float x) { reach[at] = (h == 0 ? 0.0f : reach[at]) + x / group; });
     auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
-    std::uint32_t const limit = view.limit();
-    std::uint32_t const begin = min_of(n, sinks.resolve(n, limit, 0));
-    std::uint32_t const end = n - min_of(n - begin, recents.resolve(n, limit, begin));
-    std::uint32_t const apart = begin + (n - end);
-    std::uint32_t const by_score = floor_share(first, limit),
-                        chosen = by_score > apart ? by_score - apart : 0;
+    // As in resolve_pins: what is frozen stays, and shares are of what it leaves.
+    std::uint32_t const frozen = view.frozen(), free = view.limit() > frozen ? view.limit() - frozen : 0;
+    std::uint32_t const begin = max_of(frozen, min_of(n, sinks.resolve(n, free, 0)));
+    std::uint32_t const end = n - min_of(n - begin, recents.resolve(n, free, begin - frozen));
+    std::uint32_t const apart = begin - frozen + (n - end);
+    std::uint32_t const by_score = floor_share(first, free), chosen = by_score > apart ? by_score - apart : 0;
     auto const eligible = [&](std::uint32_t i) { return i >= begin && i < end && usable(i); };
     select_k(
         team, n, chosen, [&](std::uint32_t i) { return eligible(i) ? eligible_key(out[i]) : 0u; },

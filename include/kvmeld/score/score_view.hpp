@@ -32,6 +32,11 @@ public:
   KVMELD_HD std::uint32_t length() const { return length_; }
   /// Number of entries that may stay: the track's own budget.
   KVMELD_HD std::uint32_t limit() const { return limit_; }
+  /// Number of entries at the beginning that are frozen, and stay.
+  KVMELD_HD std::uint32_t frozen() const {
+    std::uint32_t const n = ledger_.frozen[where_.sequence];
+    return n < length_ ? n : length_;
+  }
   /// Value of channel `c` of entry `i`.
   KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_ + i]; }
   /// Number of tokens that entry `i` stands for.
