@@ -148,11 +148,10 @@ template <class Of, class T = float> struct critical : Of {
         team, view, kv_rows.values, [](float y) { return std::abs(y); },
         [&](slot_t at, std::uint32_t h, float x) { reach[at] = (h == 0 ? 0.0f : reach[at]) + x / group; });
     auto const usable = [&](std::uint32_t i) { return view.usable(i) && is_finite(out[i]); };
-    // As in resolve_pins: what is frozen stays, and shares are of what it leaves.
+    // As the selector pins them; shares are of what frozen entries leave.
     std::uint32_t const frozen = view.frozen(), free = view.limit() > frozen ? view.limit() - frozen : 0;
-    std::uint32_t const begin = max_of(frozen, min_of(n, sinks.resolve(n, free, 0)));
-    std::uint32_t const end = n - min_of(n - begin, recents.resolve(n, free, begin - frozen));
-    std::uint32_t const apart = begin - frozen + (n - end);
+    pins const p = resolve_pins(sinks, recents, quantity::entries(0), n, view.limit(), frozen);
+    std::uint32_t const begin = p.sinks, end = n - p.recents, apart = begin - frozen + p.recents;
     std::uint32_t const by_score = floor_share(first, free), chosen = by_score > apart ? by_score - apart : 0;
     auto const eligible = [&](std::uint32_t i) { return i >= begin && i < end && usable(i); };
     select_k(

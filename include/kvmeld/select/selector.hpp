@@ -20,29 +20,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// How many entries a selector pins: the first, the last, and the best in between. `centers` more entries
-/// stay as targets of merges.
-struct pins {
-  std::uint32_t sinks, recents, heavy;  ///< first, last and best entries
-  std::uint32_t centers = 0;            ///< targets that stay beside them
-  /// Number of pinned entries.
-  KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
-};
-
-/// Resolves quantities in the order sinks, recents, heavy. The whole frozen beginning, and what may not be
-/// written, is pinned, even where it is longer than the sinks. Shares of the budget are shares of what it
-/// leaves, so that a text that sequences share does not take the room of their recent entries.
-KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
-                                   std::uint32_t limit, std::uint32_t frozen) {
-  pins p{};
-  std::uint32_t const free = limit > frozen ? limit - frozen : 0;
-  p.sinks = max_of(frozen, min_of(length, sinks.resolve(length, free, 0)));
-  std::uint32_t const more = p.sinks - frozen;  // sinks behind the frozen beginning
-  p.recents = min_of(length - p.sinks, recents.resolve(length, free, more));
-  p.heavy = min_of(length - p.sinks - p.recents, heavy.resolve(length, free, more + p.recents));
-  return p;
-}
-
 /// A selector gives every entry of a track a role. It has one of two forms:
 /// - `role choose(view, i)`: the role of entry i of a select_view; any lane asks
 /// - `assign(team, view, pins)`: writes view.role_of(i) for all entries; all lanes of a team call it together
