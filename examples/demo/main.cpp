@@ -370,7 +370,7 @@ tiny_llama::stream_report run_streams(options o) {
         auto const policy = demo::policy_of(v.method, o);
         demo::stream_reader beginning(model, policy, demo::reading_of(v.method, o), plan, row,
                                       [&] { bar.update(++done, name + v.name); });
-        demo::read_conversations(beginning, conversations, shared, plan.entries);
+        demo::read_conversations(beginning, conversations, shared);
       }
     }
   }

@@ -92,11 +92,11 @@ public:
     for (std::size_t i = first; i < last; ++i) read_part(s, i);
   }
 
-  /// All entries become those of a text that several sequences share: `entries` of them, which nothing merges
-  /// or moves from now on.
-  void freeze(std::uint32_t entries) {
+  /// What has been read becomes a text that several sequences share: a share of the plan's entries, which
+  /// nothing merges or moves from now on.
+  void freeze(double share) {
     if (plan_.entries == 0) return;
-    engine_.compress_to(entries);
+    engine_.compress_to(kvmeld::floor_share(share, plan_.entries));
     engine_.freeze();
     row_->shared_entries = std::max<std::uint64_t>(row_->shared_entries, engine_.cache().longest(0));
   }
@@ -159,12 +159,11 @@ private:
 /// its share of the entries, and every conversation goes on from there.
 template <class Policy>
 void read_conversations(stream_reader<Policy>& beginning, std::vector<stream> const& conversations,
-                        std::size_t shared, std::uint32_t entries) {
+                        std::size_t shared) {
   stream const& any = conversations.front();
   if (shared != 0) {
     beginning.read_parts(any, 0, shared);
-    double const share = static_cast<double>(any.ends[shared - 1]) / static_cast<double>(any.tokens.size());
-    beginning.freeze(kvmeld::floor_share(share, entries));
+    beginning.freeze(static_cast<double>(any.ends[shared - 1]) / static_cast<double>(any.tokens.size()));
   }
   for (std::size_t i = 0; i + 1 < conversations.size(); ++i)
     stream_reader<Policy>(beginning).read_parts(conversations[i], shared, conversations[i].ends.size());

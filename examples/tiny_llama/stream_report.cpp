@@ -165,8 +165,7 @@ void print_table(stream_report const& results, std::ostream& out) {
          "the time of compressions over that of reading.\n";
   if (results.shared == 0) return;
   out << "\nWhat two conversations hold at the end of a turn, with one frozen copy of what they share, and "
-         "with "
-         "two:\n";
+         "with two:\n";
   for (stream_row const& row : results.rows) {
     if (row.shared_entries == 0) continue;
     auto const size = [&](std::uint64_t n) {

@@ -43,7 +43,7 @@ void read_into(
     std::size_t shared, demo::stream_plan plan, std::function<void()> done = [] {}) {
   demo::stream_reader<policy> beginning(model, kvmeld::preset::streaming_llm::with_sinks(2), {}, plan, row,
                                         std::move(done));
-  demo::read_conversations(beginning, conversations, shared, plan.entries);
+  demo::read_conversations(beginning, conversations, shared);
 }
 
 stream_row read(tiny_llama::model& model, demo::stream const& s, demo::stream_plan plan) {
