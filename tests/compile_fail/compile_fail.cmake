@@ -1,6 +1,15 @@
 #   cmake -DCOMPILER=<c++> -DCOMPILER_ID=<GNU or Clang> -DSOURCE=<case> -DINCLUDE_DIR=<include> [-DSYSTEM_DIRS=<folder>|<folder>...]
-#         -P compile_fail.cmake
+#         -DPRECOMPILED=<folder> -P compile_fail.cmake
+# Without SOURCE it makes what the cases use: <folder>/kvmeld/kvmeld.hpp.gch, kvmeld.hpp precompiled.
 cmake_minimum_required(VERSION 3.25)
+
+set(precompiled "${PRECOMPILED}/kvmeld/kvmeld.hpp.gch")
+if(NOT SOURCE)
+  file(MAKE_DIRECTORY "${PRECOMPILED}/kvmeld")
+  execute_process(COMMAND "${COMPILER}" -std=c++17 -w "-I${INCLUDE_DIR}" -x c++-header "${INCLUDE_DIR}/kvmeld/kvmeld.hpp" -o
+                          "${precompiled}" COMMAND_ERROR_IS_FATAL ANY)
+  return()
+endif()
 
 file(READ "${SOURCE}" text)
 string(REGEX MATCH "^(// expect[^\n]*\n)+" head "${text}")
@@ -19,7 +28,15 @@ if(COMPILER_ID MATCHES "Clang")
 else()
   set(no_quotes -fno-diagnostics-show-caret)
 endif()
-set(command "${COMPILER}" -std=c++17 -fsyntax-only ${no_quotes} "-I${INCLUDE_DIR}")
+set(command "${COMPILER}" -std=c++17 -fsyntax-only ${no_quotes})
+if(text MATCHES "#include <kvmeld/kvmeld.hpp>")
+  if(COMPILER_ID MATCHES "Clang")
+    list(APPEND command -include-pch "${precompiled}")
+  else() # it is found before the header of that name
+    list(APPEND command -Winvalid-pch "-I${PRECOMPILED}")
+  endif()
+endif()
+list(APPEND command "-I${INCLUDE_DIR}")
 string(REPLACE "|" ";" folders "${SYSTEM_DIRS}")
 foreach(folder IN LISTS folders)
   list(APPEND command -isystem "${folder}")

@@ -254,17 +254,17 @@ public:
   template <class Op>
   std::uint32_t reduce(std::uint32_t x, Op op, char const* file = __builtin_FILE(),
                        int line = __builtin_LINE()) const {
-    std::vector<std::uint32_t> const& all = exchange("reduce", x, file, line);
-    std::uint32_t result = all[0];
-    for (std::uint32_t i = 1; i < lanes_; ++i) result = op(result, all[i]);
+    std::uint32_t const* const all = exchange("reduce", x, file, line);
+    std::uint32_t result = load(all);
+    for (std::uint32_t i = 1; i < lanes_; ++i) result = op(result, load(all + i));
     return result;
   }
   scan_result scan(std::uint32_t x, char const* file = __builtin_FILE(), int line = __builtin_LINE()) const {
-    std::vector<std::uint32_t> const& all = exchange("scan", x, file, line);
+    std::uint32_t const* const all = exchange("scan", x, file, line);
     scan_result result{0, 0};
     for (std::uint32_t i = 0; i < lanes_; ++i) {
       if (i == lane_) result.before = result.total;
-      result.total += all[i];
+      result.total += load(all + i);
     }
     return result;
   }
@@ -308,10 +308,11 @@ private:
     place_.note(what, "the executor", 0, 0);
     board_.barrier.arrive(lane_, place_);
   }
-  std::vector<std::uint32_t> const& exchange(char const* what, std::uint32_t x, char const* file,
-                                             int line) const {
-    std::vector<std::uint32_t>& values = board_.values[exchanges_++ % 2];
-    values[lane_] = x;
+  // Atomic: lanes that made different calls are not held at a barrier any more once that was reported.
+  static std::uint32_t load(std::uint32_t const* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+  std::uint32_t const* exchange(char const* what, std::uint32_t x, char const* file, int line) const {
+    std::uint32_t* const values = board_.values[exchanges_++ % 2].data();
+    __atomic_store_n(values + lane_, x, __ATOMIC_RELAXED);
     place_.note(what, file, line, 0);
     board_.barrier.arrive(lane_, place_);
     return values;

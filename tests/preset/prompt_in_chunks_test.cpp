@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 
 namespace prompt_in_chunks_cases {
@@ -109,18 +108,13 @@ std::vector<std::uint32_t> cut(dice& r) {
   return out;
 }
 
-// All that need one reading of a prompt; in brief tests every fourth of them, others in every run.
+// All that need one reading of a prompt.
 std::vector<named_policy> read_once() {
   std::vector<named_policy> out;
   support::engine_memory<float> memory(extent);
   for (named_policy const& named : kvmeld::compose::named_policies()) {
     auto const cache = support::make_cache(memory, named.make({}), kvmeld::cache_options{extent}, 1);
     if (cache.needs_observation().when != kvmeld::observation::replay) out.push_back(named);
-  }
-  if (support::brief()) {
-    std::vector<named_policy> some;
-    for (std::size_t i = support::test_run() % 4; i < out.size(); i += 4) some.push_back(out[i]);
-    return some;
   }
   return out;
 }
@@ -148,7 +142,7 @@ TEST_CASE("what stays of a prompt does not depend on how its reading was cut, if
     std::string const score = policy.score.name();
     bool const in_chunks = score.find("chunk_attention") != std::string::npos;
     std::uint32_t const window = score == "above_mean" ? 400 : 32;  // queries that count
-    for (std::uint64_t seed = 0; seed < (support::brief() ? 1u : 2u); ++seed) {
+    for (std::uint64_t seed = 0; seed < 2; ++seed) {
       text const t(seed);
       outcome const whole = read(policy, t, {prompt}, false);
       // A part ends where a chunk of Compactor's attention ends, and the last one has a whole window of
@@ -200,7 +194,7 @@ TEST_CASE("how much of what stays depends on the cut, if each part is compressed
     INFO(std::string(named.name));
     REQUIRE(floors.count(named.name) == 1);
     composed const policy = named.make({});
-    for (std::uint64_t seed = 0; seed < (support::brief() ? 1u : 3u); ++seed) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
       text const t(seed);
       outcome const whole = read(policy, t, {prompt}, false);
       CHECK(in_common(whole, read(policy, t, cut(r), true)) >= floors.at(named.name));
