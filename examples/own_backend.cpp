@@ -77,6 +77,7 @@ public:
     *where += x;
     return before;
   }
+  void reuse_scratch() const { next_ = shared_.scratch; }
   template <class T>
   T* scratch(std::size_t n) const {  // all lanes ask in the same order, so each counts for itself
     std::byte* const piece = next_;

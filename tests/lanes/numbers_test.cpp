@@ -7,6 +7,7 @@
 
 #include "scenario.hpp"
 #include "support/compositions.hpp"
+#include "support/fenced_executor.hpp"
 #include "support/sanitizer.hpp"
 #include "support/warp_executor.hpp"
 
@@ -48,6 +49,7 @@ std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
   for (float& y : p) y = static_cast<float>(d.uniform());
   cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(p.data(), 1, memory.extent.kv_heads, n));
   REQUIRE(cache.compress({0}, allowed).ok());
+  cache.sync_lengths(0);
   std::vector<std::uint32_t> out{cache.rounds(0), cache.warnings(0)};
   support::for_tracks(memory.extent, 0, [&](kvmeld::track t) {
     out.push_back(cache.ref().length(t));
@@ -78,6 +80,13 @@ void same_everywhere(char const* name, Policy const& policy, std::uint32_t n, do
 
 constexpr double shares[] = {0.03, 0.2, 0.5};
 
+// Its host does not look at lengths between rounds, as a device's does not.
+struct blind_warps : support::warp_executor {
+  using support::warp_executor::warp_executor;
+  using transfer = support::slow_transfer;
+  static constexpr bool immediate = false;
+};
+
 }  // namespace
 
 TEST_CASE("matching among rows that are no numbers is the same on every team") {
@@ -89,6 +98,31 @@ TEST_CASE("matching among rows that are no numbers is the same on every team") {
     std::uint32_t const n = chunk == 600 ? 590 : 150;
     double const poisoned = shares[chunk % 3];
     same_everywhere("chelsea", p, n, poisoned, kvmeld::budget::entries(n / 2), chunk, chunk >= 32);
+  }
+}
+
+TEST_CASE("rounds that one team takes for a track are those that are launched phase by phase") {
+  using kvmeld::quantity;
+  std::uint32_t const n = 100, left = 80;
+  auto policy =
+      kvmeld::preset::chelsea::with_schedule(support::steep(), quantity::entries(4), quantity::entries(4));
+  for (std::uint32_t chunk : {12u, 64u}) {  // the tuned form takes chunks of 32 and more
+    CAPTURE(chunk);
+    policy.identify.chunk = chunk;
+    support::dice d(chunk);
+    auto memory = poisoned_rows(d, {1, 1, 2, 1, 24, 16, n + 3}, n, 0);
+    // Nearly all that could be sources are no numbers in one head, none in the other.
+    for (std::uint32_t slot = 4; slot < 84; slot += 2)
+      support::write_row(memory.tensors().keys, {0, 0, 0, 0}, slot, {kvmeld::bits_float(0x7fc00000u)});
+    auto const allowed = kvmeld::budget::entries(left);
+    auto host = left_of(kvmeld::host_executor(1, kvmeld::tuning::off), policy, memory, n, allowed);
+    CHECK(host[0] > kvmeld::likely_rounds(policy.identify, n, left, 8) + 1);
+    for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+      CHECK(left_of(blind_warps(1, tuning), policy, memory, n, allowed) == host);
+      CHECK(left_of(blind_warps(2, tuning), policy, memory, n, allowed) == host);
+    }
+    // Without room for the scratch of a round, rounds are launched phase by phase.
+    CHECK(left_of(blind_warps(1, kvmeld::tuning::on, 0), policy, memory, n, allowed) == host);
   }
 }
 

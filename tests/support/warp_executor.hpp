@@ -117,6 +117,7 @@ public:
   }
 
   std::size_t max_scratch() const { return max_scratch_; }
+  kvmeld::tuning tuning_mode() const { return tuning_; }
   std::uint32_t tuned_launches() const { return *tuned_; }
 
   template <class Phase, class Source>

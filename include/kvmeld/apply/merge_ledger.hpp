@@ -9,6 +9,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -45,7 +46,9 @@ private:
     bool const shared = map.fates[map.at(t.item, other)] == fate::share;
     merge_weights(t, p, m);
     if (shared) return;  // its members keep their own scores
-    for (std::uint32_t c = 0; c < l.channels.count; ++c) {
+    unrolled<max_channels>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      if (c >= l.channels.count) return;
       float* const x = l.channel_data[c] + l.at(t.where, 0);
       float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;
       for (std::uint32_t i = 0; i < m.count; ++i) {
@@ -59,19 +62,19 @@ private:
         }
       }
       x[p] = total;
-    }
+    });
   }
 
   /// Adds up carried weights. Runs before the other channels merge, because carried_weight may read those.
   KVMELD_HD void merge_weights(tile const& t, slot_t p, member_list const& m) const {
     ledger_ref const& l = wave.ledger;
-    std::uint32_t const c = l.channels.find(channel_tag::merge_weight);
-    if (c == l.channels.count) return;
+    float* const carried = channel_of(l.channels, l.channel_data, channel_tag::merge_weight);
+    if (carried == nullptr) return;
     float total = 0.0f;
     for (std::uint32_t i = 0; i < m.count; ++i) {
       total += carried_weight(l.channels, l.channel_data, l.at(t.where, m.slots[i]));
     }
-    l.channel_data[c][l.at(t.where, p)] = total;
+    carried[l.at(t.where, p)] = total;
   }
 
   /// Marks a written row as not inspected: weights above 1 may have overflowed its storage.

@@ -31,7 +31,7 @@ template <class Keys> struct merge_members_phase {
   wave_ref wave;
   plan_ref map;
 
-  std::uint32_t tiles(shape const&) const { return 1; }
+  KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const {
     return scratch_size(static_cast<std::size_t>(lanes) * keys.channels() * sizeof(float)) +
            scratch_size(static_cast<std::size_t>(lanes) * sizeof(slot_t));

@@ -39,7 +39,7 @@ template <class Layout> struct merge_rows_phase {
   plan_ref map;
   side which;
 
-  std::uint32_t tiles(shape const& s) const {
+  KVMELD_HD std::uint32_t tiles(shape const& s) const {
     return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice)
                                      : ceil_div(s.capacity, block);
   }

@@ -41,7 +41,7 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 struct cache_options {
   shape extent;  ///< layers, sequences, heads and capacity of the cache
   /// Tracks compressed together, rounded to whole plan and budget scopes. 0: two per worker of the executor,
-  /// or a quarter of the cache's tracks if that is more, as far as 1 MiB of workspace per worker holds them.
+  /// or as many as 1 MiB of workspace per worker holds, if these are more.
   std::uint32_t wave_tracks = 0;
   bool whole_plan = false;                     ///< hold a plan of every track; `plan` and `apply` need it
   std::uint32_t members = 0;                   ///< members per track, for policies that share entries

@@ -139,12 +139,17 @@ template <class Operation, class Before>
 status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list sequences,
                                            index_list counts, Before before) {
   keep_mirror();
-  work_list const work = stage(sequences);
-  detail::sequence_phase const all{ledger_, work,
-                                   Operation::has_counts ? executor_.stage(counts).data() : nullptr};
+  detail::sequence_phase const all = stage_call(sequences, Operation::has_counts ? &counts : nullptr);
+  bool const few = writes_few(operation, sequences, counts);
   status const s = kvmeld::launch_all(executor_, Operation::name, [&] {
     before(all);
-    sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
+    if constexpr (may_write_few<Operation>) {
+      if (few) {
+        executor_.run(sequences::whole_sequences_phase<Operation>{all, operation}, sizes_.extent,
+                      all.work.sequence_count, sequences::sequence_source{sizes_.extent, all.work});
+      }
+    }
+    if (!few) sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
     if (Operation::leaves == sequences::effect::begun && arrays_.workspace.stats != nullptr)
       launch(first_stats(all));
   });
@@ -194,6 +199,39 @@ template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::see
 template <class E, class P, class K, class V>
 bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
   return immediate || mirror_.known(sequence);
+}
+
+// Stages the lists of a call; `numbers` may be null. They travel together. A record fills each list up to its
+// recorded length, so there each list has a place of its own.
+template <class E, class P, class K, class V>
+detail::sequence_phase merged_cache<E, P, K, V>::stage_call(index_list sequences, index_list const* numbers) {
+  if (immediate || executor_.records() || numbers == nullptr) {
+    work_list const work = stage(sequences);
+    return {ledger_, work, numbers == nullptr ? nullptr : executor_.stage(*numbers).data()};
+  }
+  lists_.assign(sequences.begin(), sequences.end());
+  lists_.insert(lists_.end(), numbers->begin(), numbers->end());
+  index_list const both = executor_.stage({lists_.data(), lists_.size()});
+  std::size_t const n = both.size() == 0 ? 0 : sequences.size();
+  return {ledger_, {both.data(), static_cast<std::uint32_t>(n)}, both.data() + n};
+}
+
+// Whether an operation writes so few entries that one launch is best. In a record the recorded numbers
+// decide.
+template <class E, class P, class K, class V>
+template <class Operation>
+bool merged_cache<E, P, K, V>::writes_few([[maybe_unused]] Operation const& operation,
+                                          [[maybe_unused]] index_list sequences,
+                                          [[maybe_unused]] index_list counts) const {
+  if constexpr (!may_write_few<Operation>) {
+    return false;
+  } else {
+    std::uint32_t most = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i)
+      most = max_of(most, operation.entries(facts_, sequences[i], counts[i]));
+    if (executor_.records()) most = executor_.limit("entries", 0, most);
+    return most <= sequences::whole_sequences_phase<Operation>::few;
+  }
 }
 
 // Copies a list, because phases may run after the caller's list is gone.
@@ -435,7 +473,7 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
 /// How many rounds a compression enqueues.
 template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::launch_counts {
   std::uint32_t rounds;         ///< most rounds; if launches are immediate, as many as it takes
-  std::uint32_t likely_rounds;  ///< first rounds that may have something to do
+  std::uint32_t likely_rounds;  ///< the host launches this many first rounds phase by phase
 };
 
 /// The rounds to enqueue. Also fills bounds_ with the largest length of each sequence after the compression.
@@ -461,7 +499,10 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
           }
         });
   }
-  return {executor_.limit("rounds", rounds, most), likely};
+  launch_counts counts{executor_.limit("rounds", rounds, most), likely};
+  // A replay with a smaller budget has more likely rounds. Those that were not recorded are still taken.
+  if (executor_.records()) counts.likely_rounds = executor_.limit("likely rounds", 0, likely);
+  return counts;
 }
 
 /// Repeats on the mirror what a compression does to a sequence.

@@ -429,6 +429,10 @@ private:
   bool is_known(std::uint32_t sequence) const;
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
+  detail::sequence_phase stage_call(index_list sequences, index_list const* numbers);
+  template <class Operation> static constexpr bool may_write_few = !immediate && Operation::writes_few;
+  template <class Operation>
+  bool writes_few(Operation const& operation, index_list sequences, index_list counts) const;
   detail::open_stats_phase first_stats(detail::sequence_phase const& all) const {
     return {all, arrays_.workspace.stats};
   }
@@ -476,6 +480,7 @@ private:
   detail::host_mirror mirror_before_;   ///< state before recorded calls, see keep_mirror
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
   std::vector<std::uint32_t> bounds_;   ///< one length bound per sequence of the current call
+  std::vector<std::uint32_t> lists_;    ///< the lists of the current call, one behind the other
   std::vector<std::uint32_t> budgets_;  ///< [tracks] of the last recorded call
   std::vector<cache_stats> stats_;      ///< [tracks] those that arrived last
   detail::report_on_its_way<Executor> report_, stats_report_;

@@ -17,6 +17,13 @@
 #else
 #define KVMELD_HD
 #endif
+/// Before a KVMELD_HD template that calls functions of its template arguments. These may be for the host
+/// alone or for the device alone; nvcc then does not warn.
+#if defined(__CUDACC__) && defined(__NVCC__)
+#define KVMELD_CALLS_ARGUMENTS _Pragma("nv_exec_check_disable")
+#else
+#define KVMELD_CALLS_ARGUMENTS
+#endif
 
 /// 1: refusals throw kvmeld::invalid_argument; 0: they are returned as a kvmeld::status.
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)

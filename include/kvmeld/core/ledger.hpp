@@ -186,18 +186,28 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
 
 namespace detail {
 
+/// The array of the channel with this tag; null if there is none. The number of turns is fixed, so that a
+/// device need not keep the lists in memory that can be indexed.
+KVMELD_HD inline float* channel_of(channel_list const& channels, float* const* data, std::uint32_t tag) {
+  float* found = nullptr;
+  for (std::uint32_t i = 0; i < max_channels; ++i) {
+    if (i < channels.count && channels.at[i].tag == tag && found == nullptr) found = data[i];
+  }
+  return found;
+}
+
 /// The weight of an entry in a merge by attention (EMS Eq. 7). It is the sum of the weights that the entry
 /// has merged with so far. An entry that has not merged yet weighs its window attention, or its accumulated
 /// attention if the score keeps no window. `data` holds the arrays of the channels and `i` is the entry's
 /// place in them.
 KVMELD_HD inline float carried_weight(channel_list const& channels, float* const* data, std::size_t i) {
   auto const value = [&](std::uint32_t tag) {
-    std::uint32_t const c = channels.find(tag);
-    return c < channels.count ? data[c][i] : 0.0f;
+    float const* const x = channel_of(channels, data, tag);
+    return x != nullptr ? x[i] : 0.0f;
   };
   float const carried = value(channel_tag::merge_weight);
   if (carried > 0.0f) return carried;
-  if (channels.find(channel_tag::window_past) < channels.count) {
+  if (channel_of(channels, data, channel_tag::window_past) != nullptr) {
     return value(channel_tag::window_past) + value(channel_tag::window_current);
   }
   return value(channel_tag::accumulated_attention);

@@ -75,13 +75,12 @@ struct track_source {
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the
 /// wave][capacity].
 struct wave_ref {
-  ledger_ref ledger;            ///< the ledger of the cache
-  work_list work;               ///< tracks of the whole call; this wave's part begins at `first`
-  std::uint32_t first = 0;      ///< first track of the work list in this wave
-  std::uint32_t tracks = 0;     ///< tracks in this wave
-  bool probably_empty = false;  ///< hardly any track needs this round: little should be spent on it
-  std::uint32_t scope = 1;      ///< neighbouring tracks that share one plan
-  std::uint32_t split = 1;      ///< neighbouring tracks that share their budgets (a budget scope)
+  ledger_ref ledger;         ///< the ledger of the cache
+  work_list work;            ///< tracks of the whole call; this wave's part begins at `first`
+  std::uint32_t first = 0;   ///< first track of the work list in this wave
+  std::uint32_t tracks = 0;  ///< tracks in this wave
+  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
+  std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets (a budget scope)
 
   track_state* state = nullptr;  ///< [tracks]
   /// [tracks][capacity] role of each entry.
@@ -134,10 +133,6 @@ struct wave_ref {
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   /// Whether the policy has one round, whose step is written to the plan directly.
   KVMELD_HD bool plans_directly() const { return step.fates == plan.fates; }
-  /// Whether the rounds of this track are over: their launches would not change the track.
-  KVMELD_HD bool done(std::uint32_t item) const {
-    return state[item].over_budget == 0 && state[item].unchanged != 0;
-  }
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
     return std::size_t{item} * ledger.extent.capacity + s;
@@ -177,7 +172,7 @@ struct track_phase {
   wave_ref wave;
 
   static constexpr bool light = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
+  KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 };
 
@@ -187,7 +182,7 @@ struct slot_phase {
   wave_ref wave;
 
   static constexpr bool light = true;
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int) const { return 0; }
 };
 

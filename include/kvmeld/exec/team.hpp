@@ -46,7 +46,7 @@ class serial_team {
 public:
   /// A team with `bytes` bytes of scratch.
   KVMELD_HD serial_team(void* scratch, std::size_t bytes)
-      : next_(static_cast<std::byte*>(scratch)), end_(next_ + bytes) {}
+      : first_(static_cast<std::byte*>(scratch)), next_(first_), end_(first_ + bytes) {}
 
   KVMELD_HD std::uint32_t lane() const { return 0; }
   KVMELD_HD std::uint32_t lanes() const { return 1; }
@@ -72,7 +72,12 @@ public:
     return reinterpret_cast<T*>(p);
   }
 
+  /// From now on `scratch` gives out the same memory again. What was given out before must not be used any
+  /// more, by any lane: a barrier comes first.
+  KVMELD_HD void reuse_scratch() const { next_ = first_; }
+
 private:
+  std::byte* first_;
   mutable std::byte* next_;
   [[maybe_unused]] std::byte* end_;  // only assertions look at it
 };

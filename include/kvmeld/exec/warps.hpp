@@ -18,6 +18,8 @@ inline namespace KVMELD_ABI {
 /// The backend of tuned<warps, Phase>. It is for every executor whose teams are made of warps and that has
 /// - `launch(phase, extent, items, source)`: one launch of this very phase
 /// - `max_scratch()`: bytes of shared memory that a team may have; scratch within them is shared memory
+/// - `lanes()`: lanes of a team that reads rows
+/// - `tuning_mode()`: whether tuned forms run
 /// Such a team has the following, collective in a warp unless said otherwise:
 /// - `ballot(yes)`: bit i is the answer of lane i of the warp
 /// - `shuffle(x, from)`: the x of lane `from` of the warp
@@ -33,9 +35,12 @@ namespace detail {
 /// A tuned phase: one launch of `Form{phase}` replaces it, if the scratch of the form fits shared memory.
 template <class Phase, class Form> struct tuned_by_form {
   static constexpr bool value = true;  ///< there is a tuned form
-  /// Whether the form accepts the phase and its scratch fits.
+  using form = Form;                   ///< the form
+  /// Whether the form can do what the phase does.
+  KVMELD_HD static bool takes(Phase const& p) { return Form::takes(p); }
+  /// Whether the form takes the phase and its scratch fits.
   template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
-    return Form::takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.max_scratch();
+    return takes(p) && Form{p}.scratch_bytes(executor.lanes()) <= executor.max_scratch();
   }
   /// One launch of the form.
   template <class Executor, class Source>
@@ -44,6 +49,11 @@ template <class Phase, class Form> struct tuned_by_form {
     executor.launch(Form{p}, extent, items, source);
   }
 };
+
+/// Whether warps run a phase in one tuned form instead.
+template <class Phase, class = void> inline constexpr bool has_tuned_form = false;
+template <class Phase>
+inline constexpr bool has_tuned_form<Phase, std::void_t<typename tuned<warps, Phase>::form>> = true;
 
 }  // namespace detail
 

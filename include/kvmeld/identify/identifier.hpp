@@ -198,20 +198,25 @@ KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref 
   view.finish();
 }
 
+/// Tiles per track of an identifier's `propose`; one where it has none.
+template <class Identify>
+std::uint32_t proposal_tiles([[maybe_unused]] Identify const& identify, [[maybe_unused]] shape const& s) {
+  if constexpr (proposes<Identify>) {
+    return identify.tiles(s);
+  } else {
+    return 1;
+  }
+}
+
 /// Runs `propose`, or `admit` if it reads rows. `Rows` is the layout of the keys, or kv{keys, values} if the
 /// identifier needs values.
 template <class Identify, class Rows> struct propose_phase {
   Identify identify;
   Rows rows;
   wave_ref wave;
+  std::uint32_t tiles_per_track = proposal_tiles(identify, wave.ledger.extent);
 
-  std::uint32_t tiles(shape const& s) const {
-    if constexpr (proposes<Identify>) {
-      return identify.tiles(s);
-    } else {
-      return 1;
-    }
-  }
+  KVMELD_HD std::uint32_t tiles(shape const&) const { return tiles_per_track; }
   std::size_t scratch_bytes(int lanes) const {
     if constexpr (proposes<Identify>) {
       return identify.scratch_bytes(wave.ledger.extent, lanes);
@@ -238,7 +243,7 @@ template <class Identify> struct admit_phase {
   static constexpr bool light = is_light<Identify>::value;
   static constexpr bool wide = true;
   static constexpr bool near_scratch = true;
-  std::uint32_t tiles(shape const&) const { return 1; }
+  KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return admit_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

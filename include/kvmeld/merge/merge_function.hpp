@@ -172,7 +172,7 @@ template <class Merge, class Keys> struct weigh_phase {
   wave_ref wave;
   bool adds_degrees = adds_up(merge);
 
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -208,7 +208,7 @@ template <class Merge> struct weigh_spans_phase {
   bool adds_degrees = adds_up(merge);
 
   static constexpr bool light = is_light<Merge>::value;
-  std::uint32_t tiles(shape const&) const { return 1; }
+  KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

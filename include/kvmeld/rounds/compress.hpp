@@ -32,6 +32,8 @@
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/rounds/padding.hpp>
+#include <kvmeld/rounds/remaining_rounds.hpp>
+#include <kvmeld/rounds/round.hpp>
 #include <kvmeld/rounds/share_plans.hpp>
 #include <kvmeld/rounds/split_budget.hpp>
 #include <kvmeld/score/reference_queries.hpp>
@@ -115,19 +117,6 @@ void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list 
   }
 }
 
-/// Launches phases over the tracks of one wave.
-template <class Executor> struct launcher {
-  Executor& executor;
-  wave_ref const& wave;
-
-  template <class Phase> void operator()(Phase const& phase) const {
-    executor.run(phase, wave.ledger.extent, wave.tracks, wave);
-  }
-};
-
-/// Whether the merge function turns sources of sets and spans into evictions, as merge::drop does.
-template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
-
 template <class Executor, class Policy, class Keys, class Values>
 void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed,
                looked_at rows) {
@@ -166,69 +155,11 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if (shared) launch(unite_flags_phase{{wave}});
 }
 
-/// Whether the policy merges rows; otherwise it only evicts.
-template <class Policy> bool merges_rows(Policy const& p) {
-  identify_traits const i = traits_of_identifier(p.identify);
-  return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
-}
-
 /// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
 /// that were listed for keys also hold for values.
 template <class Policy> bool may_plan_directly(wave_ref const& wave, std::uint32_t rounds) {
   return rounds == 1 && wave.scope == 1 && wave.split == 1 &&
          !is_guarded<typename Policy::identify_type>::value;
-}
-
-/// Plans one round: makes the step, and composes it into the plan unless the step is the plan itself.
-template <class Executor, class Policy, class Keys, class Values>
-void plan_round(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
-  using identify_type = unguarded_t<typename Policy::identify_type>;
-  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
-  identify_type const& identify = p.identify;
-  wave_ref const& wave = launch.wave;
-  launch(round_phase{{wave}, traits_of_identifier(p.identify).needs_centers});
-  if (wave.scope > 1) launch(mute_followers_phase{{wave}});
-  if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
-    using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
-    launch(propose_phase<identify_type, rows>{
-        identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave)});
-  } else if constexpr (identify_type::needs_keys) {
-    launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave)});
-  }
-  if constexpr (guards) guard::before_admission(launch, p.identify, x);
-  launch(admit_phase<identify_type>{identify, wave, traits_of_identifier(identify).repeats});
-  if (wave.scope > 1) launch(broadcast_phase{{wave}});
-  if constexpr (identify_type::makes_sets || makes_spans<identify_type>::value) {
-    launch(link_phase{{wave}, wave.step});
-  }
-  if constexpr (makes_spans<identify_type>::value) {
-    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave});
-  }
-  if constexpr (identify_type::makes_sets) {
-    launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave});
-    if constexpr (guards) guard::after_weighing(launch, p.identify, x);
-    if (!dissolves_sets(p))
-      launch(fold_scores_phase{{wave}, traits_of_score(p.score).gives != score_kind::order});
-  }
-  if (!wave.plans_directly()) launch(compose_phase{{wave}});
-}
-
-/// Merges the sets of `map` in the keys and in the ledger. link_phase has listed the sets.
-template <class Executor, class Keys>
-void merge_keys(launcher<Executor> const& launch, Keys const& keys, plan_ref const& map) {
-  wave_ref const& wave = launch.wave;
-  // A policy that makes no members has a workspace without room for members.
-  bool const members = wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
-  if (members) launch(merge_members_phase<Keys>{keys, wave, map});
-  launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
-  launch(merge_ledger_phase{{wave}, map});
-}
-
-/// Like merge_keys, for guarded policies: values merge with keys, so the next round measures stored rows.
-template <class Executor, class Keys, class Values>
-void merge_guarded(launcher<Executor> const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
-  launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
-  merge_keys(launch, x.keys, map);
 }
 
 /// Whether the policy fits what it keeps to attention's outputs before the call.
@@ -304,7 +235,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
       guard::open(launch, p.identify.guard, x);
     }
-    detail::plan_round(launch, p, x);
+    detail::plan_round(launch, p, x, detail::facts_of_round(p, ledger.extent));
     if (fallback == shortfall::evict_lowest)
       launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
@@ -348,19 +279,23 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
 /// (Chelsea); values are rounded once instead of once per round. Other selectors choose roles anew in every
 /// plan.
 ///
-/// At most `max_rounds` rounds run. Where launches are not immediate, as many are enqueued, and rounds
-/// without work do nothing. Behind the first `likely_rounds` rounds, executors spend little on finding out
-/// whether there is work. Tracks that share their budgets (budget::over) lie in one wave: `ws` is carved for
-/// such budget scopes, and the work list is ordered by sequence if the scopes span layers. Empty slots of a
-/// padded ledger are removed first; the caller fills tracks up again.
+/// At most `max_rounds` rounds run. Where launches are not immediate, the first `likely_rounds` of them are
+/// enqueued phase by phase. The rest is one launch, in which a team per track goes on until the track is
+/// done; only guarded policies, shared plans and shared budgets enqueue all rounds phase by phase. Tracks
+/// that share their budgets (budget::over) lie in one wave: `ws` is carved for such budget scopes, and the
+/// work list is ordered by sequence if the scopes span layers. Empty slots of a padded ledger are removed
+/// first; the caller fills tracks up again.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t max_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
-  bool const merges = detail::merges_rows(p);
-  bool const rehearses = executor.rehearses();  // a rehearsal takes one likely round and one other
-  if (rehearses) max_rounds = min_of(max_rounds, 2u);
+  detail::round_facts const facts = detail::facts_of_round(p, ledger.extent);
+  bool const rehearses = executor.rehearses();
+  if (rehearses) {  // one likely round, and one other if there are others
+    if (likely_rounds < max_rounds) likely_rounds = min_of(likely_rounds, 1u);
+    max_rounds = min_of(max_rounds, 2u);
+  }
   std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
@@ -371,18 +306,10 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
                       detail::fits_rows(p) ? detail::looked_at::everything : detail::looked_at::mergeable);
     if constexpr (guards) guard::open(launch, p.identify.guard, x);
     if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
-    wave_ref rare = wave;
-    rare.probably_empty = !guards && split == 1 && wave.scope == 1;
-    detail::launcher<Executor> const launch_rare{executor, rare};
     std::uint32_t round = 0;
     for (; round < rounds && (rehearses || detail::any_active<Executor>(wave)); ++round) {
-      auto const& now = round < likely_rounds ? launch : launch_rare;
-      detail::plan_round(now, p, x);
-      if constexpr (guards) {
-        detail::merge_guarded(now, x, wave.step);
-      } else if (merges) {
-        detail::merge_keys(now, x.keys, wave.step);
-      }
+      if (round >= likely_rounds && detail::run_remaining_rounds(launch, p, x, facts, rounds - round)) break;
+      detail::run_round(launch, p, x, facts);
     }
     if (fallback == shortfall::evict_lowest)
       launch(detail::fallback_phase{wave, true, traits_of_selector(p.select).pins_exactly});
@@ -393,7 +320,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&
                         (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
-    detail::finish(launch, x, ws.zero_emptied, merges && !guards, listed);
+    detail::finish(launch, x, ws.zero_emptied, facts.merges_rows && !guards, listed);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),

@@ -102,14 +102,14 @@ struct broadcast_phase : scope_phase {
 
 /// The wave for identifiers that propose from joined rows: its key_dim and value_dim are those of joined
 /// rows.
-inline wave_ref joined_wave(wave_ref wave) {
+KVMELD_HD inline wave_ref joined_wave(wave_ref wave) {
   wave.ledger.extent.key_dim *= wave.scope;
   wave.ledger.extent.value_dim *= wave.scope;
   return wave;
 }
 
 /// Rows of a layout, joined over the tracks that share a plan.
-template <class Layout> joined_rows<Layout> join(Layout const& layout, wave_ref const& wave) {
+template <class Layout> KVMELD_HD joined_rows<Layout> join(Layout const& layout, wave_ref const& wave) {
   return {layout, wave.ledger.extent.kv_heads, wave.ledger.extent.sequences, wave.scope};
 }
 

@@ -21,6 +21,7 @@ namespace sequences {
 /// Adds `n` pending entries behind the last slot. Their positions continue from the tokens seen and pending.
 struct append : operation {
   static constexpr char const* name = "append";
+  static constexpr bool writes_few = true;
   static constexpr bool outdates_plan = false;  // `apply` finds out that the track has grown
 
   std::string problem(ledger_ref const& l, index_list sequences, index_list counts) const {
@@ -44,6 +45,7 @@ struct append : operation {
     return {};
   }
 
+  std::uint32_t entries(ledger_ref const&, std::uint32_t, std::uint32_t n) const { return n; }
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
     std::uint32_t const length = l.length[t.index], next = l.tokens(t.sequence);

@@ -27,6 +27,7 @@ KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, st
 /// Commits the first `n` pending entries and drops the rest.
 struct commit : operation {
   static constexpr char const* name = "commit";
+  static constexpr bool writes_few = true;
   static constexpr bool outdates_plan = false;
 
   std::string problem(ledger_ref const& l, index_list sequences, index_list accepted) const {
@@ -40,6 +41,9 @@ struct commit : operation {
     return {};
   }
 
+  std::uint32_t entries(ledger_ref const& facts, std::uint32_t sequence, std::uint32_t) const {
+    return facts.pending[sequence];
+  }
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
     forget_entries(team, l, t, kept(l, t, n));

@@ -85,6 +85,11 @@ struct operation {
   /// Whether calls can be recorded; their numbers then have to be lists.
   static constexpr bool recordable = true;
 
+  /// True: calls mostly write few entries of a track, and whole_sequences_phase may do all of them. Such an
+  /// operation has `entries(facts, sequence, n)`: the most entries that `on_entries` writes in a track, as
+  /// far as the host can tell.
+  static constexpr bool writes_few = false;
+
   /// Changes the arrays per entry and per member. Cooperative; no barrier at the end.
   template <class Team>
   KVMELD_HD void on_entries(Team const&, ledger_ref const&, track, std::uint32_t) const {}
@@ -115,6 +120,35 @@ template <class Operation> struct numbers_phase : detail::sequence_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (leads(t) && team.lane() == 0) operation.on_sequence(ledger, t.where.sequence, count_of(t));
   }
+};
+
+/// Does all of an operation in one launch, where it writes few entries. A tile is a sequence, and each lane
+/// takes tracks.
+template <class Operation> struct whole_sequences_phase : detail::sequence_phase {
+  static constexpr std::uint32_t few = 16;  ///< entries of a track
+  Operation operation;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    shape const& s = ledger.extent;
+    std::uint32_t const n = counts == nullptr ? 0 : counts[t.item], sequence = t.where.sequence;
+    team.for_each(s.layers * s.kv_heads, [&](std::uint32_t i) {
+      track const where = make_track(s, i / s.kv_heads, sequence, i % s.kv_heads);
+      operation.on_entries(serial_team(nullptr, 0), ledger, where, n);
+      operation.on_track(ledger, where, n);
+    });
+    team.sync();
+    if (team.lane() == 0) operation.on_sequence(ledger, sequence, n);
+  }
+};
+
+/// Numbers the sequences of a work list for launches with a tile per sequence.
+struct sequence_source {
+  shape extent;
+  work_list work;
+  /// The first track of the sequence.
+  KVMELD_HD track where(std::uint32_t item) const { return make_track(extent, 0, work.sequences[item], 0); }
+  /// Whether the item is only there to fill up a recorded list.
+  KVMELD_HD bool idle(std::uint32_t item) const { return work.sequences[item] == idle_sequence; }
 };
 
 /// Makes the one or two launches of an operation.

@@ -292,6 +292,15 @@ public:
     return reinterpret_cast<T*>(board_.scratch() + begin);
   }
 
+  /// Poisons the scratch anew. The last call has to have been a barrier, because teams of devices make none
+  /// here.
+  void reuse_scratch() const {
+    if (used_ != 0 && std::string(place_.operation) != "sync")
+      report_finding(board_.log, "reuse_scratch without a barrier, at " + place_.text());
+    end_tile();
+    begin_tile();
+  }
+
   // Called by the executor around a tile.
   void begin_tile() const {
     used_ = 0;

@@ -34,7 +34,8 @@ public:
   };
 
   /// `scratch` belongs to the block alone, lies in shared or global memory, and is 64-byte aligned.
-  __device__ block_team(std::byte* scratch, storage& shared) : next_(scratch), storage_(shared) {}
+  __device__ block_team(std::byte* scratch, storage& shared)
+      : first_(scratch), next_(scratch), storage_(shared) {}
 
   __device__ std::uint32_t lane() const { return threadIdx.x; }
   __device__ std::uint32_t lanes() const { return block_size; }
@@ -95,7 +96,11 @@ public:
     return reinterpret_cast<T*>(p);
   }
 
+  /// From now on `scratch` gives out the same memory again. A barrier comes first.
+  __device__ void reuse_scratch() const { next_ = first_; }
+
 private:
+  std::byte* first_;
   mutable std::byte* next_;
   storage& storage_;
 };

@@ -49,21 +49,13 @@ template <class Phase>
 struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
     : std::integral_constant<int, Phase::min_blocks> {};
 
-/// Whether a source has done(item): whether the rounds of that item's track are over. Launches of such a
-/// source may have nothing to do.
-template <class Source, class = void> struct may_rest : std::false_type {};
-template <class Source>
-struct may_rest<Source, std::void_t<decltype(std::declval<Source const&>().done(0u))>> : std::true_type {};
-
 /// A block runs the tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase; tiles are counted item by item.
-/// Where `blocks_per_item` is not 0, that many blocks share the tiles of one item, and end at once where the
-/// item is idle or done. Where `scratch` is null, the block's scratch is shared memory; phases with
+/// Where `scratch` is null, the block's scratch is shared memory; phases with
 /// near_scratch always have it there.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
-              std::uint32_t per_item, std::uint32_t items, std::uint32_t blocks_per_item, std::byte* scratch,
-              std::size_t scratch_bytes) {
+              std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];
   using team_type = block_team<block_of<Phase>>;
   __shared__ typename team_type::storage collective;
@@ -71,21 +63,12 @@ __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
   if constexpr (!has_near_scratch<Phase>::value) {
     if (scratch != nullptr) own = scratch + blockIdx.x * scratch_bytes;
   }
-  std::uint32_t const share = blocks_per_item != 0 ? blocks_per_item : per_item;
-  std::uint32_t item = blockIdx.x / share, index = blockIdx.x % share;
-  if constexpr (may_rest<Source>::value) {
-    if (blocks_per_item != 0 && (source.idle(item) || source.done(item))) return;
-  }
+  std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
   while (item < items) {
     if (!source.idle(item)) {
       team_type const team(own, collective);
       phase(team, tile{source.where(item), item, index});
       __syncthreads();
-    }
-    if (blocks_per_item != 0) {
-      index += blocks_per_item;
-      if (index >= per_item) return;
-      continue;
     }
     item += gridDim.x / per_item;
     index += gridDim.x % per_item;
@@ -290,13 +273,8 @@ public:
         note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(max_shared_)));
       }
-      std::uint32_t few = 0;
-      if constexpr (detail::may_rest<Source>::value) {
-        if (source.probably_empty) few = min_of(per_item, max_of(1u, blocks() / items));
-      }
-      auto const grid =
-          few != 0 ? few * items : static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      start(kernel, grid, block, bytes, phase, source, per_item, items, few, nullptr, 0);
+      auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
+      start(kernel, grid, block, bytes, phase, source, per_item, items, nullptr, 0);
     } else if constexpr (has_near_scratch<Phase>::value) {
       note(cudaErrorInvalidConfiguration);
     } else {
@@ -306,8 +284,8 @@ public:
       }
       if (status const s = reserve(bytes); !s.ok()) return;
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      start(kernel, grid, block, 0, phase, source, per_item, items, 0,
-            static_cast<std::byte*>(scratch_.data()), bytes);
+      start(kernel, grid, block, 0, phase, source, per_item, items, static_cast<std::byte*>(scratch_.data()),
+            bytes);
     }
   }
 

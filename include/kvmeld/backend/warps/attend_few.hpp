@@ -40,7 +40,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   static constexpr bool near_scratch = true;
   untuned_phase untuned;
 
-  static bool takes(untuned_phase const& p) {
+  KVMELD_HD static bool takes(untuned_phase const& p) {
     return p.params.window == 0 && !p.params.rope.active() &&
            p.cache.extent().queries_per_kv_head <= query_rows &&
            p.cache.keys.channels() <= max_attended_channels &&

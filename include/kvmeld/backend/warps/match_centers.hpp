@@ -54,9 +54,9 @@ struct match_centers<identify::nearest_center<Admit, By>, Rows> {
   static constexpr std::uint32_t max_rows = 128, max_columns = 64, strip_columns = 32;
   untuned_phase untuned;
 
-  static bool takes(untuned_phase const&) { return true; }
+  KVMELD_HD static bool takes(untuned_phase const&) { return true; }
 
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, max_rows); }
+  KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, max_rows); }
   std::size_t scratch_bytes(int) const {
     shape const& s = untuned.wave.ledger.extent;
     return sides::keys::bytes(max_rows, max_columns, s.key_dim) +

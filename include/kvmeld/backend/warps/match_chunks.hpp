@@ -30,10 +30,10 @@ template <class Identify, class Layout> struct match_chunks {
   detail::propose_phase<Identify, Layout> untuned;
 
   /// Takes chunks that fill at least a strip of the matrix unit.
-  static bool takes(detail::propose_phase<Identify, Layout> const& p) {
+  KVMELD_HD static bool takes(detail::propose_phase<Identify, Layout> const& p) {
     return p.identify.chunk_in(p.wave.ledger.extent) >= 2 * strip_rows;
   }
-  std::uint32_t chunk() const { return untuned.identify.chunk_in(untuned.wave.ledger.extent); }
+  KVMELD_HD std::uint32_t chunk() const { return untuned.identify.chunk_in(untuned.wave.ledger.extent); }
   KVMELD_HD static std::uint32_t rows_of(std::uint32_t chunk) {
     return min_of(max_rows, ceil_div(Identify::sources(chunk), strip_rows) * strip_rows);
   }
@@ -41,7 +41,7 @@ template <class Identify, class Layout> struct match_chunks {
     return min_of(max_columns, ceil_div(chunk / 2, strip_columns) * strip_columns);
   }
 
-  std::uint32_t tiles(shape const& s) const {
+  KVMELD_HD std::uint32_t tiles(shape const& s) const {
     return ceil_div(s.capacity, chunk()) * ceil_div(Identify::sources(chunk()), max_rows);
   }
   std::size_t scratch_bytes(int) const {

@@ -47,7 +47,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   static constexpr int min_blocks = detail::has_contribution<Score> ? 1 : 2;
   untuned_phase untuned;
 
-  static bool takes(untuned_phase const& p) {
+  KVMELD_HD static bool takes(untuned_phase const& p) {
     std::uint32_t const group = p.ledger.extent.queries_per_kv_head;
     return p.params.window == 0 && !p.params.rope.active() && group <= query_rows &&
            (group & (group - 1)) == 0 && p.keys.channels() <= max_attended_channels &&

@@ -31,8 +31,8 @@ template <class Keys> struct weigh_gaussian {
   using untuned_phase = detail::weigh_phase<merge::gaussian, Keys>;
   untuned_phase untuned;
 
-  static bool takes(untuned_phase const&) { return true; }
-  std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
+  KVMELD_HD static bool takes(untuned_phase const&) { return true; }
+  KVMELD_HD std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

@@ -1,0 +1,192 @@
+// One round: which phases run, and in which order. An executor launches them one by one for all tracks of a
+// wave, or one team runs them for one track (rounds/remaining_rounds.hpp).
+#pragma once
+
+#include <kvmeld/apply/compose.hpp>
+#include <kvmeld/apply/merge_ledger.hpp>
+#include <kvmeld/apply/merge_members.hpp>
+#include <kvmeld/apply/merge_rows.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/executor.hpp>
+#include <kvmeld/guard/launches.hpp>
+#include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/identify/identifier.hpp>
+#include <kvmeld/layout/joined.hpp>
+#include <kvmeld/layout/layout.hpp>
+#include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/merge/sets.hpp>
+#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/rounds/share_plans.hpp>
+#include <kvmeld/score/score.hpp>
+
+#include <cstdint>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace detail {
+
+/// Launches phases over the tracks of one wave.
+template <class Executor> struct launcher {
+  /// Whether two phases in one launch are cheaper than two launches.
+  static constexpr bool joins = !is_immediate<Executor>::value;
+  Executor& executor;
+  wave_ref const& wave;
+
+  template <class Phase> void operator()(Phase const& phase) const {
+    executor.run(phase, wave.ledger.extent, wave.tracks, wave);
+  }
+};
+
+/// Whether the merge function turns sources of sets and spans into evictions, as merge::drop does.
+template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
+
+/// Whether the policy merges rows; otherwise it only evicts.
+template <class Policy> bool merges_rows(Policy const& p) {
+  identify_traits const i = traits_of_identifier(p.identify);
+  return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
+}
+
+/// What a round has to know of a policy as it is configured. The host fills this in, so a policy's functions
+/// that answer it may be for the host alone.
+struct round_facts {
+  bool lists_centers;            ///< the identifier needs centres
+  bool repeats;                  ///< further rounds may follow
+  bool dissolves_sets;           ///< see dissolves_sets
+  bool merges_rows;              ///< see merges_rows
+  bool folds_sums;               ///< scores are weights: a set's entry gets their sum
+  bool adds_degrees;             ///< see adds_up
+  std::uint32_t proposal_tiles;  ///< tiles per track of the identifier's `propose`
+};
+
+/// The facts about a policy in a cache of this shape.
+template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
+  unguarded_t<typename Policy::identify_type> const& identify = p.identify;
+  return {traits_of_identifier(p.identify).needs_centers,
+          traits_of_identifier(identify).repeats,
+          dissolves_sets(p),
+          merges_rows(p),
+          traits_of_score(p.score).gives != score_kind::order,
+          adds_up(p.merge),
+          proposal_tiles(identify, extent)};
+}
+
+/// Admits, and lists the sets of the step. One tile per track does both, because the lists need all that was
+/// admitted.
+template <class Identify> struct admit_and_link_phase : admit_phase<Identify> {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    admit_phase<Identify>::operator()(team, t);
+    team.sync();
+    link_phase{{this->wave}, this->wave.step}(team, t);
+  }
+};
+
+/// Takes note of the step, slot by slot: scores fold, the plan composes, the ledger merges. None of the three
+/// reads what another one writes. `map` is the step. (A member would be a copy, and a device would keep it in
+/// local memory.)
+struct note_step_phase : merge_ledger_phase {
+  bool folds, folds_sums;  ///< scores fold, as sums or as maxima
+  bool composes;           ///< the step is not the plan itself
+  bool merges_ledger;
+
+  KVMELD_HD bool has_work() const { return folds || composes || merges_ledger; }
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    if (folds) fold_scores_phase{{wave}, folds_sums}(team, t);
+    if (composes) compose_phase{{wave}}(team, t);
+    if (merges_ledger) merge_ledger_phase::operator()(team, t);
+  }
+};
+
+/// Whether entries of a wave share members. A policy that makes none has a workspace without room for them.
+KVMELD_HD inline bool keeps_members(wave_ref const& wave) {
+  return wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
+}
+
+/// Plans one round: makes the step, and composes it into the plan unless the step is the plan itself.
+/// `launch(phase)` runs a phase on `launch.wave`. `merges_ledger`: the ledger merges too.
+KVMELD_CALLS_ARGUMENTS
+template <class Launch, class Policy, class Keys, class Values>
+KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
+                          round_facts const& facts, bool merges_ledger = false) {
+  using identify_type = unguarded_t<typename Policy::identify_type>;
+  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
+  identify_type const& identify = p.identify;
+  wave_ref const& wave = launch.wave;
+  launch(round_phase{{wave}, facts.lists_centers});
+  if (wave.scope > 1) launch(mute_followers_phase{{wave}});
+  if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
+    using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
+    launch(propose_phase<identify_type, rows>{
+        identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave), facts.proposal_tiles});
+  } else if constexpr (identify_type::needs_keys) {
+    launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave),
+                                                           facts.proposal_tiles});
+  }
+  if constexpr (guards) guard::before_admission(launch, p.identify, x);
+  admit_phase<identify_type> const admit{identify, wave, facts.repeats};
+  constexpr bool links = identify_type::makes_sets || makes_spans<identify_type>::value;
+  bool const joins = links && Launch::joins && wave.scope == 1;
+  if constexpr (links && Launch::joins) {
+    if (joins) launch(admit_and_link_phase<identify_type>{admit});
+  }
+  if (!joins) {
+    launch(admit);
+    if (wave.scope > 1) launch(broadcast_phase{{wave}});
+    if constexpr (links) launch(link_phase{{wave}, wave.step});
+  }
+  if constexpr (makes_spans<identify_type>::value) {
+    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
+  }
+  if constexpr (identify_type::makes_sets) {
+    launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave, facts.adds_degrees});
+    if constexpr (guards) guard::after_weighing(launch, p.identify, x);
+  }
+  note_step_phase const note{{{wave}, wave.step},
+                             identify_type::makes_sets && !facts.dissolves_sets,
+                             facts.folds_sums,
+                             !wave.plans_directly(),
+                             merges_ledger};
+  if (note.has_work()) launch(note);
+}
+
+/// Merges the sets of `map` in the keys and in the ledger. link_phase has listed the sets.
+KVMELD_CALLS_ARGUMENTS
+template <class Launch, class Keys>
+KVMELD_HD void merge_keys(Launch const& launch, Keys const& keys, plan_ref const& map) {
+  wave_ref const& wave = launch.wave;
+  if (keeps_members(wave)) launch(merge_members_phase<Keys>{keys, wave, map});
+  launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
+  launch(merge_ledger_phase{{wave}, map});
+}
+
+/// Like merge_keys, for guarded policies: values merge with keys, so the next round measures stored rows.
+KVMELD_CALLS_ARGUMENTS
+template <class Launch, class Keys, class Values>
+KVMELD_HD void merge_guarded(Launch const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
+  launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
+  merge_keys(launch, x.keys, map);
+}
+
+/// One round of a compression: plans it, and merges what the next round reads.
+KVMELD_CALLS_ARGUMENTS
+template <class Launch, class Policy, class Keys, class Values>
+KVMELD_HD void run_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
+                         round_facts const& facts) {
+  wave_ref const& wave = launch.wave;
+  if constexpr (is_guarded<typename Policy::identify_type>::value) {
+    plan_round(launch, p, x, facts);
+    merge_guarded(launch, x, wave.step);
+  } else if (facts.merges_rows && !keeps_members(wave)) {
+    plan_round(launch, p, x, facts, true);
+    launch(merge_rows_phase<Keys>{x.keys, wave, wave.step, side::key});
+  } else {  // members come before the ledger: they change degrees
+    plan_round(launch, p, x, facts);
+    if (facts.merges_rows) merge_keys(launch, x.keys, wave.step);
+  }
+}
+
+}  // namespace detail
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
