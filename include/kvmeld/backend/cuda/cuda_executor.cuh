@@ -50,8 +50,8 @@ struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
     : std::integral_constant<int, Phase::min_blocks> {};
 
 /// A block runs the tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase; tiles are counted item by item.
-/// Where `scratch` is null, the block's scratch is shared memory; phases with
-/// near_scratch always have it there.
+/// Where `scratch` is null, the block's scratch is shared memory; phases with near_scratch always have it
+/// there.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
