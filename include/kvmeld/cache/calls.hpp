@@ -229,8 +229,7 @@ bool merged_cache<E, P, K, V>::writes_few([[maybe_unused]] Operation const& oper
     std::uint32_t most = 0;
     for (std::size_t i = 0; i < sequences.size(); ++i)
       most = max_of(most, operation.entries(facts_, sequences[i], counts[i]));
-    if (executor_.records()) most = executor_.limit("entries", 0, most);
-    return most <= sequences::whole_sequences_phase<Operation>::few;
+    return executor_.as_recorded(most) <= sequences::whole_sequences_phase<Operation>::few;
   }
 }
 
@@ -499,10 +498,8 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
           }
         });
   }
-  launch_counts counts{executor_.limit("rounds", rounds, most), likely};
   // A replay with a smaller budget has more likely rounds. Those that were not recorded are still taken.
-  if (executor_.records()) counts.likely_rounds = executor_.limit("likely rounds", 0, likely);
-  return counts;
+  return {executor_.limit("rounds", rounds, most), executor_.as_recorded(likely)};
 }
 
 /// Repeats on the mirror what a compression does to a sequence.

@@ -190,6 +190,10 @@ public:
   std::uint32_t limit(char const* what, std::uint32_t wanted, std::uint32_t most) const {
     return record_ == nullptr ? wanted : record_->limit(what, wanted, most);
   }
+  /// A number that chooses the form of launches: `now`, or the recorded number in a replay.
+  std::uint32_t as_recorded(std::uint32_t now) const {
+    return record_ == nullptr ? now : record_->limit("", 0, now);  // 0 is never more than was recorded
+  }
   /// Called while a record is attached, before the first change to the owner: keep() stores what the owner
   /// knows now, for undo(owner).
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) const {

@@ -64,6 +64,8 @@ public:
   template <class Keep> static void remember(void*, void (*)(void*), Keep const&) {}
   /// The number that sizes launches: `wanted`, or the recorded number if a call_record is attached.
   static constexpr std::uint32_t limit(char const*, std::uint32_t wanted, std::uint32_t) { return wanted; }
+  /// A number that chooses the form of launches: `now`, or the recorded number if a call_record is attached.
+  static constexpr std::uint32_t as_recorded(std::uint32_t now) { return now; }
 
 protected:
   /// Called by `run` during a rehearsal: notes that `bytes` bytes could not be allocated.

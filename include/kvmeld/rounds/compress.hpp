@@ -227,6 +227,7 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
+  detail::round_facts const facts = detail::facts_of_round(p, ledger.extent);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     if (detail::may_plan_directly<Policy>(wave, 1)) wave.step = wave.plan;
@@ -235,7 +236,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     if constexpr (is_guarded<typename Policy::identify_type>::value) {
       guard::open(launch, p.identify.guard, x);
     }
-    detail::plan_round(launch, p, x, detail::facts_of_round(p, ledger.extent));
+    detail::plan_round(launch, p, x, facts);
     if (fallback == shortfall::evict_lowest)
       launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});

@@ -22,6 +22,18 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
+/// launch.run(phase), or launch.run(form) with the form that an executor of warps would launch in place of
+/// the phase, if `launch.tuned_forms`.
+KVMELD_CALLS_ARGUMENTS
+template <bool Warps, class Launch, class Phase>
+KVMELD_HD void run_in_its_form(Launch const& launch, Phase const& phase) {
+  if constexpr (Warps && has_tuned_form<Phase>) {
+    if (launch.tuned_forms && tuned<warps, Phase>::takes(phase))
+      return launch.run(typename tuned<warps, Phase>::form{phase});
+  }
+  launch.run(phase);
+}
+
 /// Runs phases on one track, on the team that has the track. Where `tuned_forms`, phases run in the forms
 /// that an executor of warps would launch.
 template <class Team> struct team_launcher {
@@ -36,14 +48,8 @@ template <class Team> struct team_launcher {
       static_assert(!tuned<warps, Phase>::value || has_tuned_form<Phase>,
                     "kvmeld: a phase of a round that repeats has a tuned form of several launches");
     }
-    if constexpr (has_warps<Team>::value && has_tuned_form<Phase>) {
-      if (tuned_forms && tuned<warps, Phase>::takes(phase))
-        return run(typename tuned<warps, Phase>::form{phase});
-    }
-    run(phase);
+    run_in_its_form<has_warps<Team>::value>(*this, phase);
   }
-
-private:
   template <class Phase> KVMELD_HD void run(Phase const& phase) const {
     std::uint32_t const tiles = phase.tiles(wave.ledger.extent);
     for (std::uint32_t i = 0; i < tiles; ++i) {
@@ -63,16 +69,8 @@ template <bool Warps> struct scratch_finder {
   bool tuned_forms;
   std::size_t& most;
 
-  template <class Phase> void operator()(Phase const& phase) const {
-    if constexpr (Warps && has_tuned_form<Phase>) {
-      if (tuned_forms && tuned<warps, Phase>::takes(phase))
-        return see(typename tuned<warps, Phase>::form{phase});
-    }
-    see(phase);
-  }
-
-private:
-  template <class Phase> void see(Phase const& phase) const {
+  template <class Phase> void operator()(Phase const& phase) const { run_in_its_form<Warps>(*this, phase); }
+  template <class Phase> void run(Phase const& phase) const {
     most = max_of(most, phase.scratch_bytes(lanes));
   }
 };

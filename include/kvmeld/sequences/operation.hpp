@@ -41,14 +41,18 @@ struct sequence_phase {
   KVMELD_HD bool leads(tile const& t) const { return t.where.layer == 0 && t.where.kv_head == 0; }
 };
 
+/// The i-th track of a sequence, in the order (layer, head).
+KVMELD_HD inline track track_of_sequence(shape const& s, std::uint32_t sequence, std::uint32_t i) {
+  return make_track(s, i / s.kv_heads, sequence, i % s.kv_heads);
+}
+
 /// The highest value of a track_word over all tracks of a sequence, on every lane. Cooperative.
 template <class Team>
 KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
                                      std::uint32_t which) {
-  std::uint32_t const heads = l.extent.kv_heads;
   std::uint32_t highest = 0;
-  team.for_each(l.extent.layers * heads, [&](std::uint32_t i) {
-    highest = max_of(highest, l.word(make_track(l.extent, i / heads, sequence, i % heads), which));
+  team.for_each(l.extent.layers * l.extent.kv_heads, [&](std::uint32_t i) {
+    highest = max_of(highest, l.word(track_of_sequence(l.extent, sequence, i), which));
   });
   return team.reduce(highest, op_max{});
 }
@@ -86,8 +90,8 @@ struct operation {
   static constexpr bool recordable = true;
 
   /// True: calls mostly write few entries of a track, and whole_sequences_phase may do all of them. Such an
-  /// operation has `entries(facts, sequence, n)`: the most entries that `on_entries` writes in a track, as
-  /// far as the host can tell.
+  /// operation has counts, and `entries(facts, sequence, n)`: the most entries that `on_entries` writes in a
+  /// track, as far as the host can tell.
   static constexpr bool writes_few = false;
 
   /// Changes the arrays per entry and per member. Cooperative; no barrier at the end.
@@ -130,9 +134,9 @@ template <class Operation> struct whole_sequences_phase : detail::sequence_phase
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     shape const& s = ledger.extent;
-    std::uint32_t const n = counts == nullptr ? 0 : counts[t.item], sequence = t.where.sequence;
+    std::uint32_t const n = counts[t.item], sequence = t.where.sequence;
     team.for_each(s.layers * s.kv_heads, [&](std::uint32_t i) {
-      track const where = make_track(s, i / s.kv_heads, sequence, i % s.kv_heads);
+      track const where = detail::track_of_sequence(s, sequence, i);
       operation.on_entries(serial_team(nullptr, 0), ledger, where, n);
       operation.on_track(ledger, where, n);
     });
