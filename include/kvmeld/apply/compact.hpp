@@ -7,6 +7,7 @@
 #include <kvmeld/exec/columns.hpp>
 #include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
@@ -46,6 +47,23 @@ KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std
 KVMELD_HD constexpr bool outgrow_caches(std::uint32_t rows, std::size_t row_bytes, std::uint32_t tracks) {
   constexpr std::uint64_t worth_streaming = std::uint64_t{8} << 20;
   return std::uint64_t{rows} * row_bytes * tracks >= worth_streaming;
+}
+
+/// Calls use(slots, count) for the slots of [begin, n) that are kept, a stretch of them at a time, in
+/// ascending order. One lane. Hardly a branch depends on the fates, and what `use` does costs nothing for
+/// evicted slots.
+template <class Use> void each_stretch_of_kept(fate const* what, slot_t begin, slot_t n, Use use) {
+  constexpr std::uint32_t stretch = 256;
+  slot_t kept[stretch];
+  while (begin < n) {
+    slot_t const end = begin + min_of(stretch, n - begin);
+    std::uint32_t count = 0;
+    for (; begin < end; ++begin) {
+      kept[count] = begin;
+      count += what[begin] == fate::keep ? 1u : 0u;
+    }
+    use(static_cast<slot_t const*>(kept), count);
+  }
 }
 
 /// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
@@ -116,9 +134,11 @@ template <class Layout> struct compact_rows_phase {
     } else {
       bool const past_caches = streams(team, kept - begin);
       fate const* const fates = plan.fates + base;
-      for (slot_t from = begin; from < n; ++from) {
-        if (fates[from] != fate::keep) continue;
-        move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
+      if (!move_listed(team, t.where, fates, begin, n, past_caches)) {
+        for (slot_t from = begin; from < n; ++from) {
+          if (fates[from] != fate::keep) continue;
+          move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
+        }
       }
       if constexpr (has_row_kernels<Team, Layout>::value) {
         if (past_caches) finish_streams(team);
@@ -155,6 +175,27 @@ private:
       }
     }
     layout.copy_row(team, where, to, from);
+  }
+
+  /// Moves the kept rows of slots [begin, n), where the team has tuned forms: the next rows are prefetched.
+  /// Returns whether it has.
+  template <class Team>
+  KVMELD_HD bool move_listed([[maybe_unused]] Team const& team, [[maybe_unused]] track where,
+                             [[maybe_unused]] fate const* fates, [[maybe_unused]] slot_t begin,
+                             [[maybe_unused]] slot_t n, [[maybe_unused]] bool past_caches) const {
+    if constexpr (may_be_tuned<Team>) {
+      if (!is_tuned(team)) return false;
+      constexpr std::uint32_t ahead = 4;
+      slot_t to = begin;
+      each_stretch_of_kept(fates, begin, n, [&](slot_t const* from, std::uint32_t count) {
+        for (std::uint32_t i = 0; i < count; ++i) {
+          if (i + ahead < count) prefetch_row(team, layout, where, from[i + ahead]);
+          move_row(team, where, to++, from[i], past_caches);
+        }
+      });
+      return true;
+    }
+    return false;
   }
 
   /// Zeroes the rows of slots [begin, end). Cooperative.
@@ -264,11 +305,7 @@ struct compact_ledger_phase : track_phase {
     std::uint32_t const kept = plan.new_length[t.item];
     if (kept != n) {
       slot_t const begin = team.lanes() == 1 ? first_move(plan, t.item, n) : 0;
-      move(team, t, begin, n, l.degree);
-      move(team, t, begin, n, l.position);
-      move(team, t, begin, n, l.flags);
-      for (std::uint32_t c = 0; c < l.channels.count; ++c) move(team, t, begin, n, l.channel_data[c]);
-      if (l.members.capacity != 0) move(team, t, begin, n, l.members.own_norm);
+      if (!move_listed(team, t, begin, n)) each_array([&](auto* array) { move(team, t, begin, n, array); });
       team.for_each(n - kept, [&](std::uint32_t i) { l.degree[l.at(t.where, kept + i)] = 0.0f; });
     }
     if (l.members.capacity != 0) move_members(team, t);
@@ -280,6 +317,38 @@ struct compact_ledger_phase : track_phase {
   }
 
 private:
+  /// Calls move(array) for every array that has an element per entry.
+  template <class Move> KVMELD_HD void each_array(Move move) const {
+    ledger_ref const& l = wave.ledger;
+    move(l.degree);
+    move(l.position);
+    move(l.flags);
+    for (std::uint32_t c = 0; c < l.channels.count; ++c) move(l.channel_data[c]);
+    if (l.members.capacity != 0) move(l.members.own_norm);
+  }
+
+  /// Moves the kept elements of all arrays from `begin` on, where the team has tuned forms. Returns whether
+  /// it has.
+  template <class Team>
+  KVMELD_HD bool move_listed([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
+                             [[maybe_unused]] slot_t begin, [[maybe_unused]] std::uint32_t n) const {
+    if constexpr (may_be_tuned<Team>) {
+      if (!is_tuned(team)) return false;
+      std::size_t const first = wave.ledger.at(t.where, 0);
+      slot_t to = begin;
+      each_stretch_of_kept(wave.plan.fates + wave.plan.at(t.item, 0), begin, n,
+                           [&](slot_t const* from, std::uint32_t count) {
+                             each_array([&](auto* array) {
+                               auto* const x = array + first;
+                               for (std::uint32_t i = 0; i < count; ++i) x[to + i] = x[from[i]];
+                             });
+                             to += count;
+                           });
+      return true;
+    }
+    return false;
+  }
+
   /// Moves the kept elements of one array, from `begin` on. Several lanes read a batch before any of them
   /// writes it. A new slot is never above its old slot. Cooperative; barrier at the end.
   template <class Team, class T>

@@ -46,6 +46,12 @@ template <class Identify, class = void> struct drops_unmerged : std::false_type 
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
+/// `reads_live`: the identifier looks at the list of live entries. One that declares false gets no list:
+/// live() is 0 in its round_view.
+template <class Identify, class = void> struct reads_live : std::true_type {};
+template <class Identify>
+struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::false_type {};
+
 /// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
 /// `admit(round)` merges and drops live entries of a round_view; all lanes of a team call it together. An
 /// identifier that declares `needs_keys` either compares rows in `admit` (round_view::similarity), or looks
@@ -121,9 +127,11 @@ template <class Identify> constexpr void require_identifier() {
   static_assert(missing != 8, "kvmeld: the identifier has no `admit(round)`");
 }
 
-/// Opens a round: empties the step, counts the live entries, and lists their slots with their places.
+/// Opens a round: empties the step, drops irrelevant entries, and lists the slots of live entries with their
+/// places.
 struct round_phase : track_phase {
   bool lists_centers = false;  ///< true: lists finite centres in wave.centers
+  bool lists_live = true;      ///< false: lists no live entries
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
@@ -154,8 +162,9 @@ struct round_phase : track_phase {
     });
     dropped = team.reduce(dropped, op_sum{});
     std::uint32_t const places =
-        compact_indices(team, n, lives_as(role::mergeable),
-                        [=](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; });
+        lists_live ? compact_indices(team, n, lives_as(role::mergeable),
+                                     [=](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; })
+                   : 0;
     std::uint8_t const* const flags = wave.ledger.flags + wave.ledger.at(t.where, 0);
     std::uint32_t const numbers = compact_indices(
         team, places, [=](std::uint32_t i) { return (flags[mergeable[i]] & entry_flag::nonfinite) == 0; },

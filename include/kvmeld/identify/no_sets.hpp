@@ -13,6 +13,7 @@ struct none : defaults {
   static constexpr char const* name = "none";
   static constexpr bool light = true;
   static constexpr bool makes_sets = false;
+  static constexpr bool reads_live = false;
 
   template <class Round> KVMELD_HD void admit(Round&) const {}
 };
@@ -25,6 +26,7 @@ struct evict_rest : defaults {
   static constexpr bool light = true;
   static constexpr bool meets_budget = true;
   static constexpr bool makes_sets = false;
+  static constexpr bool reads_live = false;
   static constexpr bool drops_unmerged = true;
 
   template <class Round> KVMELD_HD void admit(Round& round) const { round.drop_rest(); }

@@ -36,7 +36,7 @@ struct select_traits {
 struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
-      drops_unmerged;
+      drops_unmerged, reads_live;
   bool reads_rows;  ///< reads rows of keys, or of keys and values
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
@@ -76,6 +76,7 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           Identify::repeats,
           Identify::meets_budget,
           drops_unmerged<Identify>::value,
+          reads_live<Identify>::value,
           Identify::needs_keys};
 }
 

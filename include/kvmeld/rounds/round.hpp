@@ -53,6 +53,7 @@ template <class Policy> bool merges_rows(Policy const& p) {
 /// that answer it may be for the host alone.
 struct round_facts {
   bool lists_centers;            ///< the identifier needs centres
+  bool lists_live;               ///< the identifier reads the list of live entries
   bool repeats;                  ///< further rounds may follow
   bool dissolves_sets;           ///< see dissolves_sets
   bool merges_rows;              ///< see merges_rows
@@ -65,6 +66,7 @@ struct round_facts {
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
   unguarded_t<typename Policy::identify_type> const& identify = p.identify;
   return {traits_of_identifier(p.identify).needs_centers,
+          traits_of_identifier(p.identify).reads_live,
           traits_of_identifier(identify).repeats,
           dissolves_sets(p),
           merges_rows(p),
@@ -114,7 +116,7 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
-  launch(round_phase{{wave}, facts.lists_centers});
+  launch(round_phase{{wave}, facts.lists_centers, facts.lists_live});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
