@@ -105,6 +105,7 @@ KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
 struct link_phase : track_phase {
   plan_ref map;
   bool thinned = false;  ///< sets were thinned after weighing: entries that stay may have weights
+  static constexpr bool light = false, wide = true;  ///< eight passes over the entries
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& was = wave.state[t.item];

@@ -153,6 +153,12 @@ KVMELD_ENTRY void dots(float const* row, T const* pool, std::size_t ld, std::uin
       }
       list_partials(rows, row, d, part + j);
     }
+    if (some <= listed_rows) {  // most lists are this short
+      float sum[listed_rows];
+      fold_four(part, sum);
+      for (std::uint32_t r = 0; r < some; ++r) out[i + r] = sum[r];
+      continue;
+    }
     for (; j < width; ++j) part[j] = floats{};  // lanes that are not stored
     store_some(out + i, fold(part), some);
   }

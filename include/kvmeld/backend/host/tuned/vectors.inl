@@ -188,6 +188,20 @@ KVMELD_SIMD floats fold1(floats a, floats b) {
 KVMELD_SIMD floats fold(floats const* p) { return fold1(fold2(p[0], p[2]), fold2(p[1], p[3])); }
 #endif
 
+/// out[i] = the sum of the partials of p[i], i < 4, with the bits of `fold`.
+KVMELD_SIMD void fold_four(floats const* p, float* out) {
+#if KVMELD_SIMD_WIDTH == 16
+  floats const pairs = fold4(fold8(p[0], p[2]), fold8(p[1], p[3]));
+  floats const sum = fold1(fold2(pairs, pairs), fold2(pairs, pairs));
+#elif KVMELD_SIMD_WIDTH == 8
+  floats const pairs = fold2(fold4(p[0], p[2]), fold4(p[1], p[3]));
+  floats const sum = fold1(pairs, pairs);
+#else
+  floats const sum = fold(p);
+#endif
+  for (int i = 0; i < 4; ++i) out[i] = sum[i * width / 4];
+}
+
 /// Writes the words of the chosen lanes to `out`, side by side. Up to `width` words of `out` may change.
 KVMELD_SIMD void pack_lanes(std::uint32_t lanes, words x, std::uint32_t* out) {
 #if defined(KVMELD_TUNED_X86) && KVMELD_SIMD_WIDTH == 16
