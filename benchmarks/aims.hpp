@@ -8,8 +8,8 @@
 
 namespace kvmeld_bench {
 
-/// A ratio that should not exceed a limit; the worst of the rows it is about, those of 65536 entries and
-/// more.
+/// A ratio that should not exceed a limit; the worst of the rows that it is about. Rows of 65536 entries and
+/// more, where `what` does not name a length.
 struct aim {
   std::string what;
   double worst, limit;

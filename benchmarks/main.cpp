@@ -18,6 +18,7 @@
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -45,7 +46,11 @@ int run(options const& o) {
     run_all<float>(s, n, "f32");
     run_all<kvmeld::bfloat16>(s, n, "bf16");
   }
-  if (s.rows().empty()) throw bad_arguments("No row matches the filter '" + o.filter + "'.");
+  if (s.rows().empty()) {
+    std::string all;
+    for (std::string const& filter : o.filters) all += " '" + filter + "'";
+    throw bad_arguments("No row matches --filter" + all + ".");
+  }
   remember_workspace(s);
   report const figures{describe_machine(s.threads()), s.rows(), s.memory()};
   figures.print(std::cout);

@@ -10,7 +10,8 @@ char const* usage() {
          "  --quick        4096 and 16384 entries only, fewer repetitions\n"
          "  --json PATH    also write the figures to PATH\n"
          "  --filter TEXT  only rows whose \"name entries dtype\" contains TEXT, such as compress/chelsea or "
-         "bf16\n"
+         "bf16;\n"
+         "                 given several times: rows that contain any of the texts\n"
          "  --threads N    threads of the library, the copy and the BLAS alike; default: all\n"
          "  --help         this text\n";
 }
@@ -43,7 +44,7 @@ options parse_options(int count, char const* const* arguments) {
     } else if (name == "--json") {
       o.json = value();
     } else if (name == "--filter") {
-      o.filter = value();
+      o.filters.push_back(value());
     } else if (name == "--threads") {
       o.threads = parse_threads(value());
     } else {

@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace kvmeld_bench {
 
 struct options {
   bool help = false;
-  bool quick = false;         ///< the two smallest lengths, fewer repetitions
-  std::string json;           ///< file to write; empty: none
-  std::string filter;         ///< only rows whose "name n dtype" contains this
+  bool quick = false;  ///< the two smallest lengths, fewer repetitions
+  std::string json;    ///< file to write; empty: none
+  /// Only rows whose "name n dtype" contains one of these; empty: all rows.
+  std::vector<std::string> filters;
   std::uint32_t threads = 0;  ///< 0: as many as the executor picks
 };
 

@@ -14,7 +14,9 @@ std::string label(std::string const& name, input const& of) {
 }  // namespace
 
 bool session::wants(std::string const& name, input const& of) const {
-  return label(name, of).find(options_.filter) != std::string::npos;
+  std::string const text = label(name, of);
+  auto const found = [&](std::string const& filter) { return text.find(filter) != std::string::npos; };
+  return options_.filters.empty() || std::any_of(options_.filters.begin(), options_.filters.end(), found);
 }
 
 bool session::wants_any(std::initializer_list<char const*> stages, std::string const& suffix,

@@ -160,7 +160,7 @@ private:
         },
         [&] { return b_.count().entries * 5; }, [&] { return pass_over_scores(); });
     measure(
-        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(kvmeld::detail::round_phase{{wave}}); },
+        "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(opens_round()); },
         [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
     auto const round = b_.states();
     if constexpr (identify_type::needs_keys) {
@@ -179,7 +179,7 @@ private:
         "admit" + suffix_, x_.of(),
         [&] {
           b_.restore(round);
-          b_.launch(kvmeld::detail::round_phase{{wave}});
+          b_.launch(opens_round());
         },
         [&] {
           b_.launch(
@@ -187,9 +187,14 @@ private:
         },
         [&] {
           counts const c = b_.count();
-          return c.candidates * (identify_type::needs_keys ? candidate_bytes / 2 : 2) + c.removed * 5;
+          return (identify_type::needs_keys ? c.candidates * candidate_bytes / 2 : c.entries * 2.0) +
+                 c.removed * 5;
         },
         [&] { return pass_over_candidates(); });
+  }
+
+  kvmeld::detail::round_phase opens_round() const {
+    return {{b_.wave()}, false, kvmeld::reads_live<identify_type>::value};
   }
 
   void weigh() {
