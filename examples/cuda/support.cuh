@@ -60,8 +60,8 @@ public:
   bool there() const { return keys_ != nullptr; }
   std::size_t count() const { return extent.slots() * extent.key_dim; }
   std::size_t bytes() const { return count() * sizeof(T); }
-  T const* key_rows() const { return keys_; }
-  T const* value_rows() const { return values_; }
+  T* key_rows() const { return keys_; }
+  T* value_rows() const { return values_; }
   kvmeld::strided<T> keys() const { return {keys_, "LSTHC", extent, extent.key_dim}; }
   kvmeld::strided<T> values() const { return {values_, "LSTHC", extent, extent.value_dim}; }
 

@@ -18,6 +18,7 @@
 // expect IDENTIFY_SCRATCH: kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes\(shape, lanes\)`
 // expect IDENTIFY_PROPOSE: kvmeld: the identifier has tiles, but no `propose\(tile\)`
 // expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(round\)`
+// expect IDENTIFY_READS_LIVE: kvmeld: the identifier declares `reads_live = false`, but merges or reads rows
 // expect IDENTIFY_COPY: kvmeld: the identifier is not trivially copyable
 // expect ADMIT_REPEATS: kvmeld: the admission has no `static constexpr bool repeats`
 // expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
@@ -140,6 +141,9 @@ struct my_identifier {
 #endif
 #if !defined(IDENTIFY_ADMIT)
   template <class Round> void admit(Round&) const {}
+#endif
+#if defined(IDENTIFY_READS_LIVE)
+  static constexpr bool reads_live = false;
 #endif
 #if defined(IDENTIFY_COPY)
   copied member;

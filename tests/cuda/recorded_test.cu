@@ -125,6 +125,8 @@ struct roomy_phase {
   }
 };
 
+__global__ void add_one(std::uint32_t* number) { ++*number; }
+
 template <class Call> std::string refusal_of(Call call) {
   try {
     call();
@@ -249,6 +251,90 @@ TEST_CASE("a step that attends, observes and merges what has grown is one graph"
   CHECK(merged > 2);
   CHECK(merged < 9);  // and some merge none
   CHECK(replayed.cache.executor().error() == cudaSuccess);
+}
+
+TEST_CASE(
+    "calls join a graph that the engine captures: nothing happens before its launches, and then what eager "
+    "calls do") {
+  own_stream stream;
+  device_test::made_for const now(extent);
+  device_test::noise n(5);
+  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
+  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
+  engine eager(stream.is, k, v), joined(stream.is, k, v);
+  for (engine* e : {&eager, &joined}) {
+    for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 70 + 10 * slot);
+  }
+  array<std::uint32_t> steps(std::vector<std::uint32_t>(1, 0));
+  kvmeld::call_graph<kvmeld::cuda_executor<>> calls_of(joined.cache.executor());
+  std::vector<std::uint32_t> slots{0, 1, 2}, counts{3, 3, 3}, due{0, 1, 2};
+  std::uint32_t budget = 40;
+  auto const calls = [&](engine& e) {
+    e.step(slots, counts, counts);
+    e.cache.compress(due, kvmeld::budget::entries(budget), kvmeld::shortfall::evict_lowest);
+  };
+  auto const before = joined.cache.save(1);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  add_one<<<1, 1, 0, stream.is>>>(steps.data());  // the engine's own kernel
+  calls_of.record_into([&] { calls(joined); });
+  REQUIRE(cudaStreamEndCapture(stream.is, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
+  CHECK(joined.cache.save(1) == before);
+  CHECK(joined.cache.length_bound(1) == 80);
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    slots.clear();
+    counts.clear();
+    due.clear();
+    for (std::uint32_t slot : {0u, 1u, 2u}) {
+      if (i == 0 || eager.cache.length_bound(slot) > 46 + slot) due.push_back(slot);
+      if (i != 0 && i % 3 == slot) continue;
+      slots.push_back(slot);
+      counts.push_back(1 + (n.next() >> 8) % 3);
+    }
+    budget = 44 + i % 3;
+    auto const q = random_queries(n);
+    for (engine* e : {&eager, &joined}) e->queries.put(q);
+    calls(eager);
+    calls_of.update([&] { calls(joined); });
+    REQUIRE(cudaGraphLaunch(ready, stream.is) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    CHECK(same_bits(eager.out.get(), joined.out.get()));
+    CHECK(same_bits(eager.rows(), joined.rows()));
+    for (std::uint32_t slot : {0u, 1u, 2u}) CHECK(eager.cache.save(slot) == joined.cache.save(slot));
+  }
+  CHECK(steps.get()[0] == 6);
+  CHECK(joined.cache.executor().error() == cudaSuccess);
+  std::uint32_t const bound = joined.cache.length_bound(0);
+  CHECK(refusal_of([&] { calls_of.update([] {}); }) ==
+        "replay: sequence of calls is shorter; it must be the one that was recorded");
+  CHECK(refusal_of([&] { calls_of.replay([&] { calls(joined); }); }) ==
+        "replay: graph is empty; it must be recorded first (call record)");
+  CHECK(refusal_of([&] { calls_of.record_into([&] { calls(joined); }); }) ==
+        "record_into: graph is recorded; it must be empty: each graph of the engine has a call_graph of its "
+        "own");
+  CHECK(joined.cache.length_bound(0) == bound);
+  kvmeld::call_graph<kvmeld::cuda_executor<>> other_calls(joined.cache.executor());
+  cudaGraph_t other = nullptr;
+  auto const append = [&] { joined.cache.append({0}, {1}); };
+  CHECK(refusal_of([&] { other_calls.record_into(append); }) ==
+        "record_into: stream is in no valid capture; it must be in one that the engine has begun");
+  CHECK(refusal_of([&] { other_calls.update(append); }) ==
+        "update: graph is empty; it must be part of a graph that the engine has captured (call record_into)");
+  REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  other_calls.record_into(append);
+  CHECK(refusal_of([&] { other_calls.update(append); }) ==
+        "update: stream is in a capture; it must be in none, because the lists are no part of the graph");
+  REQUIRE(cudaStreamEndCapture(stream.is, &other) == cudaSuccess);
+  CHECK(joined.cache.length_bound(0) == bound);
+  other_calls.update(append);
+  CHECK(joined.cache.length_bound(0) == bound + 1);
+  other_calls.take_back();  // as if the launch had failed
+  CHECK(joined.cache.length_bound(0) == bound);
+  cudaGraphDestroy(other);
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
 }
 
 TEST_CASE("what a graph refuses") {

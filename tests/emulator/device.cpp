@@ -89,8 +89,8 @@ void device::at_exit() {
     }
   }
   std::size_t const findings = d.machine_.findings();
-  std::printf("emulated device: %llu launches, %llu instructions, %zu findings\n", number(d.all_.launches),
-              number(d.all_.instructions), findings);
+  std::printf("emulated device: %llu launches, %llu instructions, %llu waits of the host, %zu findings\n",
+              number(d.all_.launches), number(d.all_.instructions), number(d.waits), findings);
   std::fflush(nullptr);
   if (findings != 0 || d.sticky_ != cudaSuccess) std::_Exit(86);
 }

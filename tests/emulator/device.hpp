@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -56,6 +57,7 @@ public:
   bool capturing() const;
   /// Behind what is in the stream, or into its capture.
   cudaError_t enqueue(cudaStream_t s, std::function<void()> work);
+  std::uint64_t waits = 0;  ///< calls in which the host waits for the device
   void finish(cudaStream_t s);
   void finish_all();
   /// A single piece of work, so that who asks again and again gets there.

@@ -117,6 +117,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
+  ++gpu().waits;
   gpu().finish_all();
   return gpu().last(cudaSuccess);
 }
@@ -147,6 +148,7 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* p) {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
+  ++gpu().waits;
   gpu().finish_all();
   return gpu().last(p == nullptr || gpu().memory().free(p) ? cudaSuccess : cudaErrorInvalidValue);
 }
@@ -174,6 +176,7 @@ cudaError_t cudaMallocHost(void** p, std::size_t bytes) {
 cudaError_t cudaHostAlloc(void** p, std::size_t bytes, unsigned) { return cudaMallocHost(p, bytes); }
 cudaError_t cudaFreeHost(void* p) {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
+  ++gpu().waits;
   gpu().finish_all();
   gpu().pinned.erase(static_cast<std::byte*>(p));
   std::free(p);
@@ -195,12 +198,16 @@ cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes, cudaM
     });
   }
   cudaError_t const e = gpu().enqueue(s, [=] { copy(to, from, bytes); });
-  if (e == cudaSuccess && !captured && !m.contains(to) && !gpu().is_pinned(to)) gpu().finish(s);
+  if (e == cudaSuccess && !captured && !m.contains(to) && !gpu().is_pinned(to)) {
+    ++gpu().waits;
+    gpu().finish(s);
+  }
   return gpu().last(e);
 }
 cudaError_t cudaMemcpy(void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
   cudaError_t const e = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  ++gpu().waits;
   gpu().finish(nullptr);
   return gpu().last(e);
 }
@@ -233,6 +240,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     gpu().forbidden_now();
     return gpu().last(cudaErrorStreamCaptureUnsupported);
   }
+  ++gpu().waits;
   if (gpu().of(s)->blocking) gpu().finish(nullptr);
   gpu().finish(s);
   return gpu().last(cudaSuccess);
@@ -270,6 +278,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   return gpu().last(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  ++gpu().waits;
   while (e->reached < e->recorded && gpu().error() == cudaSuccess) gpu().advance(e->stream);
   return gpu().last(cudaSuccess);
 }
@@ -285,6 +294,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   if (s->capture != nullptr) return gpu().last(cudaErrorIllegalState);
   s->capture = new CUgraph_st;
   s->broken = false;
+  return gpu().last(cudaSuccess);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* now) {
+  *now = s == nullptr || s->capture == nullptr ? cudaStreamCaptureStatusNone
+         : s->broken                           ? cudaStreamCaptureStatusInvalidated
+                                               : cudaStreamCaptureStatusActive;
   return gpu().last(cudaSuccess);
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {

@@ -317,14 +317,14 @@ struct compact_ledger_phase : track_phase {
   }
 
 private:
-  /// Calls move(array) for every array that has an element per entry.
-  template <class Move> KVMELD_HD void each_array(Move move) const {
+  /// Calls use(array) for every array that has an element per entry.
+  template <class Use> KVMELD_HD void each_array(Use use) const {
     ledger_ref const& l = wave.ledger;
-    move(l.degree);
-    move(l.position);
-    move(l.flags);
-    for (std::uint32_t c = 0; c < l.channels.count; ++c) move(l.channel_data[c]);
-    if (l.members.capacity != 0) move(l.members.own_norm);
+    use(l.degree);
+    use(l.position);
+    use(l.flags);
+    for (std::uint32_t c = 0; c < l.channels.count; ++c) use(l.channel_data[c]);
+    if (l.members.capacity != 0) use(l.members.own_norm);
   }
 
   /// Moves the kept elements of all arrays from `begin` on, where the team has tuned forms. Returns whether

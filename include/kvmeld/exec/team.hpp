@@ -282,7 +282,7 @@ template <class T, class = void> struct is_light : std::false_type {};
 template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
 
 /// `wide` is an optional declaration of a phase; the default is false. One tile of a wide phase goes through
-/// all entries of a track, and reads no rows. Devices give it all the lanes that a tile can have.
+/// many entries of a track, and reads no rows. Devices give it all the lanes that a tile can have.
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 

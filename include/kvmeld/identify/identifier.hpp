@@ -23,8 +23,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// This declaration of an identifier is optional, and false where the identifier says nothing. So are those
-/// below. `makes_spans`: sources go to spans of slots (fate::spread) instead of sets. `admit` then also
-/// writes the step's span. As value weight, it writes how much of the source goes over (0 to 1).
+/// below, except `reads_live`. `makes_spans`: sources go to spans of slots (fate::spread) instead of sets.
+/// `admit` then also writes the step's span. As value weight, it writes how much of the source goes over (0
+/// to 1).
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
@@ -46,8 +47,8 @@ template <class Identify, class = void> struct drops_unmerged : std::false_type 
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
-/// `reads_live`: the identifier looks at the list of live entries. One that declares false gets no list:
-/// live() is 0 in its round_view.
+/// `reads_live`: the identifier looks at the list of live entries; true where the identifier says nothing. An
+/// identifier that declares false gets no list, and live() of its round_view is 0.
 template <class Identify, class = void> struct reads_live : std::true_type {};
 template <class Identify>
 struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::false_type {};
@@ -125,6 +126,10 @@ template <class Identify> constexpr void require_identifier() {
                 "kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes(shape, lanes)`");
   static_assert(missing != 7, "kvmeld: the identifier has tiles, but no `propose(tile)`");
   static_assert(missing != 8, "kvmeld: the identifier has no `admit(round)`");
+  if constexpr (missing == -1) {
+    static_assert(reads_live<Identify>::value || !(Identify::makes_sets || Identify::needs_keys),
+                  "kvmeld: the identifier declares `reads_live = false`, but merges or reads rows");
+  }
 }
 
 /// Opens a round: empties the step, drops irrelevant entries, and lists the slots of live entries with their

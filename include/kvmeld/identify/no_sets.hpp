@@ -8,7 +8,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Proposes and admits nothing.
+/// Proposes and admits nothing. An identifier that derives from it has to declare reads_live if it asks for
+/// live entries.
 struct none : defaults {
   static constexpr char const* name = "none";
   static constexpr bool light = true;
@@ -20,7 +21,8 @@ struct none : defaults {
 
 /// Drops every mergeable entry that has no other fate yet. The selector decides how many these are, so the
 /// budget is met exactly if the selector's quantities fill it. Rows with NaN or infinity may drop like any
-/// other row, because nothing is computed from them.
+/// other row, because nothing is computed from them. An identifier that derives from it has to declare
+/// reads_live if it asks for live entries.
 struct evict_rest : defaults {
   static constexpr char const* name = "evict_rest";
   static constexpr bool light = true;

@@ -43,7 +43,7 @@ public:
   round_view(round_view const&) = delete;
   round_view& operator=(round_view const&) = delete;
 
-  /// Number of live entries.
+  /// Number of live entries; 0 if the identifier declares `reads_live = false`.
   KVMELD_HD std::uint32_t live() const { return state().live_count; }
   /// Number of entries that still have to go for the track to meet its budget.
   KVMELD_HD std::uint32_t excess() const { return state().excess(); }
