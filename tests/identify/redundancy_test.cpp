@@ -76,6 +76,7 @@ TEST_CASE("every row finds the column with the largest product of cosines") {
   }
 }
 
+#if !defined(__FAST_MATH__)  // which may round the cosines of two forms differently
 namespace {
 
 // Rows of small whole numbers: their products are exact, so that every form has to give the same bits. Many
@@ -159,6 +160,7 @@ TEST_CASE(
     }
   }
 }
+#endif
 
 TEST_CASE("the column with the highest bound is one of the columns, also where no product is a number") {
   float const none = std::numeric_limits<float>::quiet_NaN();
