@@ -77,10 +77,7 @@ public:
       capture const open(*this, problem);
       if (problem.empty()) calls();
     }
-    if (problem.empty()) problem = record_.end();
-    for (Executor const* e : callers_) {
-      if (problem.empty()) check("record", "a launch", e->error(), problem);
-    }
+    if (problem.empty()) problem = recording_problem("record");
     if (problem.empty())
       check("record", "cudaGraphInstantiate", cudaGraphInstantiate(&ready_, graph_, 0), problem);
     if (problem.empty()) problem = launch("record", all);
@@ -94,10 +91,7 @@ public:
     if (ready_ == nullptr) return raise(refusal("replay", "graph", "empty", "recorded first (call record)"));
     record_.begin_replay();
     joint_launch all(record_);
-    {
-      attachment const calls_go_here(*this);
-      calls();
-    }
+    make(calls);
     std::string const problem = record_.end();
     return raise(problem.empty() ? launch("replay", all) : problem);
   }
@@ -113,14 +107,8 @@ public:
     if (std::string const wrong = capture_problem(call, true); !wrong.empty()) return raise(wrong);
     record_.begin_recording();
     joint_launch const all(record_);
-    {
-      attachment const calls_go_here(*this);
-      calls();
-    }
-    std::string problem = record_.end();
-    for (Executor const* e : callers_) {
-      if (problem.empty()) check(call, "a launch", e->error(), problem);
-    }
+    make(calls);
+    std::string const problem = recording_problem(call);
     joined_ = problem.empty();
     return raise(problem);
   }
@@ -137,10 +125,7 @@ public:
     if (std::string const wrong = capture_problem(call, false); !wrong.empty()) return raise(wrong);
     record_.begin_replay();
     joint_launch all(record_);
-    {
-      attachment const calls_go_here(*this);
-      calls();
-    }
+    make(calls);
     std::string problem = record_.end();
     if (problem.empty()) {
       write_lists();
@@ -182,6 +167,20 @@ private:
     std::string& problem;
   };
 
+  /// Makes the calls with the record attached.
+  template <class Calls> void make(Calls& calls) {
+    attachment const calls_go_here(*this);
+    calls();
+  }
+  /// Why the calls that were recorded cannot be launched; empty if they can.
+  std::string recording_problem(char const* call) {
+    std::string problem = record_.end();
+    for (Executor const* e : callers_) {
+      if (problem.empty()) check(call, "a launch", e->error(), problem);
+    }
+    return problem;
+  }
+
   static void check(char const* during, char const* call, cudaError_t e, std::string& problem) {
     if (e == cudaSuccess) return;
     cudaGetLastError();  // `problem` tells it; later launches must not see it
@@ -204,11 +203,10 @@ private:
   /// Enqueues the lists and launches the graph. Returns why that failed, or an empty string.
   std::string launch(char const* during, joint_launch& all) {
     write_lists();
-    cudaError_t const e = cudaGraphLaunch(ready_, executor_.stream());
-    all.launched = e == cudaSuccess;
-    if (e == cudaSuccess) return {};
-    cudaGetLastError();
-    return refusal(during, "result of cudaGraphLaunch", cudaGetErrorString(e), "cudaSuccess");
+    std::string problem;
+    check(during, "cudaGraphLaunch", cudaGraphLaunch(ready_, executor_.stream()), problem);
+    all.launched = problem.empty();
+    return problem;
   }
   void forget() {
     if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
