@@ -26,9 +26,9 @@ FILTERS = [f"compress/{p} {n} " for p in PEERS for n in LENGTHS] + [
     "propose/chelsea 65536", "admit/chelsea 65536", "select/h2o 65536",
     "decode_step/ems/256", "decode_step/cam/256", "attend/unmerged 4096", "attend/merged 65536",
     "observe_chunk/attention", "observe_chunk/all",
-] + [f"apply_{layout}/{policy} 65536" for layout in ("transposed", "vllm_keys", "vllm_values")
-     for policy in ("chelsea", "kvmerger")] + [f"{stage}_{side}/{policy} 65536" for stage in ("merge", "compact") for side in ("keys", "values")
-     for policy in ("chelsea", "kvmerger")]
+] + [f"{stage}/{policy} 65536" for policy in ("chelsea", "kvmerger")
+     for stage in ("apply_transposed", "apply_vllm_keys", "apply_vllm_values",
+                   "merge_keys", "merge_values", "compact_keys", "compact_values")]
 DEMO = ["--contexts", "1", "--context", "512", "--method", "full,chelsea,snapkv", "--budget", "0.2"]
 
 
