@@ -1,4 +1,7 @@
 // The vector kernels of the host, compiled once for all of kvmeld's own programs.
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 
-template kvmeld::host_kernels const* kvmeld::kernels_of<>(kvmeld::instruction_set);
+template struct kvmeld::typed_kernels<float>;
+template struct kvmeld::typed_kernels<kvmeld::float16>;
+template struct kvmeld::typed_kernels<kvmeld::bfloat16>;
+template struct kvmeld::untyped_kernels<>;

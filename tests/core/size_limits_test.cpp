@@ -53,8 +53,8 @@ TEST_CASE("numbers in messages are whole where they are whole") {
         "4294967296 1000000 0 0.25 7 true");
   CHECK(kvmeld::message(1e30) == "1e+30");
   CHECK(kvmeld::message(-std::numeric_limits<double>::quiet_NaN()) == "nan");
-  CHECK(kvmeld::quoted(std::string("a\n\0b\x80", 5)) == "\"a??b?\"");
-  CHECK(kvmeld::quoted(std::string(100, 'x')) == '"' + std::string(80, 'x') + "...\"");
+  CHECK(kvmeld::in_quotes(std::string("a\n\0b\x80", 5)) == "\"a??b?\"");
+  CHECK(kvmeld::in_quotes(std::string(100, 'x')) == '"' + std::string(80, 'x') + "...\"");
   CHECK(kvmeld::message(std::numeric_limits<double>::infinity()) == "inf");
 }
 

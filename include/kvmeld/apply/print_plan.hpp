@@ -7,17 +7,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
 #include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Prints the plan of one track: its lengths, every set with its weights, the spreads, and the dropped
-/// entries. Entries that stay as they are are counted, not listed. Entries are named by their slots before
-/// the plan; "then slot 3" is the slot of a set's result after the plan. Host only. Linear in the track's
-/// length.
-inline void print_plan(std::ostream& out, track where, plan_ref const& plan, std::uint32_t item) {
+/// Prints the plan of one track to a std::ostream, or to anything with its `<<`: its lengths, every set with
+/// its weights, the spreads, and the dropped entries. Entries that stay as they are are counted, not listed.
+/// Entries are named by their slots before the plan; "then slot 3" is the slot of a set's result after the
+/// plan. Host only. Linear in the track's length.
+template <class Stream> void print_plan(Stream& out, track where, plan_ref const& plan, std::uint32_t item) {
   std::uint32_t const n = plan.old_length[item];
   out << "track (layer " << where.layer << ", sequence " << where.sequence << ", head " << where.kv_head
       << "): " << n << " -> " << plan.new_length[item] << " entries\n";

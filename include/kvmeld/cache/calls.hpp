@@ -573,7 +573,8 @@ status merged_cache<E, P, K, V>::set_guard(Guard const& guard) {
 }
 
 template <class E, class P, class K, class V>
-void merged_cache<E, P, K, V>::print_plan(std::ostream& out) const {
+template <class Stream>
+void merged_cache<E, P, K, V>::print_plan(Stream& out) const {
   for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
     kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
   }

@@ -64,7 +64,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ostream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -339,8 +338,9 @@ public:
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   /// The tracks of the plan made last, in its order.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// Prints the plan made last, track by track; for executors whose memory the host can read.
-  void print_plan(std::ostream& out) const;
+  /// Prints the plan made last to a std::ostream, track by track; for executors whose memory the host can
+  /// read.
+  template <class Stream> void print_plan(Stream& out) const;
   /// The role that entry `s` of the `item`-th planned track had when the plan was made, numbered as in
   /// current_plan(). It can be read until the next call of plan, apply or compress, and only if the host can
   /// read the executor's memory. Roles and candidates lie in the memory of a wave, so the plan has to fit one

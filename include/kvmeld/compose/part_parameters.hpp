@@ -138,7 +138,7 @@ private:
   template <class Value> void set(char const* name, Value& to) {
     if (name_ != name) return;
     found_ = true;
-    if (!read_number(value_, to)) problem_ = refusal("policy", name_, quoted(value_), form_of(to));
+    if (!read_number(value_, to)) problem_ = refusal("policy", name_, in_quotes(value_), form_of(to));
   }
 
   std::string const& name_;
@@ -198,7 +198,7 @@ inline std::string set_parameter(composed& policy, std::string const& name, std:
   std::istringstream lines(listed);
   for (std::string line; std::getline(lines, line);)
     known += (known.empty() ? "" : ", ") + line.substr(0, line.find('\t'));
-  return refusal("policy", "parameter", quoted(name), "one that a part of ",
+  return refusal("policy", "parameter", in_quotes(name), "one that a part of ",
                  policy.score.name() + " x " + policy.select.name() + " x " + policy.identify.name() + " x " +
                      policy.merge.name(),
                  " has, of ", known);

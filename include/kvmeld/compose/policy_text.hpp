@@ -74,7 +74,7 @@ inline std::vector<text_word> words_of(std::string const& text) {
 /// Looks up a part by its name and assigns it. Returns a refusal if there is none; else an empty text.
 template <class Part> std::string part_problem(char const* option, std::string const& name, Part& part) {
   if (find(name, part)) return {};
-  return refusal("policy", option, quoted(name), "one of ", names_of<Part>());
+  return refusal("policy", option, in_quotes(name), "one of ", names_of<Part>());
 }
 
 /// Reads rope= and rope_base= from a word; returns whether it is one of them.
@@ -87,13 +87,13 @@ inline bool read_rope(text_word const& word, rope_params& rope, std::string& pro
     } else if (word.value == "none") {
       rope.pairing = rope_pairing::none;
     } else {
-      problem = refusal("policy", word.name, quoted(word.value), "half_split, interleaved or none");
+      problem = refusal("policy", word.name, in_quotes(word.value), "half_split, interleaved or none");
     }
     return true;
   }
   if (word.name != "rope_base") return false;
   if (!read_number(word.value, rope.base))
-    problem = refusal("policy", word.name, quoted(word.value), form_of(rope.base));
+    problem = refusal("policy", word.name, in_quotes(word.value), form_of(rope.base));
   return true;
 }
 
@@ -107,15 +107,15 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
   for (std::size_t i = preset ? 1 : 0; i < words.size() && problem.empty(); ++i) {
     text_word const& w = words[i];
     if (!w.has_value) {
-      problem = refusal("policy", message("word ", i + 1), quoted(w.name),
+      problem = refusal("policy", message("word ", i + 1), in_quotes(w.name),
                         "a name and a value, such as window=32, because only the first word names a preset");
     } else if (!given.insert(w.name).second) {
-      problem = refusal("policy", message("number of times that ", quoted(w.name), " is given"), 2, "1");
+      problem = refusal("policy", message("number of times that ", in_quotes(w.name), " is given"), 2, "1");
     } else if (read_rope(w, rope, problem)) {
       continue;
     } else if (w.name == "score" || w.name == "select" || w.name == "identify" || w.name == "merge") {
       if (preset) {
-        problem = refusal("policy", w.name, quoted(w.value), "absent, because the preset ",
+        problem = refusal("policy", w.name, in_quotes(w.value), "absent, because the preset ",
                           words.front().name, " has parts of its own");
       } else if (w.name == "score") {
         problem = part_problem("score", w.value, policy.score);
@@ -130,7 +130,7 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
   }
   if (!problem.empty()) return problem;
   if (words.empty() || (preset && !find_policy(words.front().name, rope, policy))) {
-    return refusal("policy", "name", quoted(words.empty() ? "" : words.front().name), "one of ",
+    return refusal("policy", "name", in_quotes(words.empty() ? "" : words.front().name), "one of ",
                    names_of_policies(), ", or parts such as score=key_difference select=top");
   }
   if (!preset) {

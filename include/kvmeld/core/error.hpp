@@ -5,10 +5,9 @@
 #include <kvmeld/core/config.hpp>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
-#include <ostream>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -63,39 +62,79 @@ inline bool is_whole(double x) {
   return small && static_cast<double>(static_cast<std::int64_t>(x)) == x;
 }
 
-/// Writes one part of a text. Whole numbers are written without exponent and point, floats too. A byte is
-/// written as a number.
-template <class Part> void write_part(std::ostream& out, Part const& part) {
-  if constexpr (std::is_floating_point_v<Part>) {
-    auto const x = static_cast<double>(part);
-    if (is_whole(x)) {
-      out << static_cast<std::int64_t>(x);
-    } else if (is_nan(x)) {
-      out << "nan";  // without its sign
+/// One part of a message: a text, which must outlive the part, or a number. Whole numbers are written without
+/// exponent and point, floats too. A byte is written as a number.
+class message_part {
+public:
+  message_part(char const* text) : kind_(kind::text) { value_.text = text; }
+  message_part(std::string const& text) : message_part(text.c_str()) {}
+  message_part(char c) : kind_(kind::character) { value_.character = c; }
+  message_part(bool b) : message_part(b ? "true" : "false") {}
+  template <class Number,
+            std::enable_if_t<std::is_arithmetic_v<Number> ||
+                                 (std::is_enum_v<Number> && std::is_convertible_v<Number, std::int64_t>),
+                             int> = 0>
+  message_part(Number x) {
+    if constexpr (std::is_floating_point_v<Number>) {
+      kind_ = kind::real;
+      value_.real = static_cast<double>(x);
+    } else if constexpr (std::is_enum_v<Number> || std::is_signed_v<Number>) {
+      kind_ = kind::whole;
+      value_.whole = x;
     } else {
-      out << x;
+      kind_ = kind::natural;
+      value_.natural = x;
     }
-  } else if constexpr (std::is_same_v<Part, bool>) {
-    out << (part ? "true" : "false");
-  } else if constexpr (std::is_same_v<Part, std::uint8_t>) {
-    out << static_cast<int>(part);
-  } else {
-    out << part;
   }
+
+  void append_to(std::string& out) const {
+    switch (kind_) {
+    case kind::text: out += value_.text; return;
+    case kind::character: out += value_.character; return;
+    case kind::whole: out += std::to_string(value_.whole); return;
+    case kind::natural: out += std::to_string(value_.natural); return;
+    case kind::real: break;
+    }
+    if (is_whole(value_.real)) {
+      out += std::to_string(static_cast<std::int64_t>(value_.real));
+    } else if (is_nan(value_.real)) {
+      out += "nan";  // without its sign
+    } else {
+      char digits[32];
+      std::snprintf(digits, sizeof digits, "%g", value_.real);
+      out += digits;
+    }
+  }
+
+private:
+  enum class kind : std::uint8_t { text, character, whole, natural, real };
+  union {
+    char const* text;
+    char character;
+    std::int64_t whole;
+    std::uint64_t natural;
+    double real;
+  } value_;
+  kind kind_;
+};
+
+/// A function of its own, so that a unit compiles it once, whatever its messages are made of.
+inline std::string joined(std::initializer_list<message_part> parts) {
+  std::string out;
+  for (message_part const& part : parts) part.append_to(out);
+  return out;
 }
 
 }  // namespace detail
 
-/// Joins parts into one text.
+/// Joins texts and numbers into one text.
 template <class... Parts> std::string message(Parts const&... parts) {
-  std::ostringstream out;
-  (detail::write_part(out, parts), ...);
-  return out.str();
+  return detail::joined({detail::message_part(parts)...});
 }
 
 /// Text from elsewhere, made safe for a message: in quotes, with a question mark for each character that does
 /// not print, and cut after 80 characters.
-inline std::string quoted(std::string const& text) {
+inline std::string in_quotes(std::string const& text) {
   std::string out = "\"";
   for (char c : text.substr(0, 80)) out += c >= ' ' && c <= '~' ? c : '?';
   return out + (text.size() > 80 ? "...\"" : "\"");
@@ -103,8 +142,8 @@ inline std::string quoted(std::string const& text) {
 
 /// The form of every refusal: "<call>: <argument> is <value>; it must be <condition>". The condition is
 /// joined from its parts.
-template <class Value, class... Condition>
-std::string refusal(std::string const& call, std::string const& argument, Value const& value,
+template <class... Condition>
+std::string refusal(detail::message_part call, detail::message_part argument, detail::message_part value,
                     Condition const&... condition) {
   return message(call, ": ", argument, " is ", value, "; it must be ", condition...);
 }

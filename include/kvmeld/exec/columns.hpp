@@ -15,6 +15,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
+/// Sets whose slots lie in [first, first + slots); both are multiples of the lanes of a vector. The members
+/// of set n are member[begin[n]] .. member[begin[n + 1] - 1] (slots, ascending). `order` lists the sets by
+/// size. Bit i of `squares` says whether there are members among the `lanes` slots from first + i * lanes on.
+struct column_set_list {
+  std::uint32_t first, slots, count;
+  std::uint32_t const *pivot, *begin, *order, *member;
+  float const* weight;
+  std::uint64_t const* squares;
+};
+
 /// Some sets with their members and weights, merged column by column. Sets are ordered by size, so that a
 /// processor can predict its loops. Members are a list of ascending `slots` and their `count`. For one lane;
 /// lives on the stack (25 KiB).
@@ -81,7 +91,7 @@ public:
   }
 
   /// The sorted sets in the form that kernels of `lanes` lanes take.
-  template <class List> List list(std::uint32_t lanes) {
+  column_set_list list(std::uint32_t lanes) {
     slot_t const first = low_ / lanes * lanes;
     std::uint32_t const slots = high_ / lanes * lanes + lanes - first;
     for (std::uint64_t& s : squares_) s = 0;
@@ -117,9 +127,7 @@ void merge_columns(Team const& team, column_sets& sets, T* columns, std::int64_t
   std::uint32_t done = 0;
   with_kernels<T>(team, [&](auto const& kernels) {
     if (!sets.suit(kernels.lanes, capacity)) return;
-    using set_list = typename std::decay_t<decltype(kernels)>::set_list;
-    done =
-        kernels.merge_columns(columns, stride, count, sets.template list<set_list>(kernels.lanes), scratch);
+    done = kernels.merge_columns(columns, stride, count, sets.list(kernels.lanes), scratch);
   });
   for (; done < count; ++done) sets.merge(columns + std::int64_t{done} * stride);
 }

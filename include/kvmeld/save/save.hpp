@@ -151,7 +151,7 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
     r.get(name.data(), characters);
   }
   if (name != policy) {
-    return refusal("resume", "policy of the saved ledger", quoted(name), quoted(policy),
+    return refusal("resume", "policy of the saved ledger", in_quotes(name), in_quotes(policy),
                    ", as in this cache");
   }
   bool const complete = for_each_part(l, sequence, [&](detail::field const& f, track t) {

@@ -4,6 +4,7 @@
 
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
@@ -19,7 +20,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,11 +76,7 @@ struct lane_place {
     for (std::uint64_t const x : {static_cast<std::uint64_t>(number), argument, std::uint64_t{texts}})
       history = (history ^ x) * 0x9E3779B97F4A7C15ull + 0x632BE59BD9B4E019ull;
   }
-  std::string text() const {
-    std::ostringstream out;
-    out << operation << " at " << file << ":" << line << " (team call " << calls << ")";
-    return out.str();
-  }
+  std::string text() const { return message(operation, " at ", file, ":", line, " (team call ", calls, ")"); }
 };
 
 /// A barrier for the lanes of a team. It checks that all of them arrive from the same place, having made the
@@ -119,11 +115,9 @@ private:
   void compare() {
     for (std::size_t lane = 1; lane < places_.size(); ++lane) {
       if (places_[lane].calls == places_[0].calls && places_[lane].history == places_[0].history) continue;
-      std::ostringstream out;
-      out << "the lanes of a team are not at the same place: lane 0 is in " << places_[0].text() << ", lane "
-          << lane << " is in " << places_[lane].text();
       broken_.store(true, std::memory_order_release);
-      report_finding(to_, out.str());
+      report_finding(to_, message("the lanes of a team are not at the same place: lane 0 is in ",
+                                  places_[0].text(), ", lane ", lane, " is in ", places_[lane].text()));
       return;
     }
   }

@@ -11,8 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <ios>
 #include <string>
 #include <vector>
 
@@ -88,14 +88,19 @@ template <class Layout> struct layout_subject {
       return look(list);
     }
   }
+  static std::string hexadecimal(std::uint32_t x) {
+    char digits[16];
+    std::snprintf(digits, sizeof digits, "%x", x);
+    return digits;
+  }
   /// Names the first element that differs; empty if none does. `what` says what happened to it.
   std::string difference(std::vector<place> const& list, bits const& wanted, bits const& got,
                          std::string const& what) const {
     for (std::size_t i = 0; i < got.size(); ++i) {
       if (got[i] == wanted[i]) continue;
       place const& p = list[i / channels];
-      return message(slot_name(p.where, p.slot), ", channel ", i % channels, " has the bits ", std::hex,
-                     got[i], " instead of ", wanted[i], ": ", what);
+      return message(slot_name(p.where, p.slot), ", channel ", i % channels, " has the bits ",
+                     hexadecimal(got[i]), " instead of ", hexadecimal(wanted[i]), ": ", what);
     }
     return {};
   }

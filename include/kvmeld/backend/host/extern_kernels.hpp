@@ -2,22 +2,28 @@
 // what that saves). Exactly one unit of the program compiles them:
 //
 //   #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
-//   template kvmeld::host_kernels const* kvmeld::kernels_of<>(kvmeld::instruction_set);
+//   template struct kvmeld::typed_kernels<float>;
+//   template struct kvmeld::typed_kernels<kvmeld::float16>;
+//   template struct kvmeld::typed_kernels<kvmeld::bfloat16>;
+//   template struct kvmeld::untyped_kernels<>;
 //
 // That unit needs the same -ffast-math and -fno-exceptions options as the others (see
 // core/config.hpp).
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
-#include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The kernels are compiled in another unit of the program.
-extern template host_kernels const* kernels_of<>(instruction_set);
+// The kernels are compiled in another unit of the program.
+extern template struct typed_kernels<float>;
+extern template struct typed_kernels<float16>;
+extern template struct typed_kernels<bfloat16>;
+extern template struct untyped_kernels<>;
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -68,7 +68,7 @@ KVMELD_SIMD void rows_to_slots(Raw const* rows, std::uint32_t const* pivot, std:
 
 /// Computes the merged rows of all sets from rows of `width` channels. The first row belongs to slot `first`.
 template <class T, class Raw>
-KVMELD_SIMD void merge_sets(host_kernels::set_list const& sets, Raw const* rows, Raw* merged) {
+KVMELD_SIMD void merge_sets(detail::column_set_list const& sets, Raw const* rows, Raw* merged) {
   std::uint32_t const *const begin = sets.begin, *const order = sets.order, *const member = sets.member;
   float const* const weight = sets.weight;
   std::uint32_t const first = sets.first, count = sets.count;
@@ -84,10 +84,10 @@ KVMELD_SIMD void merge_sets(host_kernels::set_list const& sets, Raw const* rows,
 }
 
 /// x[pivot] = sum of weight * x[member] for every set, in whole groups of `width` channels; see
-/// host_kernels::merge_columns_of.
+/// typed_kernels::merge_columns.
 template <class Raw, class T>
 KVMELD_SIMD std::uint32_t merge_columns_any(T* columns, std::int64_t stride, std::uint32_t channels,
-                                            host_kernels::set_list const& sets, void* scratch) {
+                                            detail::column_set_list const& sets, void* scratch) {
   Raw* const rows = static_cast<Raw*>(scratch);
   Raw* const merged = rows + std::size_t{sets.slots} * width;
   std::uint32_t done = 0;
@@ -102,16 +102,12 @@ KVMELD_SIMD std::uint32_t merge_columns_any(T* columns, std::int64_t stride, std
   }
   return done;
 }
-KVMELD_ENTRY std::uint32_t merge_columns_float(float* columns, std::int64_t stride, std::uint32_t channels,
-                                               host_kernels::set_list const& sets, void* scratch) {
-  return merge_columns_any<any_word>(columns, stride, channels, sets, scratch);
-}
-KVMELD_ENTRY std::uint32_t merge_columns_half(float16* columns, std::int64_t stride, std::uint32_t channels,
-                                              host_kernels::set_list const& sets, void* scratch) {
-  return merge_columns_any<any_half>(columns, stride, channels, sets, scratch);
-}
-KVMELD_ENTRY std::uint32_t merge_columns_bfloat16(bfloat16* columns, std::int64_t stride,
-                                                  std::uint32_t channels, host_kernels::set_list const& sets,
-                                                  void* scratch) {
-  return merge_columns_any<any_half>(columns, stride, channels, sets, scratch);
+template <class T>
+KVMELD_ENTRY std::uint32_t merge_columns(T* columns, std::int64_t stride, std::uint32_t channels,
+                                         detail::column_set_list const& sets, void* scratch) {
+  if constexpr (sizeof(T) == sizeof(any_word)) {
+    return merge_columns_any<any_word>(columns, stride, channels, sets, scratch);
+  } else {
+    return merge_columns_any<any_half>(columns, stride, channels, sets, scratch);
+  }
 }

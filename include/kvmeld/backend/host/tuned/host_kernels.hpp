@@ -1,10 +1,11 @@
-// The tuned forms of the host as a table of functions. Each instruction set has one table, and teams carry
-// it.
+// The tuned forms of the host: functions by instruction set, which a program chooses when it runs. Teams
+// carry the choice. A unit compiles the functions that it calls, and no others.
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
+#include <kvmeld/backend/host/tuned/instruction_set.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
+#include <kvmeld/exec/columns.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,186 +19,223 @@ struct key_counts {
   std::uint32_t above, inside;
 };
 
-/// The kernels of one instruction set. Rows are floats in scratch unless a comment says otherwise.
-struct host_kernels {
-  /// out[i * out_ld + j] = dot(a row i, b row j). Rows of b are in storage type, b_ld elements apart.
-  template <class T>
-  using products_of = void (*)(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
-                               std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
-                               std::uint32_t out_ld);
-  products_of<float> products_float;
-  products_of<float16> products_half;
-  products_of<bfloat16> products_bfloat16;
-  /// out[i] = dot(row, row at[i] of pool). Rows of the pool are in storage type, ld elements apart.
-  template <class T>
-  using dots_of = void (*)(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at,
-                           std::uint32_t count, std::uint32_t d, float* out);
-  dots_of<float> dots_float;
-  dots_of<float16> dots_half;
-  dots_of<bfloat16> dots_bfloat16;
-  /// square[i] = dot(row i, row i) and, unless x is null, product[i] = dot(row i, x). Rows are in storage
-  /// type, ld elements apart.
-  template <class T>
-  using measures_of = void (*)(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d,
-                               float const* x, float* square, float* product);
-  measures_of<float> measures_float;
-  measures_of<float16> measures_half;
-  measures_of<bfloat16> measures_bfloat16;
-  /// Updates the best column of each row, see tile_similarity.
-  void (*match_rows)(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
-                     std::uint32_t columns, float const* inverse_column, std::uint32_t d,
-                     std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column);
-  /// bound[j] = the bits of `slack` times cosine(products[j], inverse_row, inverse_column[j]), or if
-  /// `both_signs` times its magnitude. Without `both_signs`, 0 for cosines below 0. NaN stays NaN. Returns
-  /// the first j with the largest bound, or any j if no bound is a number; n >= 1.
-  std::uint32_t (*bound_cosines)(float const* products, std::uint32_t n, float inverse_row,
-                                 float const* inverse_column, float slack, bool both_signs,
-                                 std::uint32_t* bound);
+/// A function for each instruction set of this processor family, in the order of `instruction_set`.
+template <class Function> using by_instruction_set = Function* const[number_of_tuned_sets];
 
-  /// Converts n elements of storage to floats.
-  void (*decode_half)(float16 const* from, std::uint32_t n, float* to);
-  void (*decode_bfloat16)(bfloat16 const* from, std::uint32_t n, float* to);
+/// The kernels that read or write rows of storage type T: float, float16 or bfloat16. Other rows are floats
+/// in scratch.
+template <class T> struct typed_kernels {
+  /// out[i * out_ld + j] = dot(a row i, b row j). Rows of b lie b_ld elements apart.
+  static by_instruction_set<void(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
+                                 std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
+                                 std::uint32_t out_ld)>
+      products;
+  /// out[i] = dot(row, row at[i] of pool). Rows of the pool lie ld elements apart.
+  static by_instruction_set<void(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at,
+                                 std::uint32_t count, std::uint32_t d, float* out)>
+      dots;
+  /// square[i] = dot(row i, row i) and, unless x is null, product[i] = dot(row i, x). Rows lie ld elements
+  /// apart.
+  static by_instruction_set<void(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d,
+                                 float const* x, float* square, float* product)>
+      measures;
+  /// Converts n elements to floats.
+  static by_instruction_set<void(T const* from, std::uint32_t n, float* to)> decode;
   /// to[c] = sum over i < count of weight[i] * row[i][c], in the order and with the rounding of the generic
   /// loop.
-  void (*blend_float)(float const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
-                      float* to);
-  void (*blend_half)(float16 const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
-                     float16* to);
-  void (*blend_bfloat16)(bfloat16 const* const* row, float const* weight, std::uint32_t count,
-                         std::uint32_t n, bfloat16* to);
-  /// Sets whose slots lie in [first, first + slots); both are multiples of `lanes`. The members of set n are
-  /// member[begin[n]] .. member[begin[n + 1] - 1] (slots, ascending). `order` lists the sets by size. Bit i
-  /// of `squares` says whether there are members among the `lanes` slots from first + i * lanes on.
-  struct set_list {
-    std::uint32_t first, slots, count;
-    std::uint32_t const *pivot, *begin, *order, *member;
-    float const* weight;
-    std::uint64_t const* squares;
-  };
-  /// Floats in one vector.
-  std::uint32_t lanes;
+  static by_instruction_set<void(T const* const* row, float const* weight, std::uint32_t count,
+                                 std::uint32_t n, T* to)>
+      blend;
   /// x[pivot] = sum of weight * x[member] of every set, in the order and with the rounding of the generic
   /// loop. Each channel x is a column of storage; columns lie `stride` elements apart. Reads all slots of the
   /// listed squares, `lanes` channels at a time. Returns how many channels it has done; fewer than `lanes`
   /// are left. `scratch`: [slots + sets][lanes] elements.
-  template <class T>
-  using merge_columns_of = std::uint32_t (*)(T* columns, std::int64_t stride, std::uint32_t channels,
-                                             set_list const& sets, void* scratch);
-  merge_columns_of<float> merge_columns_float;
-  merge_columns_of<float16> merge_columns_half;
-  merge_columns_of<bfloat16> merge_columns_bfloat16;
+  static by_instruction_set<std::uint32_t(T* columns, std::int64_t stride, std::uint32_t channels,
+                                          detail::column_set_list const& sets, void* scratch)>
+      merge_columns;
+  /// Whether no element is NaN or infinite.
+  static by_instruction_set<bool(T const* x, std::uint32_t n)> all_finite;
+  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], for d channels
+  /// c. Rows of v lie v_ld elements apart; rows of total lie total_ld apart.
+  static by_instruction_set<void(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor,
+                                 T const* v, std::size_t v_ld, std::uint32_t tokens, std::uint32_t d,
+                                 float* total, std::size_t total_ld)>
+      add_weighted;
+};
+
+/// The kernels that depend on no storage type. A template, so that a unit compiles those that it calls.
+template <class = void> struct untyped_kernels {
+  /// Updates the best column of each row, see tile_similarity.
+  static by_instruction_set<void(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
+                                 std::uint32_t columns, float const* inverse_column, std::uint32_t d,
+                                 std::uint32_t first_column, std::uint32_t* best_key,
+                                 std::uint32_t* best_column)>
+      match_rows;
+  /// bound[j] = the bits of `slack` times cosine(products[j], inverse_row, inverse_column[j]), or if
+  /// `both_signs` times its magnitude. Without `both_signs`, 0 for cosines below 0. NaN stays NaN. Returns
+  /// the first j with the largest bound, or any j if no bound is a number; n >= 1.
+  static by_instruction_set<std::uint32_t(float const* products, std::uint32_t n, float inverse_row,
+                                          float const* inverse_column, float slack, bool both_signs,
+                                          std::uint32_t* bound)>
+      bound_cosines;
   /// Zeroes `rows` rows of `bytes` each, `stride` bytes apart. Many bytes are written past the caches.
-  void (*clear_rows)(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes);
+  static by_instruction_set<void(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes)>
+      clear_rows;
   /// memcpy, past the caches where whole lines are copied to whole lines.
-  void (*stream_row)(void* to, void const* from, std::size_t bytes);
+  static by_instruction_set<void(void* to, void const* from, std::size_t bytes)> stream_row;
   /// Makes everything written past the caches visible to other threads too.
-  void (*drain)();
-  bool (*finite_float)(float const* x, std::uint32_t n);
-  bool (*finite_half)(float16 const* x, std::uint32_t n);
-  bool (*finite_bfloat16)(bfloat16 const* x, std::uint32_t n);
+  static by_instruction_set<void()> drain;
   /// Counts the keys above `high` and those in [low, high]. Writes the latter to `out` in order, as long as
   /// `room` leaves space for a vector. `out` may be `keys`.
-  key_counts (*collect_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
-                             std::uint32_t high, std::uint32_t* out, std::uint32_t room);
+  static by_instruction_set<key_counts(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low,
+                                       std::uint32_t high, std::uint32_t* out, std::uint32_t room)>
+      collect_keys;
   /// The same for scores by their order keys, without NaN: keys inside go to `keys`, their indices to `at`.
   /// Also out[i] = best for scores above `high`, and rest for all others.
-  key_counts (*split_scores)(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                             std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
-                             std::uint32_t* at, std::uint32_t room);
+  static by_instruction_set<key_counts(
+      float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high, std::uint8_t best,
+      std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at, std::uint32_t room)>
+      split_scores;
   /// Writes the ascending indices of the keys not below `bar`, or strictly above it, and returns how many.
   /// `out` has space for n indices and a vector more.
-  std::uint32_t (*list_keys)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
-                             std::uint32_t* out);
+  static by_instruction_set<std::uint32_t(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
+                                          bool strictly, std::uint32_t* out)>
+      list_keys;
   /// The k-th highest of n keys; n >= k >= 1.
-  std::uint32_t (*kth_key)(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k);
-
+  static by_instruction_set<std::uint32_t(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k)>
+      kth_key;
   /// Turns the logits of a row, n >= 1, into weights exp(logit - highest) in place. Adds biases where `bias`
   /// is not null. If `before`, `highest` and `sum` hold those of the tiles before. Afterwards they hold those
   /// of all tiles. Returns the factor that rescales earlier sums.
-  float (*soften)(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum, bool before);
-  /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of p[r * p_ld + t] * v[t][c], for d channels
-  /// c. Rows of v are in storage type, v_ld elements apart; rows of total lie total_ld apart.
-  template <class T>
-  using add_weighted_of = void (*)(float const* p, std::uint32_t rows, std::uint32_t p_ld,
-                                   float const* factor, T const* v, std::size_t v_ld, std::uint32_t tokens,
-                                   std::uint32_t d, float* total, std::size_t total_ld);
-  add_weighted_of<float> add_weighted_float;
-  add_weighted_of<float16> add_weighted_half;
-  add_weighted_of<bfloat16> add_weighted_bfloat16;
+  static by_instruction_set<float(float* logits, float const* bias, std::uint32_t n, float* highest,
+                                  float* sum, bool before)>
+      soften;
   /// out[j] += exp(logits[j] + bias[j] - norm); bias may be null.
-  void (*add_exponentials)(float const* logits, float const* bias, std::uint32_t n, float norm, float* out);
+  static by_instruction_set<void(float const* logits, float const* bias, std::uint32_t n, float norm,
+                                 float* out)>
+      add_exponentials;
   /// out[i] = log_of_degree(degree[i]).
-  void (*log_degrees)(float const* degree, std::uint32_t n, float* out);
-
+  static by_instruction_set<void(float const* degree, std::uint32_t n, float* out)> log_degrees;
   /// Packs the elements of from[0 .. n) whose bit is set into `to`, in order. `to` must not lie behind
   /// `from`. Bits from n on are clear.
-  void (*pack_words)(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
-                     std::uint32_t n);
-  void (*pack_halves)(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
-                      std::uint32_t n);
+  static by_instruction_set<void(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                                 std::uint32_t n)>
+      pack_words;
+  static by_instruction_set<void(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                                 std::uint32_t n)>
+      pack_halves;
+};
 
-  /// Converts contiguous storage of any type to floats; an engine's own types go through their
-  /// element_traits.
-  template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
-    if constexpr (std::is_same_v<T, float>) {
-      std::memcpy(to, from, n * sizeof(float));
-    } else if constexpr (std::is_same_v<T, float16>) {
-      decode_half(from, n, to);
-    } else if constexpr (std::is_same_v<T, bfloat16>) {
-      decode_bfloat16(from, n, to);
-    } else {
-      for (std::uint32_t i = 0; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
-    }
-  }
+/// The kernels of one instruction set. Calls have the parameters of typed_kernels and untyped_kernels.
+struct host_kernels {
+  /// Where by_instruction_set has the functions of this set.
+  std::uint32_t set;
+  /// Floats in one vector.
+  std::uint32_t lanes;
+
   /// Whether the kernels read and write the storage type T themselves.
   template <class T>
   static constexpr bool reads =
       std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
-  /// The kernel for T of the three for float, float16 and bfloat16.
-  template <class T, class F, class H, class B> static constexpr auto of_type(F f, H h, B b) {
-    static_assert(reads<T>, "kvmeld: no kernel reads this element type");
-    if constexpr (std::is_same_v<T, float>) {
-      return f;
-    } else if constexpr (std::is_same_v<T, float16>) {
-      return h;
-    } else {
-      return b;
-    }
-  }
+
   template <class T>
   void products(float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b, std::uint32_t columns,
                 std::size_t b_ld, std::uint32_t d, float* out, std::uint32_t out_ld) const {
-    of_type<T>(products_float, products_half, products_bfloat16)(a, rows, a_ld, b, columns, b_ld, d, out,
-                                                                 out_ld);
+    typed_kernels<T>::products[set](a, rows, a_ld, b, columns, b_ld, d, out, out_ld);
   }
   template <class T>
   void dots(float const* row, T const* pool, std::size_t ld, std::uint32_t const* at, std::uint32_t count,
             std::uint32_t d, float* out) const {
-    of_type<T>(dots_float, dots_half, dots_bfloat16)(row, pool, ld, at, count, d, out);
+    typed_kernels<T>::dots[set](row, pool, ld, at, count, d, out);
   }
   template <class T>
   void measures(T const* rows, std::size_t ld, std::uint32_t count, std::uint32_t d, float const* x,
                 float* square, float* product) const {
-    of_type<T>(measures_float, measures_half, measures_bfloat16)(rows, ld, count, d, x, square, product);
+    typed_kernels<T>::measures[set](rows, ld, count, d, x, square, product);
+  }
+  template <class T>
+  void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {
+    typed_kernels<T>::blend[set](row, weight, count, n, to);
+  }
+  template <class T>
+  std::uint32_t merge_columns(T* columns, std::int64_t stride, std::uint32_t channels,
+                              detail::column_set_list const& sets, void* scratch) const {
+    return typed_kernels<T>::merge_columns[set](columns, stride, channels, sets, scratch);
+  }
+  template <class T> bool all_finite(T const* x, std::uint32_t n) const {
+    return typed_kernels<T>::all_finite[set](x, n);
   }
   template <class T>
   void add_weighted(float const* p, std::uint32_t rows, std::uint32_t p_ld, float const* factor, T const* v,
                     std::size_t v_ld, std::uint32_t tokens, std::uint32_t d, float* total,
                     std::size_t total_ld) const {
-    of_type<T>(add_weighted_float, add_weighted_half, add_weighted_bfloat16)(p, rows, p_ld, factor, v, v_ld,
-                                                                             tokens, d, total, total_ld);
+    typed_kernels<T>::add_weighted[set](p, rows, p_ld, factor, v, v_ld, tokens, d, total, total_ld);
   }
-  template <class T>
-  void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n, T* to) const {
-    of_type<T>(blend_float, blend_half, blend_bfloat16)(row, weight, count, n, to);
+  /// An engine's own types go through their element_traits.
+  template <class T> void decode(T const* from, std::uint32_t n, float* to) const {
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(to, from, n * sizeof(float));
+    } else if constexpr (reads<T>) {
+      typed_kernels<T>::decode[set](from, n, to);
+    } else {
+      for (std::uint32_t i = 0; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
+    }
   }
-  template <class T>
-  std::uint32_t merge_columns(T* columns, std::int64_t stride, std::uint32_t channels, set_list const& sets,
-                              void* scratch) const {
-    return of_type<T>(merge_columns_float, merge_columns_half,
-                      merge_columns_bfloat16)(columns, stride, channels, sets, scratch);
+  void match_rows(float const* a, std::uint32_t rows, float const* inverse_row, float const* b,
+                  std::uint32_t columns, float const* inverse_column, std::uint32_t d,
+                  std::uint32_t first_column, std::uint32_t* best_key, std::uint32_t* best_column) const {
+    untyped_kernels<>::match_rows[set](a, rows, inverse_row, b, columns, inverse_column, d, first_column,
+                                       best_key, best_column);
   }
-  /// Packs elements of 4 or 2 bytes, see pack_words.
+  std::uint32_t bound_cosines(float const* products, std::uint32_t n, float inverse_row,
+                              float const* inverse_column, float slack, bool both_signs,
+                              std::uint32_t* bound) const {
+    return untyped_kernels<>::bound_cosines[set](products, n, inverse_row, inverse_column, slack, both_signs,
+                                                 bound);
+  }
+  void clear_rows(void* first, std::int64_t stride, std::uint32_t rows, std::size_t bytes) const {
+    untyped_kernels<>::clear_rows[set](first, stride, rows, bytes);
+  }
+  void stream_row(void* to, void const* from, std::size_t bytes) const {
+    untyped_kernels<>::stream_row[set](to, from, bytes);
+  }
+  void drain() const { untyped_kernels<>::drain[set](); }
+  key_counts collect_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                          std::uint32_t* out, std::uint32_t room) const {
+    return untyped_kernels<>::collect_keys[set](keys, n, low, high, out, room);
+  }
+  key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                          std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
+                          std::uint32_t* at, std::uint32_t room) const {
+    return untyped_kernels<>::split_scores[set](scores, n, low, high, best, rest, out, keys, at, room);
+  }
+  std::uint32_t list_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
+                          std::uint32_t* out) const {
+    return untyped_kernels<>::list_keys[set](keys, n, bar, strictly, out);
+  }
+  std::uint32_t kth_key(std::uint32_t const* keys, std::uint32_t n, std::uint32_t k) const {
+    return untyped_kernels<>::kth_key[set](keys, n, k);
+  }
+  float soften(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum,
+               bool before) const {
+    return untyped_kernels<>::soften[set](logits, bias, n, highest, sum, before);
+  }
+  void add_exponentials(float const* logits, float const* bias, std::uint32_t n, float norm,
+                        float* out) const {
+    untyped_kernels<>::add_exponentials[set](logits, bias, n, norm, out);
+  }
+  void log_degrees(float const* degree, std::uint32_t n, float* out) const {
+    untyped_kernels<>::log_degrees[set](degree, n, out);
+  }
+  void pack_words(std::uint32_t* to, std::uint32_t const* from, std::uint64_t const* bits,
+                  std::uint32_t n) const {
+    untyped_kernels<>::pack_words[set](to, from, bits, n);
+  }
+  void pack_halves(std::uint16_t* to, std::uint16_t const* from, std::uint64_t const* bits,
+                   std::uint32_t n) const {
+    untyped_kernels<>::pack_halves[set](to, from, bits, n);
+  }
+  /// Packs elements of 4 or 2 bytes.
   template <class T> void pack(T* to, T const* from, std::uint64_t const* bits, std::uint32_t n) const {
     using raw = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
     auto* const target = reinterpret_cast<raw*>(to);
@@ -207,10 +245,6 @@ struct host_kernels {
     } else {
       pack_halves(target, source, bits, n);
     }
-  }
-  /// Whether no element is NaN or infinite.
-  template <class T> bool all_finite(T const* x, std::uint32_t n) const {
-    return of_type<T>(finite_float, finite_half, finite_bfloat16)(x, n);
   }
 };
 

@@ -31,6 +31,13 @@ enum class instruction_set : std::uint8_t {
   neon,    ///< every AArch64 processor
 };
 
+/// How many sets with tuned forms a program can have: they differ by processor family.
+#if defined(KVMELD_TUNED_X86)
+inline constexpr std::uint32_t number_of_tuned_sets = 3;
+#else
+inline constexpr std::uint32_t number_of_tuned_sets = 1;
+#endif
+
 /// Whether this program has kernels for the set and this processor has its instructions.
 inline bool supports(instruction_set s) {
   switch (s) {

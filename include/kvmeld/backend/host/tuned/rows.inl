@@ -60,14 +60,10 @@ KVMELD_SIMD void encode_one(float16* p, floats x) {
 #endif
 }
 
-template <class T> KVMELD_SIMD void decode_any(T const* from, std::uint32_t n, float* to) {
+template <class T> KVMELD_ENTRY void decode(T const* from, std::uint32_t n, float* to) {
   std::uint32_t i = 0;
   for (; i + width <= n; i += width) store(to + i, decode_one(from + i));
   for (; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
-}
-KVMELD_ENTRY void decode_half(float16 const* from, std::uint32_t n, float* to) { decode_any(from, n, to); }
-KVMELD_ENTRY void decode_bfloat16(bfloat16 const* from, std::uint32_t n, float* to) {
-  decode_any(from, n, to);
 }
 
 /// Blends the whole vectors of `count` rows. Returns the channel where they end.
@@ -115,8 +111,8 @@ KVMELD_SIMD std::uint32_t blend_many(T const* const* row, float const* weight, s
 /// to[c] = sum over i of weight[i] * row[i][c]. Adds in ascending order of i, starting with 0, as blend_rows
 /// does. `to` may be one of the rows.
 template <class T>
-KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
-                           T* to) {
+KVMELD_ENTRY void blend(T const* const* row, float const* weight, std::uint32_t count, std::uint32_t n,
+                        T* to) {
   std::uint32_t c = count == 2   ? blend_few<2>(row, weight, n, to)
                     : count == 3 ? blend_few<3>(row, weight, n, to)
                                  : blend_many<4>(row, weight, count, 0, n, to);
@@ -132,19 +128,6 @@ KVMELD_SIMD void blend_any(T const* const* row, float const* weight, std::uint32
   store(rest, total);
   for (std::uint32_t j = c; j < n; ++j) to[j] = element_traits<T>::from_float(rest[j - c]);
 }
-KVMELD_ENTRY void blend_float(float const* const* row, float const* weight, std::uint32_t count,
-                              std::uint32_t n, float* to) {
-  blend_any(row, weight, count, n, to);
-}
-KVMELD_ENTRY void blend_half(float16 const* const* row, float const* weight, std::uint32_t count,
-                             std::uint32_t n, float16* to) {
-  blend_any(row, weight, count, n, to);
-}
-KVMELD_ENTRY void blend_bfloat16(bfloat16 const* const* row, float const* weight, std::uint32_t count,
-                                 std::uint32_t n, bfloat16* to) {
-  blend_any(row, weight, count, n, to);
-}
-
 /// Writes a vector past the caches; `to` is aligned.
 KVMELD_SIMD void stream(std::byte* to, floats x) {
 #if defined(__clang__)
@@ -210,13 +193,13 @@ KVMELD_SIMD bool all_below(Word const* x, std::uint32_t n, Word exponent) {
   return any == 0;
 }
 using all_halves = std::uint16_t __attribute__((vector_size(4 * width)));
-KVMELD_ENTRY bool finite_float(float const* x, std::uint32_t n) {
+KVMELD_ENTRY bool all_finite(float const* x, std::uint32_t n) {
   return all_below<words>(reinterpret_cast<any_word const*>(x), n, any_word{0x7f800000u});
 }
-KVMELD_ENTRY bool finite_half(float16 const* x, std::uint32_t n) {
+KVMELD_ENTRY bool all_finite(float16 const* x, std::uint32_t n) {
   return all_below<all_halves>(reinterpret_cast<any_half const*>(x), n, any_half{0x7c00u});
 }
-KVMELD_ENTRY bool finite_bfloat16(bfloat16 const* x, std::uint32_t n) {
+KVMELD_ENTRY bool all_finite(bfloat16 const* x, std::uint32_t n) {
   return all_below<all_halves>(reinterpret_cast<any_half const*>(x), n, any_half{0x7f80u});
 }
 

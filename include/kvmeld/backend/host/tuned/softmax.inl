@@ -29,7 +29,7 @@ KVMELD_SIMD floats exponential(floats x) {
   return select(reinterpret_cast<words>(nan), x, scaled);
 }
 
-/// Turns logits into weights exp(logit - highest) in place, see host_kernels::soften. Sums run over 16
+/// Turns logits into weights exp(logit - highest) in place, see untyped_kernels::soften. Sums run over 16
 /// strided partials and the tree of core/dot.hpp.
 KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, float* highest, float* sum,
                           bool before) {

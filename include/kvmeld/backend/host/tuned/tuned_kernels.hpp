@@ -58,19 +58,97 @@ namespace neon {
 
 }  // namespace tuned_form
 
-/// The kernels of an instruction set; null for `generic` and for sets that are not supported (`supports`). It
-/// is a template so that one unit of a program can compile the kernels for all: see
-/// <kvmeld/backend/host/extern_kernels.hpp>.
-template <class = void> host_kernels const* kernels_of(instruction_set s) {
+// Where compilers have no tuned forms, the arrays have no definition, and nothing calls them.
+#if defined(KVMELD_TUNED_X86) || defined(KVMELD_TUNED_NEON)
+#if defined(KVMELD_TUNED_X86)
+#define KVMELD_EACH_SET(f)                                                                                   \
+  { tuned_form::sse2::f, tuned_form::avx2::f, tuned_form::avx512::f }
+#else
+#define KVMELD_EACH_SET(f)                                                                                   \
+  { tuned_form::neon::f }
+#endif
+template <class T>
+by_instruction_set<void(float const*, std::uint32_t, std::uint32_t, T const*, std::uint32_t, std::size_t,
+                        std::uint32_t, float*, std::uint32_t)>
+    typed_kernels<T>::products = KVMELD_EACH_SET(products<T>);
+template <class T>
+by_instruction_set<void(float const*, T const*, std::size_t, std::uint32_t const*, std::uint32_t,
+                        std::uint32_t, float*)>
+    typed_kernels<T>::dots = KVMELD_EACH_SET(dots<T>);
+template <class T>
+by_instruction_set<void(T const*, std::size_t, std::uint32_t, std::uint32_t, float const*, float*, float*)>
+    typed_kernels<T>::measures = KVMELD_EACH_SET(measures<T>);
+template <class T>
+by_instruction_set<void(T const* const*, float const*, std::uint32_t, std::uint32_t, T*)>
+    typed_kernels<T>::blend = KVMELD_EACH_SET(blend<T>);
+template <class T>
+by_instruction_set<std::uint32_t(T*, std::int64_t, std::uint32_t, detail::column_set_list const&, void*)>
+    typed_kernels<T>::merge_columns = KVMELD_EACH_SET(merge_columns<T>);
+template <class T>
+by_instruction_set<bool(T const*, std::uint32_t)> typed_kernels<T>::all_finite = KVMELD_EACH_SET(all_finite);
+template <class T>
+by_instruction_set<void(float const*, std::uint32_t, std::uint32_t, float const*, T const*, std::size_t,
+                        std::uint32_t, std::uint32_t, float*, std::size_t)>
+    typed_kernels<T>::add_weighted = KVMELD_EACH_SET(add_weighted<T>);
+template <class T>
+by_instruction_set<void(T const*, std::uint32_t, float*)> typed_kernels<T>::decode =
+    KVMELD_EACH_SET(decode<T>);
+template <class T>
+by_instruction_set<void(float const*, std::uint32_t, float const*, float const*, std::uint32_t, float const*,
+                        std::uint32_t, std::uint32_t, std::uint32_t*, std::uint32_t*)>
+    untyped_kernels<T>::match_rows = KVMELD_EACH_SET(match_rows);
+template <class T>
+by_instruction_set<std::uint32_t(float const*, std::uint32_t, float, float const*, float, bool,
+                                 std::uint32_t*)>
+    untyped_kernels<T>::bound_cosines = KVMELD_EACH_SET(bound_cosines);
+template <class T>
+by_instruction_set<void(void*, std::int64_t, std::uint32_t, std::size_t)> untyped_kernels<T>::clear_rows =
+    KVMELD_EACH_SET(clear_rows);
+template <class T>
+by_instruction_set<void(void*, void const*, std::size_t)> untyped_kernels<T>::stream_row =
+    KVMELD_EACH_SET(stream_row);
+template <class T> by_instruction_set<void()> untyped_kernels<T>::drain = KVMELD_EACH_SET(drain);
+template <class T>
+by_instruction_set<key_counts(std::uint32_t const*, std::uint32_t, std::uint32_t, std::uint32_t,
+                              std::uint32_t*, std::uint32_t)>
+    untyped_kernels<T>::collect_keys = KVMELD_EACH_SET(collect_keys);
+template <class T>
+by_instruction_set<key_counts(float const*, std::uint32_t, std::uint32_t, std::uint32_t, std::uint8_t,
+                              std::uint8_t, std::uint8_t*, std::uint32_t*, std::uint32_t*, std::uint32_t)>
+    untyped_kernels<T>::split_scores = KVMELD_EACH_SET(split_scores);
+template <class T>
+by_instruction_set<std::uint32_t(std::uint32_t const*, std::uint32_t, std::uint32_t, bool, std::uint32_t*)>
+    untyped_kernels<T>::list_keys = KVMELD_EACH_SET(list_keys);
+template <class T>
+by_instruction_set<std::uint32_t(std::uint32_t const*, std::uint32_t, std::uint32_t)>
+    untyped_kernels<T>::kth_key = KVMELD_EACH_SET(kth_key);
+template <class T>
+by_instruction_set<float(float*, float const*, std::uint32_t, float*, float*, bool)>
+    untyped_kernels<T>::soften = KVMELD_EACH_SET(soften);
+template <class T>
+by_instruction_set<void(float const*, float const*, std::uint32_t, float, float*)>
+    untyped_kernels<T>::add_exponentials = KVMELD_EACH_SET(add_exponentials);
+template <class T>
+by_instruction_set<void(float const*, std::uint32_t, float*)> untyped_kernels<T>::log_degrees =
+    KVMELD_EACH_SET(log_degrees);
+template <class T>
+by_instruction_set<void(std::uint32_t*, std::uint32_t const*, std::uint64_t const*, std::uint32_t)>
+    untyped_kernels<T>::pack_words = KVMELD_EACH_SET(pack_words);
+template <class T>
+by_instruction_set<void(std::uint16_t*, std::uint16_t const*, std::uint64_t const*, std::uint32_t)>
+    untyped_kernels<T>::pack_halves = KVMELD_EACH_SET(pack_halves);
+#undef KVMELD_EACH_SET
+#endif
+
+/// The kernels of an instruction set; null for `generic` and for sets that are not supported (`supports`).
+inline host_kernels const* kernels_of(instruction_set s) {
+  static constexpr host_kernels sse2{0, 4}, avx2{1, 8}, avx512{2, 16}, neon{0, 4};
   if (!supports(s)) return nullptr;
   switch (s) {
-#if defined(KVMELD_TUNED_X86)
-  case instruction_set::sse2: return tuned_form::sse2::table();
-  case instruction_set::avx2: return tuned_form::avx2::table();
-  case instruction_set::avx512: return tuned_form::avx512::table();
-#elif defined(KVMELD_TUNED_NEON)
-  case instruction_set::neon: return tuned_form::neon::table();
-#endif
+  case instruction_set::sse2: return &sse2;
+  case instruction_set::avx2: return &avx2;
+  case instruction_set::avx512: return &avx512;
+  case instruction_set::neon: return &neon;
   default: return nullptr;
   }
 }
