@@ -127,8 +127,9 @@ inline std::string joined(std::initializer_list<message_part> parts) {
 
 }  // namespace detail
 
-/// Joins texts and numbers into one text.
-template <class... Parts> std::string message(Parts const&... parts) {
+/// Joins texts and numbers into one text. Parts are copied, so that literals of all lengths are of one type,
+/// and a unit has few forms of this function.
+template <class... Parts> std::string message(Parts... parts) {
   return detail::joined({detail::message_part(parts)...});
 }
 
@@ -144,8 +145,8 @@ inline std::string in_quotes(std::string const& text) {
 /// joined from its parts.
 template <class... Condition>
 std::string refusal(detail::message_part call, detail::message_part argument, detail::message_part value,
-                    Condition const&... condition) {
-  return message(call, ": ", argument, " is ", value, "; it must be ", condition...);
+                    Condition... condition) {
+  return detail::joined({call, ": ", argument, " is ", value, "; it must be ", condition...});
 }
 
 /// The first text that is not empty; empty if all are.
