@@ -1,5 +1,5 @@
 // The vector kernels of the host, compiled once for the library.
-#include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
+#include <kvmeld/backend/host/tuned/host_kernels.hpp>
 
 template struct kvmeld::typed_kernels<float>;
 template struct kvmeld::typed_kernels<kvmeld::float16>;

@@ -1,10 +1,10 @@
-# Only backends and primitives know the table of kernels that a team may bring: no header outside backend/ and exec/ names
-# it, or asks a team for it. Other rooms call the primitives of exec/.
+# Only backends and primitives know the kernels that a team may bring: no header outside backend/ and exec/ names
+# them, or asks a team for them. Other rooms call the primitives of exec/.
 #   cmake -DINCLUDE_DIR=<include> -P one_way_of_tuning.cmake
 cmake_minimum_required(VERSION 3.25)
 
 file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.cuh")
-set(table "kernels\\(\\)|with_kernels|has_kernels|host_kernels|kernels_of|tuned->")
+set(table "kernels\\(\\)|with_kernels|has_kernels|host_kernels|typed_kernels|kernels_of|tuned->")
 
 set(warnings)
 set(primitives 0)

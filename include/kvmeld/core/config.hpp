@@ -25,6 +25,19 @@
 #define KVMELD_CALLS_ARGUMENTS
 #endif
 
+// Vector kernels are written with the vector extensions of g++ and clang++. Other compilers and other
+// processors keep the generic forms.
+#if !defined(__CUDACC__) &&                                                                                  \
+    ((defined(__clang__) && __clang_major__ >= 12) || (defined(__GNUC__) && __GNUC__ >= 12))
+#if defined(__x86_64__)
+/// Defined where the host's vector kernels are compiled, for x86-64.
+#define KVMELD_TUNED_X86 1
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+/// Defined where the host's vector kernels are compiled, for AArch64.
+#define KVMELD_TUNED_NEON 1
+#endif
+#endif
+
 /// 1: refusals throw kvmeld::invalid_argument; 0: they are returned as a kvmeld::status.
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
 #define KVMELD_EXCEPTIONS 1

@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/config.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -66,16 +67,22 @@ inline bool is_whole(double x) {
 /// exponent and point, floats too. A byte is written as a number.
 class message_part {
 public:
-  message_part(char const* text) : kind_(kind::text) { value_.text = text; }
-  message_part(std::string const& text) : message_part(text.c_str()) {}
-  message_part(char c) : kind_(kind::character) { value_.character = c; }
-  message_part(bool b) : message_part(b ? "true" : "false") {}
+  message_part(char const* text) : kind_(kind::text) {
+    value_.text = {text, text == nullptr ? 0 : std::strlen(text)};
+  }
+  message_part(std::string const& text) : kind_(kind::text) { value_.text = {text.data(), text.size()}; }
+  message_part(std::nullptr_t) = delete;
   template <class Number,
             std::enable_if_t<std::is_arithmetic_v<Number> ||
                                  (std::is_enum_v<Number> && std::is_convertible_v<Number, std::int64_t>),
                              int> = 0>
   message_part(Number x) {
-    if constexpr (std::is_floating_point_v<Number>) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      *this = message_part(x ? "true" : "false");
+    } else if constexpr (std::is_same_v<Number, char>) {
+      kind_ = kind::character;
+      value_.character = x;
+    } else if constexpr (std::is_floating_point_v<Number>) {
       kind_ = kind::real;
       value_.real = static_cast<double>(x);
     } else if constexpr (std::is_enum_v<Number> || std::is_signed_v<Number>) {
@@ -89,7 +96,7 @@ public:
 
   void append_to(std::string& out) const {
     switch (kind_) {
-    case kind::text: out += value_.text; return;
+    case kind::text: out.append(value_.text.first, value_.text.length); return;
     case kind::character: out += value_.character; return;
     case kind::whole: out += std::to_string(value_.whole); return;
     case kind::natural: out += std::to_string(value_.natural); return;
@@ -100,16 +107,31 @@ public:
     } else if (is_nan(value_.real)) {
       out += "nan";  // without its sign
     } else {
-      char digits[32];
-      std::snprintf(digits, sizeof digits, "%g", value_.real);
-      out += digits;
+      append_fraction(out, value_.real);
     }
   }
 
 private:
+  /// As %g, with a point whatever the program's locale puts in its place.
+  static void append_fraction(std::string& out, double x) {
+    char digits[64];
+    std::snprintf(digits, sizeof digits, "%g", x);
+    bool point = false;
+    for (char const* c = digits; *c != '\0'; ++c) {
+      bool const other = std::strchr("0123456789+-einf", *c) == nullptr;
+      if (!other) out += *c;
+      if (other && !point) out += '.';
+      point = other;
+    }
+  }
+
   enum class kind : std::uint8_t { text, character, whole, natural, real };
+  struct characters {
+    char const* first;
+    std::size_t length;
+  };
   union {
-    char const* text;
+    characters text;
     char character;
     std::int64_t whole;
     std::uint64_t natural;
@@ -118,7 +140,7 @@ private:
   kind kind_;
 };
 
-/// A function of its own, so that a unit compiles it once, whatever its messages are made of.
+/// This function is no template, so a unit compiles it once.
 inline std::string joined(std::initializer_list<message_part> parts) {
   std::string out;
   for (message_part const& part : parts) part.append_to(out);

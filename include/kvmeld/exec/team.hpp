@@ -158,16 +158,16 @@ KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chos
 
 }  // namespace detail
 
-/// Whether tuned kernels of the host are compiled (instruction_set.hpp). Not under nvcc, which would ask for
+/// Whether this unit compiles vector kernels of the host (core/config.hpp). nvcc does not: it would ask for
 /// their device form.
-#if defined(__CUDACC__)
-constexpr bool compiles_host_kernels = false;
-#else
+#if defined(KVMELD_TUNED_X86) || defined(KVMELD_TUNED_NEON)
 constexpr bool compiles_host_kernels = true;
+#else
+constexpr bool compiles_host_kernels = false;
 #endif
 
-/// Whether a team may bring kernels of its backend: it has `kernels()`, which returns a pointer to a table of
-/// functions, or null.
+/// Whether a team may bring kernels of its backend: it has `kernels()`, which returns a pointer to kernels,
+/// or null.
 template <class Team, class = void> struct has_kernels : std::false_type {};
 template <class Team>
 struct has_kernels<Team, std::void_t<decltype(std::declval<Team const&>().kernels())>>

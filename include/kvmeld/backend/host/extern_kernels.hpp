@@ -1,7 +1,7 @@
 // A unit that includes this header does not compile the vector kernels of the host (docs/performance.md says
 // what that saves). Exactly one unit of the program compiles them:
 //
-//   #include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
+//   #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 //   template struct kvmeld::typed_kernels<float>;
 //   template struct kvmeld::typed_kernels<kvmeld::float16>;
 //   template struct kvmeld::typed_kernels<kvmeld::bfloat16>;
@@ -12,7 +12,6 @@
 #pragma once
 
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
-#include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 

@@ -7,7 +7,6 @@
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 #include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
-#include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/size_limits.hpp>

@@ -4,7 +4,6 @@
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 #include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
-#include <kvmeld/backend/host/tuned/tuned_kernels.hpp>
 #include <kvmeld/backend/kokkos/kokkos_memory.hpp>
 #include <kvmeld/backend/kokkos/kokkos_team.hpp>
 #include <kvmeld/backend/kokkos/kokkos_tiles.hpp>

@@ -7,17 +7,6 @@
 #include <cstdint>
 #include <initializer_list>
 
-// Tuned kernels are written with the vector extensions of g++ and clang++; other compilers keep the generic
-// forms.
-#if !defined(__CUDACC__) &&                                                                                  \
-    ((defined(__clang__) && __clang_major__ >= 12) || (defined(__GNUC__) && __GNUC__ >= 12))
-#if defined(__x86_64__)
-#define KVMELD_TUNED_X86 1
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-#define KVMELD_TUNED_NEON 1
-#endif
-#endif
-
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
@@ -30,13 +19,6 @@ enum class instruction_set : std::uint8_t {
   avx512,  ///< F, BW, DQ and VL
   neon,    ///< every AArch64 processor
 };
-
-/// How many sets with tuned forms a program can have: they differ by processor family.
-#if defined(KVMELD_TUNED_X86)
-inline constexpr std::uint32_t number_of_tuned_sets = 3;
-#else
-inline constexpr std::uint32_t number_of_tuned_sets = 1;
-#endif
 
 /// Whether this program has kernels for the set and this processor has its instructions.
 inline bool supports(instruction_set s) {

@@ -1,4 +1,4 @@
-// Compiled once per instruction set, see tuned_kernels.hpp: dot products of many rows with many rows. Every
+// Compiled once per instruction set, see host_kernels.hpp: dot products of many rows with many rows. Every
 // pair is summed in the 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add.
 // Where products are exact in float (16-bit inputs) or nothing is fused (SSE2), the bits are those of the
 // generic loops. Otherwise each of the d additions rounds once less. The bits of a pair do not depend on its

@@ -128,6 +128,7 @@ KVMELD_ENTRY void blend(T const* const* row, float const* weight, std::uint32_t 
   store(rest, total);
   for (std::uint32_t j = c; j < n; ++j) to[j] = element_traits<T>::from_float(rest[j - c]);
 }
+
 /// Writes a vector past the caches; `to` is aligned.
 KVMELD_SIMD void stream(std::byte* to, floats x) {
 #if defined(__clang__)

@@ -1,4 +1,4 @@
-// Compiled once per instruction set, see tuned_kernels.hpp: vectors of one register, and the few operations
+// Compiled once per instruction set, see host_kernels.hpp: vectors of one register, and the few operations
 // that kernels need. A register has KVMELD_SIMD_WIDTH floats. KVMELD_SIMD marks functions with the
 // instructions that they may use.
 
