@@ -40,8 +40,9 @@ int run(options const& o) {
     if (!json) throw bad_arguments("The file '" + o.json + "' cannot be written.");
   }
   session s(o, kvmeld::host_executor(o.threads).workers());
-  std::vector<std::uint32_t> lengths{4096, 16384};
-  if (!o.quick) lengths.insert(lengths.end(), {65536, 262144, 1048576});
+  std::vector<std::uint32_t> const lengths =
+      o.quick ? std::vector<std::uint32_t>{1024, 4096}
+              : std::vector<std::uint32_t>{4096, 16384, 65536, 262144, 1048576};
   for (std::uint32_t n : lengths) {
     run_all<float>(s, n, "f32");
     run_all<kvmeld::bfloat16>(s, n, "bf16");

@@ -7,7 +7,7 @@ namespace kvmeld_bench {
 char const* usage() {
   return "kvmeld_bench [--quick] [--json PATH] [--filter TEXT] [--threads N]\n"
          "  Times every stage of a compression, whole compressions by every preset, and attention.\n"
-         "  --quick        4096 and 16384 entries only, fewer repetitions\n"
+         "  --quick        1024 and 4096 entries only, fewer repetitions\n"
          "  --json PATH    also write the figures to PATH\n"
          "  --filter TEXT  only rows whose \"name entries dtype\" contains TEXT, such as compress/chelsea or "
          "bf16;\n"

@@ -10,7 +10,7 @@ namespace kvmeld_bench {
 
 struct options {
   bool help = false;
-  bool quick = false;  ///< the two smallest lengths, fewer repetitions
+  bool quick = false;  ///< two small lengths, fewer repetitions
   std::string json;    ///< file to write; empty: none
   /// Only rows whose "name n dtype" contains one of these; empty: all rows.
   std::vector<std::string> filters;

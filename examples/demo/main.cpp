@@ -242,6 +242,104 @@ tiny_llama::report run(options o) {
   return results;
 }
 
+constexpr int answer_room = 64;  // positions for a question and its answer
+
+/// How a run of streams is laid out.
+struct stream_layout {
+  tiny_llama::needle_request request;  ///< the text of all conversations
+  int whole;                           ///< entries of a full cache
+  int chunk;                           ///< most tokens that are read at once
+  bool fits;                           ///< whether the model has positions for all tokens
+  bool renumbers;
+};
+
+/// Refuses options of streams that contradict the model or each other.
+void check_streams(options const& o, stream_layout const& l, int positions) {
+  int const length = o.length();
+  if (!l.fits && o.shared != 0) {
+    tiny_llama::refuse_option("--context", std::to_string(length),
+                              "at most " +
+                                  std::to_string((positions - answer_room) * o.turns / (o.turns + 1)) +
+                                  " with --shared, because frozen entries keep their positions");
+  }
+  if (!l.fits && o.positions == "kept") {
+    tiny_llama::refuse_option("--positions", o.positions,
+                              "renumbered, because the model has positions for " +
+                                  std::to_string(positions - answer_room) +
+                                  " tokens and a question, and the text has " + std::to_string(length));
+  }
+  tiny_llama::check_budgets(o, l.whole, std::to_string(l.whole));
+  if (o.shared != 0) {
+    // Every half of a budget must hold what policies pin, as check_budgets asks of the whole.
+    for (double const budget : o.budgets) {
+      double const kept = budget * l.whole * std::min(o.shared, o.turns - o.shared) / o.turns;
+      if (kept >= tiny_llama::least_kept) continue;
+      tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", budget),
+                                "larger, because the shared turns and the others must keep at least " +
+                                    std::to_string(tiny_llama::least_kept) + " entries each");
+    }
+  }
+  if (!l.renumbers) return;
+  int const room = positions - answer_room - static_cast<int>(o.budgets.front() * l.whole);
+  std::string const because = ", because the model has " + std::to_string(positions) +
+                              " positions for the largest budget, a chunk and a question";
+  if (room < 1) {
+    tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", o.budgets.front()),
+                              "less" + because);
+  }
+  if (l.chunk > room) {
+    tiny_llama::refuse_option("--chunk", o.chunk != 0 ? std::to_string(o.chunk) : "not given",
+                              "at most " + std::to_string(room) + because);
+  }
+}
+
+/// Lays out streams of as many tokens as the options ask for. check_streams says whether they fit.
+stream_layout layout_of_streams(options const& o, int positions) {
+  stream_layout l{};
+  int const length = o.length();
+  // Of two conversations one may be longer than asked for by less than a turn.
+  int const spare = o.shared != 0 ? length / o.turns : 0;
+  l.fits = length + spare + answer_room <= positions;
+  l.renumbers = !l.fits || o.positions == "renumbered";
+  l.whole = std::min(length, positions);
+  int const parts =
+      o.turns != 0 ? o.turns : std::clamp(length / 256, 2, static_cast<int>(tiny_llama::needle_names.size()));
+  // A turn is at most twice as long as the mean one: each tells its number in its own share of the text.
+  int const longest_part = std::min(length, 2 * ((length + parts - 1) / parts));
+  l.chunk = o.chunk != 0 ? std::min(o.chunk, longest_part) : longest_part;
+  l.request.continuation = 0;
+  l.request.seed = o.seed;
+  l.request.needles = parts;
+  l.request.context = length;
+  if (o.shared != 0) {  // the first conversation, and what the second one has of its own
+    l.request.needles = 2 * o.turns - o.shared;
+    l.request.context = static_cast<int>(std::int64_t{length} * l.request.needles / o.turns);
+  }
+  return l;
+}
+
+/// Leaves out methods that cannot run on streams, and says why. Refuses to leave out all of them.
+void leave_out_impossible(options& o, bool fits) {
+  auto const left_out = [](std::string const& method, char const* why) {
+    std::cerr << method << " is left out: " << why << "\n";
+    return true;
+  };
+  auto const impossible = [&](std::string const& m) {
+    if (m == "full") return !fits && left_out(m, "the text is longer than the model has positions for");
+    if (m == "chelsea_probed" || demo::wants_replay(m, o))
+      return left_out(m, "it needs the whole text at once");
+    if (m == "ems") return left_out(m, "its entries are shared; ems_collapsed is the same without that");
+    if (tiny_llama::lands_on_budget(demo::policy_of(m, o))) return false;
+    return left_out(m, "its thresholds decide how many entries stay");
+  };
+  std::size_t const asked = o.methods.size();
+  o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), impossible), o.methods.end());
+  if (o.methods.empty()) {
+    throw tiny_llama::option_error("--method has " + std::to_string(asked) +
+                                   " names, and none is left; it must have one that can run here.");
+  }
+}
+
 /// Texts that go on: --turns, --generate, --read.
 tiny_llama::stream_report run_streams(options o) {
   tiny_llama::use_threads(o.threads);
@@ -254,103 +352,33 @@ tiny_llama::stream_report run_streams(options o) {
   std::vector<int> const ids = tiny_llama::read_tokens(o.text_path(), model.shape().vocab);
   std::string const text(ids.begin(), ids.end());
   auto const positions = static_cast<int>(model.shape().max_positions);
-  int const length = o.length(), least = 64;  // room for a question and its answer
-  // Of two conversations one may be longer than asked for by less than a turn.
-  int const spare = o.shared != 0 ? length / o.turns : 0;
-  bool const fits = length + spare + least <= positions;
-  if (!fits && o.shared != 0) {
-    tiny_llama::refuse_option("--context", std::to_string(length),
-                              "at most " + std::to_string((positions - least) * o.turns / (o.turns + 1)) +
-                                  " with --shared, because frozen entries keep their positions");
-  }
-  if (!fits && o.positions == "kept") {
-    tiny_llama::refuse_option("--positions", o.positions,
-                              "renumbered, because the model has positions for " +
-                                  std::to_string(positions - least) +
-                                  " tokens and a question, and the text has " + std::to_string(length));
-  }
+  stream_layout l = layout_of_streams(o, positions);
+  check_streams(o, l, positions);
+  leave_out_impossible(o, l.fits);
 
   tiny_llama::stream_report results;
   results.model = model.name();
   results.mode = o.turns != 0 ? "turns" : o.generate != 0 ? "generate" : "read";
-  results.length = length;
+  results.length = o.length();
   results.contexts = o.contexts;
   results.chunk = o.chunk;
-  results.renumbered = !fits || o.positions == "renumbered";
+  results.renumbered = l.renumbers;
   results.shared = o.shared;
   results.seed = o.seed;
   results.bytes_per_entry = model.shape().kv_bytes_per_token();
 
-  tiny_llama::needle_request request;
-  request.context = length;
-  request.needles =
-      o.turns != 0 ? o.turns : std::clamp(length / 256, 2, static_cast<int>(tiny_llama::needle_names.size()));
-  request.continuation = 0;
-  request.seed = o.seed;
-  int const whole = std::min(length, positions);  // what a full cache could hold
-  tiny_llama::check_budgets(o, whole, std::to_string(whole));
-  auto const parts = static_cast<std::size_t>(request.needles), shared = static_cast<std::size_t>(o.shared);
-  if (shared != 0) {
-    // Every half of a budget must hold what policies pin, as check_budgets asks of the whole.
-    for (double const budget : o.budgets) {
-      double const kept = budget * whole * std::min(o.shared, o.turns - o.shared) / o.turns;
-      if (kept < tiny_llama::least_kept) {
-        tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", budget),
-                                  "larger, because the shared turns and the others must keep at least " +
-                                      std::to_string(tiny_llama::least_kept) + " entries each");
-      }
-    }
-    // The first conversation, and what the second one has of its own.
-    request.needles = 2 * o.turns - o.shared;
-    request.context = static_cast<int>(std::int64_t{length} * request.needles / o.turns);
-  }
-  // A turn is at most twice as long as the mean one: each tells its number in its own share of the text.
-  int const mean = (length + static_cast<int>(parts) - 1) / static_cast<int>(parts),
-            longest_part = std::min(length, 2 * mean);
-  int const chunk = o.chunk != 0 ? std::min(o.chunk, longest_part) : longest_part;
-  if (results.renumbered) {
-    int const room = positions - least - static_cast<int>(o.budgets.front() * whole);
-    std::string const because = ", because the model has " + std::to_string(positions) +
-                                " positions for the largest budget, a chunk and a question";
-    if (room < 1) {
-      tiny_llama::refuse_option("--budget", tiny_llama::table_cells::formatted("%g", o.budgets.front()),
-                                "less" + because);
-    }
-    if (chunk > room) {
-      tiny_llama::refuse_option("--chunk", o.chunk != 0 ? std::to_string(o.chunk) : "not given",
-                                "at most " + std::to_string(room) + because);
-    }
-  }
-
-  auto const left_out = [&](std::string const& method, char const* why) {
-    std::cerr << method << " is left out: " << why << "\n";
-    return true;
-  };
-  auto const impossible = [&](std::string const& m) {
-    if (m == "full") return !fits && left_out(m, "the text is longer than the model has positions for");
-    if (m == "chelsea_probed" || demo::wants_replay(m, o))
-      return left_out(m, "it needs the whole text at once");
-    if (m == "ems") return left_out(m, "its entries are shared; ems_collapsed is the same without that");
-    if (m == "full" || tiny_llama::lands_on_budget(demo::policy_of(m, o))) return false;
-    return left_out(m, "its thresholds decide how many entries stay");
-  };
-  std::vector<std::string> const asked = o.methods;
-  o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), impossible), o.methods.end());
-  if (o.methods.empty()) {
-    throw tiny_llama::option_error("--method has " + std::to_string(asked.size()) +
-                                   " names, and none is left; it must have one that can run here.");
-  }
-
+  auto const shared = static_cast<std::size_t>(o.shared);
+  std::size_t const own = static_cast<std::size_t>(o.shared != 0 ? o.turns : l.request.needles) - shared;
   std::vector<demo::variant> const variants = demo::variants_of(o, nullptr);
   double steps = 0, done = 0;
   for (demo::variant const& v : variants) steps += static_cast<double>(v.targets.size());
-  tiny_llama::progress bar(std::cerr, steps * o.contexts * request.needles);
+  tiny_llama::progress bar(std::cerr, steps * o.contexts * l.request.needles);
   for (int index = 0; index < o.contexts; ++index) {
-    request.index = static_cast<std::uint64_t>(index);
-    demo::stream const whole_text = demo::make_stream(text, request);
+    l.request.index = static_cast<std::uint64_t>(index);
+    demo::stream const whole_text = demo::make_stream(text, l.request);
     std::vector<demo::stream> conversations;
     for (std::size_t which = 0; which < (shared != 0 ? 2u : 1u); ++which)
-      conversations.push_back(demo::conversation(whole_text, shared, parts - shared, which));
+      conversations.push_back(demo::conversation(whole_text, shared, own, which));
     std::string const name = "text " + std::to_string(index + 1) + " of " + std::to_string(o.contexts) + ": ";
     std::size_t at = 0;
     for (demo::variant const& v : variants) {
@@ -359,12 +387,13 @@ tiny_llama::stream_report run_streams(options o) {
         tiny_llama::stream_row& row = results.rows[at++];
         demo::stream_plan plan;
         plan.one_by_one = o.generate != 0;
-        plan.chunk = static_cast<std::size_t>(chunk);
+        plan.chunk = static_cast<std::size_t>(l.chunk);
         if (target.compresses)
-          plan.entries = kvmeld::floor_share(target.share, static_cast<std::uint32_t>(whole));
-        plan.renumbers = target.compresses && results.renumbered;
-        plan.capacity = static_cast<std::uint32_t>(
-            target.compresses ? static_cast<int>(plan.entries) + chunk + least : request.context + least);
+          plan.entries = kvmeld::floor_share(target.share, static_cast<std::uint32_t>(l.whole));
+        plan.renumbers = target.compresses && l.renumbers;
+        plan.capacity = static_cast<std::uint32_t>(target.compresses ? static_cast<int>(plan.entries) +
+                                                                           l.chunk + answer_room
+                                                                     : l.request.context + answer_room);
         row.entries = plan.entries;
         bar.update(done, name + v.name);
         auto const policy = demo::policy_of(v.method, o);
