@@ -3,14 +3,6 @@
 include_guard()
 find_program(KVMELD_NVCC nvcc PATHS /usr/local/cuda/bin)
 set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for; compute_90: PTX alone")
-option(KVMELD_QUICK_NVCC "nvcc optimises device code less, where it can (CUDA 13): programs compile in half the time, for a look whether they do" OFF)
-set(kvmeld_nvcc_quick)
-if(KVMELD_NVCC AND KVMELD_QUICK_NVCC)
-  execute_process(COMMAND "${KVMELD_NVCC}" --help OUTPUT_VARIABLE kvmeld_nvcc_help)
-  if(kvmeld_nvcc_help MATCHES "--Ofast-compile")
-    set(kvmeld_nvcc_quick --Ofast-compile=min)
-  endif()
-endif()
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
      "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp")
 
@@ -27,8 +19,7 @@ function(kvmeld_nvcc_program name)
   # The emulated device reads PTX as it is.
   set(options -std=c++17 -arch=${KVMELD_CUDA_ARCHITECTURE} --no-compress -Werror all-warnings -Xcompiler
               -Wall,-Wextra "-I${PROJECT_SOURCE_DIR}/include" ${arg_OPTIONS})
-  list(PREPEND options ${kvmeld_nvcc_quick})
-  # Of the host's code alone: the device's is optimised without a word. Tests run for less time than an optimiser takes.
+  # Of the host's code alone: the device's is optimised anyway. Tests run for less time than an optimiser takes.
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     list(PREPEND options -O2)
   endif()

@@ -1,5 +1,5 @@
-// The tuned forms of the host: functions by instruction set, which a program chooses when it runs. Teams
-// carry the choice. A unit compiles the functions that it calls, and no others.
+// The tuned forms of the host: one function per instruction set. A program chooses the set when it runs, and
+// teams carry the choice. A unit compiles the functions that it calls, and no others.
 #pragma once
 
 #include <kvmeld/backend/host/tuned/instruction_set.hpp>
@@ -261,7 +261,7 @@ by_instruction_set<void(std::uint16_t*, std::uint16_t const*, std::uint64_t cons
 
 /// The kernels of one instruction set. Calls have the parameters of typed_kernels and untyped_kernels.
 struct host_kernels {
-  /// The index of this set in each array.
+  /// The index of this instruction set in each array.
   std::uint32_t set;
   /// Floats in one vector.
   std::uint32_t lanes;
