@@ -1,4 +1,4 @@
-// The vector kernels of the host, compiled once for all of kvmeld's own programs.
+// The vector kernels of the host, compiled once for libkvmeld, and once for all of kvmeld's own programs.
 #include <kvmeld/backend/host/tuned/host_kernels.hpp>
 
 template struct kvmeld::typed_kernels<float>;

@@ -56,6 +56,7 @@ TEST_CASE("numbers in messages are whole where they are whole") {
   CHECK(kvmeld::in_quotes(std::string("a\n\0b\x80", 5)) == "\"a??b?\"");
   CHECK(kvmeld::in_quotes(std::string(100, 'x')) == '"' + std::string(80, 'x') + "...\"");
   CHECK(kvmeld::message(std::numeric_limits<double>::infinity()) == "inf");
+  CHECK(kvmeld::message(std::string("a\0b", 3), 'c') == std::string("a\0bc", 4));
 }
 
 }  // namespace size_limits_cases
