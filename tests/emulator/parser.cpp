@@ -298,9 +298,9 @@ private:
   }
   // Where a variable lies in the shared memory of this kernel; external ones begin behind all others.
   int shared_place(std::string const& name) {
-    if (!f_->entry) fail("shared memory of a function that is no kernel");
     if (std::find(external_shared_.begin(), external_shared_.end(), name) != external_shared_.end())
       return constant({preset_slot::kind::shared_size, 0});
+    if (!f_->entry) fail("a shared variable of a function that is no kernel");
     auto const key = f_->name + " " + name;
     auto it = placed_.find(key);
     if (it == placed_.end()) it = placed_.emplace(key, place(f_->shared_bytes, shared_[name])).first;
