@@ -38,13 +38,12 @@ inline std::uint32_t checksum_of(span<std::byte const> all) {
 /// Calls each(field, track) for every part of an array that belongs to sequence `sequence`: first the parts
 /// of the sequence, then those of each track. If `each` returns false, stops and returns false.
 template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequence, F each) {
-  detail::field_list const fields = detail::fields_of(l);
   auto const walk = [&](track t, bool of_sequence) {
-    for (std::uint32_t f = 0; f < fields.count; ++f) {
-      if ((fields.at[f].what == detail::field_of::sequence) == of_sequence && !each(fields.at[f], t))
-        return false;
-    }
-    return true;
+    bool goes_on = true;
+    detail::for_each_field_as_bytes(l, [&](detail::field const& f) {
+      if (goes_on && (f.what == detail::field_of::sequence) == of_sequence) goes_on = each(f, t);
+    });
+    return goes_on;
   };
   if (!walk(make_track(l.extent, 0, sequence, 0), true)) return false;
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {

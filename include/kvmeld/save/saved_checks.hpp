@@ -36,11 +36,10 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
     f("rule of a score channel", static_cast<std::uint32_t>(l.channels.at[c].rule));
     f("initial value of a score channel (bits)", float_bits(l.channels.at[c].initial));
   }
-  detail::field_list const fields = detail::fields_of(l);
   std::uint32_t digest = 0;
-  for (std::uint32_t i = 0; i < fields.count; ++i) {
-    digest = digest * 31 + static_cast<std::uint32_t>(fields.at[i].what) * 1000 + fields.at[i].bytes;
-  }
+  detail::for_each_field_as_bytes(l, [&](detail::field const& x) {
+    digest = digest * 31 + static_cast<std::uint32_t>(x.what) * 1000 + x.bytes;
+  });
   f("digest of the arrays", digest);
 }
 

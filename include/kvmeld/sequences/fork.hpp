@@ -15,7 +15,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 namespace kvmeld {
@@ -74,17 +73,14 @@ struct fork : operation {
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track to, std::uint32_t) const {
     track const t = source_of(l, to);
     std::uint32_t const n = l.length[t.index];
-    detail::field_list const fields = detail::fields_of(l);
-    for (std::uint32_t f = 0; f < fields.count; ++f) {
-      detail::field const& x = fields.at[f];
-      if (x.what != detail::field_of::entry && x.what != detail::field_of::member) continue;
-      std::byte* const target = detail::part_of_field(l, x, to);
-      std::byte const* const source = detail::part_of_field(l, x, t);
-      team.for_each(
-          static_cast<std::uint32_t>(detail::bytes_of_part(l, x, t) / x.bytes), [&](std::uint32_t i) {
-            std::memcpy(target + std::size_t{i} * x.bytes, source + std::size_t{i} * x.bytes, x.bytes);
-          });
-    }
+    detail::for_each_field(l, [&](detail::field_of what, auto* array, std::uint32_t) {
+      if (what == detail::field_of::entry) {
+        team.for_each(n, [&](std::uint32_t i) { array[l.at(to, i)] = array[l.at(t, i)]; });
+      } else if (what == detail::field_of::member) {
+        team.for_each(l.members.count[t.index],
+                      [&](std::uint32_t i) { array[l.member_at(to, i)] = array[l.member_at(t, i)]; });
+      }
+    });
     team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(to)[i] = l.table_of(t)[i]; });
     team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { l.degree[l.at(to, n + i)] = 0.0f; });
     if (team.lane() == 0 && l.members.capacity != 0) l.members.count[to.index] = l.members.count[t.index];
