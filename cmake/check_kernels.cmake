@@ -1,9 +1,11 @@
 # Compiles a .cu with warnings as errors and looks at what ptxas says of its kernels: tuned ones may not spill registers, the
-# generic ones only a few around the calls they make.
+# generic ones only a few around the calls they make. Arrays that a thread indexes at run time lie on its stack, which is
+# memory of the device: few bytes, except in remaining_rounds_phase, which keeps a view of the wave for each of its phases.
 #   cmake -DNVCC=nvcc -DARCHITECTURES=90,121 -DSTANDARD=17 -DINCLUDE=include -DSOURCE=tests/cuda/kernels.cu -DOBJECT=kernels.o \
 #         -P cmake/check_kernels.cmake
 # PTX is that of the first architecture; host code is not what this looks at.
 set(max_spilled 512) # bytes per thread of a generic kernel
+set(max_stack 512)
 string(REPLACE "," ";" architectures "${ARCHITECTURES}")
 list(GET architectures 0 oldest)
 list(TRANSFORM architectures REPLACE "(.+)" "-gencode=arch=compute_${oldest},code=sm_\\1")
@@ -28,6 +30,10 @@ endif()
 set(spilling 0)
 set(worst 0)
 foreach(report IN LISTS reports)
+  string(REGEX MATCH "([0-9]+) bytes stack" stack "${report}")
+  if(CMAKE_MATCH_1 GREATER max_stack AND NOT report MATCHES "remaining_rounds_phase")
+    message(FATAL_ERROR "sm_${ARCHITECTURES}: ${report}")
+  endif()
   string(REGEX MATCH "([0-9]+) bytes spill" spilled "${report}")
   set(bytes ${CMAKE_MATCH_1})
   if(bytes EQUAL 0)
