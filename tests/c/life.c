@@ -220,8 +220,8 @@ static char const* const policies[] = {"snapkv window=16 recents=16",
                                        "recommended",
                                        "h2o",
                                        "kvzap threshold=0.25",
-                                       "score=key_difference select=top identify=chunked_bipartite "
-                                       "merge=degree_weighted chunk=64 sinks=2 recents=25%"};
+                                       ("score=key_difference select=top identify=chunked_bipartite "
+                                        "merge=degree_weighted chunk=64 sinks=2 recents=25%")};
 static char const* const parts[] = {
     "local x top x evict_rest x drop",
     "none x sinks_and_recents x chunked_bipartite:top_share x degree_weighted",
