@@ -140,6 +140,13 @@ void live(dice& d, Policy const& policy, std::uint32_t recents, tally& count) {
       }
     }
   }
+  // The next compression has nothing to do.
+  cache.compress({0, 1}, kvmeld::budget::entries(s.capacity), kvmeld::shortfall::keep);
+  for (std::uint32_t l = 0; l < s.layers; ++l) {
+    for (std::uint32_t q = 0; q < 2; ++q) {
+      for (std::uint32_t h = 0; h < s.kv_heads; ++h) CHECK(cache.guarded_error(l, q, h) == 0.0f);
+    }
+  }
   ++count.caches;
 }
 
@@ -208,6 +215,7 @@ TEST_CASE("guards and calls that make no sense are refused") {
               "it must be false, because a guarded policy's bound counts with log degrees"});
 
   sizes = {};
+  sizes.whole_plan = true;
   sizes.budgets_over = kvmeld::budget_scope::layer;
   auto cache = make_cache(memory, clustered(0), sizes);
   cache.open(0, 32);
@@ -236,6 +244,10 @@ TEST_CASE("guards and calls that make no sense are refused") {
   CHECK(refusal_of([&] { (void)cache.guarded_error(0, 0, 2); }).find("head is 2") != std::string::npos);
   CHECK(cache.guarded_error(0, 0, 1) == 0.0f);
   CHECK_FALSE(cache.exact());
+  // A plan measured with one guard is not applied with another.
+  cache.plan({0}, budget, kvmeld::shortfall::keep);
+  cache.set_guard(g);
+  cache_test::refused(cache, memory, [](auto& c) { c.apply(); }, {"apply: plan is missing"});
 }
 
 }  // namespace probed_cases

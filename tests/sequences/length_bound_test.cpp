@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -193,6 +194,17 @@ TEST_CASE("a trigger is due by the bound, which an immediate executor keeps at t
   immediate.open(1, 50);
   immediate.compress({1}, budget::entries(20));
   CHECK(immediate.length_bound(1) == immediate.longest(1));
+}
+
+TEST_CASE("a plan that the host cannot read is not printed") {
+  support::engine_memory<float> memory(extent);
+  auto cache = deferred_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 20);
+  cache.plan({0}, kvmeld::budget::entries(10));
+  std::ostringstream out;
+  CHECK(cache_test::refusal_of([&] { cache.print_plan(out); }) ==
+        "print_plan: the executor is a device's; it must be one whose memory the host can read");
+  CHECK(out.str().empty());
 }
 
 }  // namespace length_bound_cases

@@ -172,6 +172,17 @@ TEST_CASE("evicting policies need no fallback, guarded ones may not have one") {
   }
 }
 
+TEST_CASE("a sequence of the most tokens is refused before it is compressed") {
+  support::engine_memory<float> memory(extent);
+  support::dice d(4);
+  auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks());
+  open(cache, d, 0, extent.capacity);
+  cache.shift(0, static_cast<std::int32_t>(kvmeld::largest::tokens - extent.capacity));
+  refused(cache, memory, [](auto& c) { c.append({0}, {1}, {budget::entries(40)}); },
+          {"append", "counts[0] is 1", "at most 0", "the tokens of a sequence"});
+  CHECK(cache.longest(0) == extent.capacity);
+}
+
 TEST_CASE("the same behind any_cache") {
   support::engine_memory<float> memory(extent);
   support::dice d(4);

@@ -278,6 +278,9 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
     if (counts[i] > capacity) {
       return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity, ", the capacity");
     }
+    text =
+        check_calls::tokens_fit("append", message("counts[", i, "]"), counts[i], facts_.tokens(sequences[i]));
+    if (!text.empty()) return text;
     if (longest(sequences[i]) > capacity - counts[i]) no_room.push_back(sequences[i]);
   }
   if (no_room.empty()) return {};
@@ -569,12 +572,14 @@ status merged_cache<E, P, K, V>::set_guard(Guard const& guard) {
                 "kvmeld: the guard is of another type than the policy's");
   if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
   policy_.identify.guard = guard;
+  planned_.clear();  // it was made with the guard before
   return {};
 }
 
 template <class E, class P, class K, class V>
 template <class Stream>
 void merged_cache<E, P, K, V>::print_plan(Stream& out) const {
+  if (!refuse([&] { return reader().unreadable("print_plan"); }).ok()) return;
   for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
     kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
   }

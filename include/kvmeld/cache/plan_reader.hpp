@@ -30,9 +30,14 @@ template <class Policy> struct plan_reader {
   work_list work;
   bool immediate;  ///< the host can read the executor's memory
 
+  /// Why the host cannot read plans; empty if it can.
+  std::string unreadable(char const* call) const {
+    if (immediate) return {};
+    return refusal(call, "the executor", "a device's", "one whose memory the host can read");
+  }
   /// Why the host cannot read a plan of this entry; empty if it can.
   std::string unplanned(char const* call, std::uint32_t item, slot_t s) const {
-    if (!immediate) return refusal(call, "the executor", "a device's", "one whose memory the host can read");
+    if (std::string text = unreadable(call); !text.empty()) return text;
     if (work.sequence_count == 0) return refusal(call, "the plan", "none", "one that plan made");
     std::uint32_t const tracks = work.tracks(sizes.extent);
     if (item >= tracks) return refusal(call, "item", item, "less than ", tracks, ", the planned tracks");

@@ -107,9 +107,13 @@ public:
 
   KVMELD_HD std::uint32_t probes() const { return probes_; }
 
+  /// Sets outputs and changes of all probes to 0.
+  KVMELD_HD void clear() const {
+    team_.for_each(probes_ * (2 * dv_ + 1), [&](std::uint32_t i) { room_[i] = 0.0f; });
+  }
   /// Computes the outputs of all probes over the track as it is, and clears their changes.
   KVMELD_HD void begin(std::uint32_t length) const {
-    team_.for_each(probes_ * (2 * dv_ + 1), [&](std::uint32_t i) { room_[i] = 0.0f; });
+    clear();
     team_.sync();
     for (slot_t first = 0; first < length; first += block) {
       std::uint32_t const count = min_of(block, length - first);

@@ -86,9 +86,12 @@ template <class Q, class Keys, class Values> struct probe_phase {
 template <class Q, class Keys, class Values> struct probe_outputs_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (this->wave.state[t.item].over_budget == 0) return;
+    track_state const& s = this->wave.state[t.item];
     typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
-    bench.begin(this->wave.state[t.item].length);
+    if (s.over_budget == 0)
+      bench.clear();  // the track merges nothing: its error is 0
+    else
+      bench.begin(s.length);
   }
 };
 
@@ -270,12 +273,10 @@ struct recount_phase {
   }
 };
 
-/// Writes track_word::guard_report: the largest change of a probe, for tracks that were above their budget.
+/// Writes track_word::guard_report: the largest change of a probe.
 template <class Q, class Keys, class Values> struct probe_error_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state const& s = this->wave.state[t.item];
-    if (s.length <= s.limit) return;
     typename base::template bench_of<Team> const bench(team, this->wave, this->guard, this->x, t);
     std::uint32_t const error = bench.so_far();
     if (team.lane() == 0) this->wave.ledger.word(t.where, track_word::guard_report) = error;
