@@ -104,7 +104,8 @@ typedef struct kvmeld_options {
   int32_t padded;            /* 1: the tracks of a sequence have the same length after a compression; slots
                                 behind a track's own end have degree 0 and rows of zeros */
   int32_t zero_emptied;      /* 1: value rows behind a shortened track become zeros; padded implies it */
-  uint32_t first_layer, first_kv_head; /* their numbers in the model, if this rank holds a part of it */
+  uint32_t first_layer, first_kv_head; /* the model's numbers of the cache's first layer and first KV head,
+                                          if this rank holds a part of the model */
   /* Pages; page_size 0: none. page_table[sequence * page_table_stride + i] is the number of a sequence's i-th
      page in the pools. Every call that reads or writes rows reads the table, which must outlive the cache.
      The numbers in it are not checked. */
@@ -199,8 +200,9 @@ KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* seque
 /* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
    positions, scores. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
-/* Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
-   tokens since, and if frozen entries would go. Scores keep what forgotten queries added. */
+/* Goes back to the first `tokens` tokens. Refused while tokens are pending, if a token that would go was
+   there at a compression that changed the sequence, and if frozen entries would go. Scores keep what
+   forgotten queries added. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
 /* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
    comes to `longest` - 1, the one before it to `longest` - 2, and so on, where `longest` is the length of the
@@ -250,7 +252,7 @@ KVMELD_API kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, u
                                            float const* scores, int64_t head_stride);
 /* Shrinks each listed sequence to its budget, in place, in every layer and head. What stays moves to the
    beginning of its track and keeps its order. Refused while tokens are pending, if the budget is smaller than
-   what the policy pins, and if the policy ranks by attention and a layer has observed none. The time
+   what the policy pins, and if the policy ranks by attention and was shown none of a layer. The time
    depends on the policy (docs/performance.md). */
 KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* sequences, uint32_t n,
                                          kvmeld_budget budget);

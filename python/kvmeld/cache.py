@@ -109,7 +109,8 @@ class Cache:
         degree 0 and rows of zeros.
     zero_emptied: value rows behind a shortened track become zeros; padded implies it.
     threads: 0: as many as this process may use; 1: the thread of the caller alone.
-    first_layer, first_kv_head: their numbers in the model, if this rank holds a part of it.
+    first_layer, first_kv_head: the model's numbers of the cache's first layer and first KV head, if this rank
+        holds a part of the model.
 
     A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
     negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
@@ -190,8 +191,9 @@ class Cache:
         self._c.close(sequence)
 
     def append(self, sequences: Numbers, counts: Numbers) -> None:
-        """Makes room for counts[i] pending tokens behind each track of sequences[i]. The caller writes their rows, from
-        the lengths() before this call on. Refused if a track has too little room."""
+        """Makes room for counts[i] pending tokens behind each track of sequences[i]. The caller writes the
+        rows of these tokens. In each track they begin at the slot that lengths() gave before this call.
+        Refused if a track has too little room."""
         self._c.append(_list(sequences), _list(counts))
 
     def commit(self, sequences: Numbers, accepted: Numbers) -> None:
@@ -205,8 +207,8 @@ class Cache:
         self._c.fork(source, into)
 
     def truncate(self, sequence: int, tokens: int) -> None:
-        """Goes back to the first `tokens` tokens. Refused while tokens are pending, if a compression has met later
-        tokens since, and if frozen entries would go."""
+        """Goes back to the first `tokens` tokens. Refused while tokens are pending, if a token that would go
+        was there at a compression that changed the sequence, and if frozen entries would go."""
         self._c.truncate(sequence, tokens)
 
     def renumber(
@@ -264,8 +266,8 @@ class Cache:
     ) -> None:
         """Shrinks sequences to a budget, in place, in every layer and head. What stays moves to the beginning of its
         track and keeps its order. Refused while tokens are pending, if the budget is smaller than what the policy
-        pins, and if the policy ranks by attention and a layer has observed none. The time depends on the policy
-        (docs/performance.md).
+        pins, and if the policy ranks by attention and was shown none of a layer. The time depends on the
+        policy (docs/performance.md).
 
         budget: an int: entries per track; a float: a share of the tokens seen (`tokens`),
             above 0 to 1, rounded down. 1 is one entry, 1.0 all tokens.

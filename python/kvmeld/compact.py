@@ -27,11 +27,12 @@ def compact(
         policies that need none. Only read.
     keys, values: [layers, kv_heads, tokens, head_dim], NumPy arrays or tensors of PyTorch in host memory, float32,
         float16 or bfloat16. Only read.
-    n: entries to keep, at most tokens.
+    n: entries to keep in each head, 1 to the number of tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
-    rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber; not the words rope= and rope_base= of a
-        policy. With rope, the returned keys are turned from the positions of their tokens to 0 to n - 1, which changes
-        logits. If all degrees are 1 (policies that only evict), the result is an ordinary cache of n tokens.
+    rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber. They are not the words rope= and
+        rope_base= in the text of a policy. With rope, the returned keys are turned from the positions of
+        their tokens to 0 to n - 1, which changes logits. If all degrees are 1 (policies that only evict), the
+        result is an ordinary cache of n tokens.
 
     The returned keys and values have the library and element type of the arguments, and the shape [layers, kv_heads, n,
     head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32. Both are NumPy [layers,

@@ -62,7 +62,8 @@ class KVMeldCache(transformers.Cache):
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
-        entries. So the logits behind a prompt are those of the full cache, and an answer is read from a bounded one.
+        entries. So a prompt's logits come from the full cache, and the tokens of an answer come from a cache
+        of bounded length.
     over, floor, scope, threads: see kvmeld.Cache and its compress().
 
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
@@ -185,7 +186,7 @@ class KVMeldCache(transformers.Cache):
         return f"KVMeldCache({self.cache!r}, {self._seen} tokens seen)"
 
     def reset(self) -> None:
-        """Forgets all sequences. The tensors stay for the next ones, which must be as many."""
+        """Forgets all sequences. The tensors stay. The next batch must have the same number of sequences."""
         for sequence in range(max(self.batch_size, 0)):
             self.cache.close(sequence)
             self.cache.open(sequence)

@@ -17,7 +17,7 @@ __all__ = ["MeldPress"]
 
 @dataclass
 class MeldPress(BasePress):
-    """Compresses each layer's cache behind the prompt with a policy of kvmeld.
+    """Compresses each layer's cache after the prompt has been read, with a policy of kvmeld.
 
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
         refused.

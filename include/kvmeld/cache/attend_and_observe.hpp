@@ -25,7 +25,8 @@ namespace attention {
 
 /// Number of floats that attend_and_observe needs for calls of up to `sequences` sequences with up to
 /// `queries` queries each: the logits of the query sample `probes`, and log-sum-exps. If the number does not
-/// fit 64 bits, the largest number that does. For one query, 4 bytes per query head and slot of one layer.
+/// fit 64 bits, the result is the largest number that does. One query of one sequence takes 4 bytes for each
+/// query head and slot of one layer, and 4 bytes more for each query head.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
                                    query_sample probes = {}) {
   std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
@@ -45,7 +46,7 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 /// everywhere, are the same bits as those of attend followed by observe; in the tuned forms of devices they
 /// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory.
 /// If the score needs queries (score::expected_attention, score::chunk_attention), this is attend, then
-/// observe.
+/// observe. `memory` must have observed_floats() elements in this case too; only the log-sum-exps lie there.
 /// Refuses what attend and observe refuse, memory too small, and policies that share entries (EMS): their
 /// members have logits of their own. A refused call leaves the cache as it was.
 template <class Cache, class Q, class Out>

@@ -1,4 +1,5 @@
-// The memory of a cache: one block that holds ledger, workspace and the plan's list of sequences.
+// The memory of a cache: one block that holds the ledger, the plan's list of sequences, the workspace and,
+// with options.stats, the stats.
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>

@@ -77,10 +77,10 @@ inline namespace KVMELD_ABI {
 ///
 /// *Memory.* Construction allocates the ledger and the workspace. Later calls allocate only what follows. The
 /// executor's scratch grows once, to the largest phase. The first request of lengths, the first request of
-/// stats and the first recorded calls take host memory. Calls also take it for one number per listed
-/// sequence. `apply` validates the plan on the host with a few bytes per entry of one track. `clone`, `save`
-/// and `resume` allocate. If launches are not immediate, calls that read the ledger (sync_lengths, shift,
-/// renumber, save, resume) copy it to host memory while they run.
+/// stats and the first recorded calls take host memory. Every call may take host memory for one or two
+/// numbers per listed sequence. `apply` validates the plan on the host with a few bytes per entry of one
+/// track. `clone`, `save` and `resume` allocate. If launches are not immediate, calls that read the ledger
+/// (sync_lengths, shift, renumber, save, resume) copy it to host memory while they run.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
@@ -198,8 +198,9 @@ public:
   }
   /// Opens `into` as a copy of `from`: entries, scores, counters, tokens seen. `from` must have nothing
   /// pending. The engine lets both sequences share the first `frozen` entries of every track (0: none); these
-  /// are frozen in both from now on. `how` says who provides the rows behind them: fork_rows::copy copies the
-  /// rows that may be written, and refuses rows that may not, if the host can tell. `id` is the key of the
+  /// are frozen in both from now on. `how` says who provides the rows behind them. fork_rows::copy: the
+  /// call copies these rows. If the host can ask the layout, the call refuses slots that may not be written.
+  /// Otherwise it leaves these slots to the engine. `id` is the key of the
   /// copy's random draws.
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
               fork_rows how = fork_rows::copy);
@@ -208,9 +209,10 @@ public:
   /// keys lie unrotated or the engine rotates them itself. Rotations are linear, so logits stay the same for
   /// queries that are rotated likewise, merged keys included, up to the rounding of storage. Tokens seen
   /// change with the next position; budgets by ratio and `truncate` use the new number. Positions below
-  /// `first` (sinks) stay. Refuses a shift that would move an entry to or below one of them, or below 0;
-  /// pending entries; and, if keys are rotated, frozen or unwritable rows among those that move. If the host
-  /// cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not immediate.
+  /// `first` (sinks) stay. Refuses a shift that would move an entry to or below the position of such a sink,
+  /// or below 0; pending entries; and, if keys are rotated, frozen or unwritable rows among those that move.
+  /// If the host cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not
+  /// immediate.
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Gives the entries positions without gaps: the newest entry of every track comes to longest - 1, the one
   /// before it to longest - 2, and so on, where `longest` is the length of the longest track. The next token
@@ -248,10 +250,11 @@ public:
   /// Starts a sequence on pages that hold entries already, merged or not: pages that were swapped in,
   /// received, or are shared with other sequences (`freeze` these). `notes` describe the first `entries`
   /// entries of every track. They are page_metadata, as export_page_metadata wrote it, or entry_metadata if
-  /// degrees and positions lie in plain arrays. `entries` is the length_bound at the time of writing, or less
-  /// for a beginning. `tokens` is the number of tokens seen, which is the next position. Lengths, degrees and
-  /// positions come from the notes; on devices the host knows bounds until the next report. Scores begin
-  /// anew. `truncate` cannot go below `tokens`. Refuses policies that share entries.
+  /// degrees and positions lie in plain arrays. `entries` is the length_bound at the time of writing. A
+  /// smaller number adopts only the beginning. `tokens` is the number of tokens seen, which is the next
+  /// position. Lengths, degrees and positions come from the notes; on devices the host knows bounds until the
+  /// next report. Scores begin anew. `truncate` cannot go below `tokens`. Refuses policies that share
+  /// entries.
   template <class Notes>
   status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens, Notes const& notes,
                sequence_id id = {});
@@ -268,8 +271,8 @@ public:
   /// in_base_two(rows); degrees and sink included). Rows of queries outside the sample are not read. A score
   /// that absorbs queries (score::expected_attention) reads the queries, their positions and `params.scale`
   /// alone; if it keeps no attention besides, `lse` may be empty and the keys are not read.
-  /// A score of attention inside chunks (score::chunk_attention) reads queries and keys; `lse` may be empty,
-  /// and neither causality, window nor sink logits of `params` count.
+  /// A score of attention inside chunks (score::chunk_attention) reads queries and keys; `lse` may be empty.
+  /// `params.causal`, `params.window` and `params.sink` have no effect then.
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
                  attention_params const& params = {}, query_sample probes = {});
@@ -320,16 +323,17 @@ public:
   /// plan, also refuses an edited plan that is not valid.
   status apply();
   /// True if the host knows the lengths that `compress` leaves with budgets per head. This holds for policies
-  /// that only evict, and for merging policies that meet their budget if the fallback evicts the entries that
-  /// rows with NaN or infinity leave above it. Otherwise, and whenever tracks share their budgets, call
-  /// sync_lengths to know the lengths.
+  /// that only evict. It also holds for merging policies that meet their budget, with
+  /// shortfall::evict_lowest: then the fallback evicts what rows with NaN or infinity leave above the budget.
+  /// In all other cases, and whenever tracks share their budgets, call sync_lengths to know the lengths.
   bool exact(shortfall fallback = shortfall::evict_lowest) const {
     return detail::is_exact(policy_, fallback);
   }
   /// The length_bound that `compress` with this budget would leave. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t sequence, budget allowed,
                              shortfall fallback = shortfall::evict_lowest) const;
-  /// For guarded policies: uses this guard, its numbers and its probes, from now on.
+  /// For guarded policies: the next plan or compress uses this guard, with its numbers and probes. Forgets
+  /// the plan made last.
   template <class Guard> status set_guard(Guard const& guard);
 
   /// The plan made last. Its tracks are in the order of planned_work(): (layer, listed sequence, head), or
@@ -381,8 +385,9 @@ public:
   /// Returns true once when the requested stats have arrived; then stats() returns them. Never waits. Always
   /// true if launches are immediate.
   bool stats_ready();
-  /// The stats of a track in the last request that arrived. Counts are zero, and all mass is retained, for
-  /// sequences that no request listed.
+  /// The stats of a track as of the last arrived request that listed its sequence. Earlier requests stay
+  /// visible, also after the sequence was closed or opened again. For a sequence that no request listed,
+  /// counts are zero and all mass is retained.
   cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const;
   /// The stats of all layers and heads of a sequence, summed.
   stats_sum stats(std::uint32_t sequence) const;

@@ -111,7 +111,7 @@ status merged_cache<E, P, K, V>::set_scores(std::uint32_t layer, index_list sequ
   });
 }
 
-/// `null` is the name of an argument that is a null pointer; null if there is none.
+/// `null` names the argument that is a null pointer. It is nullptr if no argument is one.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
                                                           attention_params const& params, query_sample probes,

@@ -17,8 +17,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Thrown by construction, configuration and `plan`. The text names the argument, its value and what must
-/// hold.
+/// Thrown by every call that refuses its arguments, construction included. The text names the argument, its
+/// value and what must hold.
 class invalid_argument : public std::invalid_argument {
 public:
   using std::invalid_argument::invalid_argument;

@@ -194,8 +194,8 @@ public:
   std::uint32_t as_recorded(std::uint32_t now) const {
     return record_ == nullptr ? now : record_->limit("", 0, now);  // 0 is never more than was recorded
   }
-  /// Called while a record is attached, before the first change to the owner: keep() stores what the owner
-  /// knows now, for undo(owner).
+  /// To be called before every change to the owner. Does nothing if no record is attached. Otherwise the
+  /// first call of an owner runs keep(), which stores what the owner knows now, for undo(owner).
   template <class Keep> void remember(void* owner, void (*undo)(void*), Keep const& keep) const {
     if (record_ != nullptr) record_->remember(owner, undo, keep);
   }

@@ -1,5 +1,5 @@
-// Columns of storage, for layouts in which tokens are contiguous: their elements are packed, and sets of
-// slots merged. For one lane.
+// Columns of storage, for layouts in which tokens are contiguous. Packs the elements of columns, and merges
+// sets of slots. For one lane.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

@@ -1,4 +1,4 @@
-// The k best of n, ties to the lower index. All stages use this one selection.
+// The k best of n; ties go to the lower index. All stages that select within one track use this selection.
 #pragma once
 
 #include <kvmeld/core/bits.hpp>

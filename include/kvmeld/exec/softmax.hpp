@@ -12,11 +12,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Turns the logits of a row, n >= 1, into weights exp(logit - highest) in place. Adds biases first where
-/// `bias` is not null. If `before`, `highest` and `sum` hold those of the tiles before. Afterwards they hold
-/// those of all tiles. Returns the factor that rescales earlier sums. Each lane makes a call of its own; no
-/// barrier. The generic form sums in order. The host's tuned form has its own exponential (within 2 units in
-/// the last place) and 16 partial sums.
+/// Turns the logits of a row, n >= 1, into weights exp(logit - highest) in place. Adds biases first if `bias`
+/// is not null. If `before` is true, *highest and *sum hold the maximum and the sum of the earlier tiles. On
+/// return they hold those of all tiles. Returns the factor that rescales earlier sums; 0 if `before` is
+/// false. Each lane makes a call of its own; no barrier. The generic form sums in order. The host's tuned
+/// form has its own exponential (within 2 units in the last place) and 16 partial sums.
 template <class Team>
 KVMELD_HD float soften(Team const& team, float* logits, float const* bias, std::uint32_t n, float* highest,
                        float* sum, bool before) {

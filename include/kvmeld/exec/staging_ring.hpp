@@ -34,8 +34,8 @@ public:
       memory_ = std::move(larger);
       next_ = 0;
     }
-    // Less than n numbers are skipped here, so no more than the window. The window is therefore a third of
-    // the ring.
+    // Fewer than n numbers are skipped here, and n is at most the window. A list, what is skipped and a
+    // window of later numbers fit the ring, because the window is a third of the ring.
     if (next_ + n > numbers()) next_ = 0;
     std::uint32_t* const at = static_cast<std::uint32_t*>(memory_.data()) + next_;
     next_ += n;

@@ -38,10 +38,10 @@ inline constexpr std::uint32_t max_columns = 64;
 /// order, one lane per row.
 ///
 /// The product of keys is computed only where the cosine of values alone could beat the best so far: a
-/// cosine is at most 1. Values resemble each other less than keys do. Tuned teams multiply all values first,
-/// then the keys of each row with the columns that are left; but all keys where most rows have no match yet.
-/// They write products to `products`, which has room for 2 * rows * columns floats. Other teams do not use
-/// it.
+/// cosine is at most 1. Values resemble each other less than keys do. Tuned teams multiply all values first.
+/// Then they multiply the keys of each row with the columns that are left. If most rows have no match yet,
+/// they multiply all keys. They write products to `products`, which has room for 2 * rows * columns floats.
+/// Other teams do not use it.
 template <class Team>
 KVMELD_HD void tile_redundancy(Team const& team, row_block ak, row_block av, std::uint32_t rows, row_block bk,
                                row_block bv, std::uint32_t columns, slot_t const* column_slots,

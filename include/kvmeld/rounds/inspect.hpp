@@ -22,9 +22,10 @@ namespace detail {
 /// entries cost no pass over their rows. Whoever gets a plan may edit it, so a plan needs everything.
 enum class looked_at : std::uint8_t { mergeable, any_role, everything };
 
-/// Inspects rows of K or V that were not inspected before, and flags those with NaN or infinity. On tracks
-/// above their budget: rows of centers and mergeable entries, or of any role (spans spread over pinned ones).
-/// Or everything: all rows of all tracks.
+/// Inspects rows of K or V that were not inspected before, and flags those with NaN or infinity. `which` says
+/// which rows. mergeable: on tracks above their budget, the rows of centers and mergeable entries. any_role:
+/// on these tracks, the rows of all entries, because spans also spread over pinned ones. everything: all rows
+/// of all tracks.
 template <class Layout> struct inspect_phase {
   static constexpr std::uint32_t block = 16;
   static constexpr std::uint32_t rows_per_tile = 1024;

@@ -143,9 +143,9 @@ struct resume_phase : track_phase {
   }
 };
 
-/// Stores what an applied plan left in the words of its tracks. Every track stores what its identifier
-/// carries on. One tile per sequence adds the most rounds that any of its tracks took and, if any of them
-/// changed, notes the tokens seen.
+/// Runs after plans were applied. In every track, the word that the identifier left for the next compression
+/// (next_carried) becomes current (carried). One tile per sequence adds the most rounds that any of its
+/// tracks took and, if any of them changed, notes the tokens seen.
 struct settle_phase {
   ledger_ref ledger;
 

@@ -79,8 +79,8 @@ template <class Select> struct rank_phase : split_phase {
     s.sinks = p.sinks;
     s.recents = p.recents;
     std::uint32_t const ends = p.sinks + p.recents;
-    // Sets need a center besides what is pinned. A track keeps all if pins (of unwritable pages) exceed its
-    // budget.
+    // Sets need a center besides what is pinned. A track keeps all its entries if it
+    // pins more than its budget because pages may not be written.
     std::uint32_t const least = makes_centers ? p.total() + (makes_sets ? 1u : 0u) : ends;
     h.floor = p.total() <= h.own ? min_of(s.length, max_of(h.reserve, least)) : s.length;
     h.due = max_of(h.own, h.floor);
@@ -133,8 +133,9 @@ struct count_scores_phase : split_phase {
 
 /// Finds the next digit of the lowest order key that stays: the highest digit with which all tracks together
 /// still keep `wanted` entries, where each track keeps between `least` and `most`. After the last pass every
-/// track has its quota: all higher keys, and of equal ones as many as are left, earlier tracks first. Within
-/// a track the quota goes to the highest keys, of equal ones to the lower index.
+/// track has its quota. It counts all higher keys. It also counts keys equal to the lowest one, as many as
+/// are left; earlier tracks come first. Within a track the quota goes to the highest keys; if keys are equal,
+/// the lower index comes first.
 struct narrow_scores_phase : split_phase {
   bool first_pass, last_pass;
 
