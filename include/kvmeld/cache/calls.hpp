@@ -278,15 +278,15 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
     if (counts[i] > capacity) {
       return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity, ", the capacity");
     }
-    text =
-        check_calls::tokens_fit("append", message("counts[", i, "]"), counts[i], facts_.tokens(sequences[i]));
-    if (!text.empty()) return text;
     if (longest(sequences[i]) > capacity - counts[i]) no_room.push_back(sequences[i]);
   }
   if (no_room.empty()) return {};
   text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to, full.fallback);
   if (!text.empty()) return text;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
+    text =
+        check_calls::tokens_fit("append", message("counts[", i, "]"), counts[i], facts_.tokens(sequences[i]));
+    if (!text.empty()) return text;
     std::uint32_t const left = longest(sequences[i]) > capacity - counts[i]
                                    ? length_after(sequences[i], full.shrink_to, full.fallback)
                                    : 0;
