@@ -32,8 +32,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace check_calls {
 
-/// Why an observation is refused; empty if it is not. `null` names the argument that is a null
-/// pointer. It is nullptr if no argument is one. `readable`: the host can read the arrays of `params`.
+/// Why an observation is refused; empty if it is not. `null` names the argument that is a null pointer. It is
+/// nullptr if no argument is one. `readable`: the host can read the arrays of `params`.
 inline std::string observe(ledger_ref const& l, query_batch const& batch, attention_params const& params,
                            char const* null, bool readable) {
   if (std::string text = detail::batch_problem("observe", l.extent, batch); !text.empty()) return text;

@@ -38,8 +38,8 @@ public:
     return within("longest", sequence) ? most(sequence) : 0;
   }
   /// Upper bound on the length of the longest track, for schedulers. The host knows it without reading device
-  /// data. It is the length itself if every compression since the sequence was opened, or since its
-  /// lengths were reported, was exact (merged_cache::exact). After adopt it is a bound until a report.
+  /// data. It is the length itself if every compression since the sequence was opened, or since its lengths
+  /// were reported, was exact (merged_cache::exact). After adopt it is a bound until a report.
   std::uint32_t length_bound(std::uint32_t sequence) const {
     return within("length_bound", sequence) ? most(sequence) : 0;
   }

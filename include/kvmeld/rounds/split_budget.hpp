@@ -79,8 +79,8 @@ template <class Select> struct rank_phase : split_phase {
     s.sinks = p.sinks;
     s.recents = p.recents;
     std::uint32_t const ends = p.sinks + p.recents;
-    // Sets need a center besides what is pinned. A track keeps all its entries if it
-    // pins more than its budget because pages may not be written.
+    // Sets need a center besides what is pinned. A track keeps all its entries if it pins more than its
+    // budget because pages may not be written.
     std::uint32_t const least = makes_centers ? p.total() + (makes_sets ? 1u : 0u) : ends;
     h.floor = p.total() <= h.own ? min_of(s.length, max_of(h.reserve, least)) : s.length;
     h.due = max_of(h.own, h.floor);
