@@ -32,6 +32,7 @@ inline std::size_t free_memory() {
 template <class T> class device_array {
 public:
   explicit device_array(std::size_t n) {
+    if (n == 0) return;
     if (cudaMalloc(&data_, n * sizeof(T)) == cudaSuccess) return;
     cudaGetLastError();
     data_ = nullptr;
@@ -64,21 +65,22 @@ template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32
 template <class T> void fill(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim = 0) {
   fill_kernel<<<1024, 256>>>(to, n, seed, dim);
 }
-inline void copy_on_device(void* to, void const* from, std::size_t bytes) {
-  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);
+inline void copy_on_device(void* to, void const* from, std::size_t bytes, cudaStream_t stream = nullptr) {
+  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
-/// Seconds of run() on the default stream, the median; prepare() comes before each and does not count.
-template <class Prepare, class Run> double median_of(int times, Prepare prepare, Run run) {
+/// Seconds of run() on the stream, the median; prepare() comes before each and does not count.
+template <class Prepare, class Run>
+double median_of(int times, cudaStream_t stream, Prepare prepare, Run run) {
   cudaEvent_t begin, end;
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
   std::vector<float> all;
   for (int i = 0; i <= times; ++i) {
     prepare();
-    cudaEventRecord(begin, nullptr);
+    cudaEventRecord(begin, stream);
     run();
-    cudaEventRecord(end, nullptr);
+    cudaEventRecord(end, stream);
     cudaEventSynchronize(end);
     float ms = 0.0f;
     cudaEventElapsedTime(&ms, begin, end);
@@ -101,7 +103,7 @@ inline double copy_bandwidth() {
   std::size_t const bytes = std::min<std::size_t>(std::size_t{1} << 30, free_memory() / 4);
   device_array<std::byte> from(bytes), to(bytes);
   double const seconds = median_of(
-      9, [] {}, [&] { copy_on_device(to.data(), from.data(), bytes); });
+      9, nullptr, [] {}, [&] { copy_on_device(to.data(), from.data(), bytes); });
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
@@ -110,21 +112,30 @@ inline void print_head(double bandwidth) {
   cudaGetDeviceProperties(&p, 0);
   std::printf("%s, %d multiprocessors; a copy on the device moves %.0f GB/s, read and written\n\n", p.name,
               p.multiProcessorCount, bandwidth * 1e-9);
-  std::printf("bfloat16, 8 heads, to a fifth of the entries (ems: 768). `of copy` is the speed of the bytes "
-              "that must move at\n"
-              "least over that of the copy. Launches of the whole group of layers.\n\n");
-  std::printf(
-      "| what | entries | layers | head_dim | ms | of copy | launches |\n|---|---|---|---|---|---|---|\n");
+  std::printf("bfloat16, 8 heads, to a fifth of the entries (ems: 768). `ms` is by calls, `graph` by replay "
+              "of a recorded "
+              "graph.\n`copies` is the replay's time over that of a copy of the bytes that must move at "
+              "least. Compressions: "
+              "time and\nlaunches of all layers. Attention: of one layer.\n\n");
+  std::printf("| what | sequences | entries | layers | head_dim | ms | graph | copies | launches |\n"
+              "|---|---|---|---|---|---|---|---|---|\n");
 }
-inline void print_row(std::string const& what, kvmeld::shape const& s, double seconds, double share,
-                      std::size_t launches) {
-  std::printf("| %s | %u | %u | %u | %.3f | %.3f | %zu |\n", what.c_str(), s.capacity, s.layers, s.key_dim,
-              seconds * 1e3, share, launches);
+inline void print_row(std::string const& what, kvmeld::shape const& s, double eager, double replayed,
+                      double bytes, double bandwidth, std::size_t launches) {
+  std::printf("| %s | %u | %u | %u | %u | %.4f | %.4f | ", what.c_str(), s.sequences, s.capacity, s.layers,
+              s.key_dim, eager * 1e3, replayed * 1e3);
+  if (bytes == 0.0) {
+    std::printf("-");
+  } else {
+    std::printf("%.2f", replayed * bandwidth / bytes);
+  }
+  std::printf(" | %zu |\n", launches);
   std::fflush(stdout);
 }
 inline void print_row(std::string const& what, kvmeld::shape const& s, std::string const& why) {
-  std::printf("| %s | %u | %u | %u | %s | - | - |\n", what.c_str(), s.capacity, s.layers, s.key_dim,
-              why.c_str());
+  std::printf("| %s | %u | %u | %u | %u | %s | - | - | - |\n", what.c_str(), s.sequences, s.capacity,
+              s.layers, s.key_dim, why.c_str());
+  std::fflush(stdout);
 }
 inline std::string message_of(cudaError_t e, std::uint32_t left, std::uint32_t budget) {
   return std::string(cudaGetErrorString(e)) + ", " + std::to_string(left) + " entries left of a budget of " +

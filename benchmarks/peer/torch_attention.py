@@ -1,13 +1,15 @@
-"""Times PyTorch's scaled_dot_product_attention with a bias per entry: one decode step of one layer, as a user of merged
-entries would write it.
+"""Times PyTorch's scaled_dot_product_attention: one decode step of one layer, by each backend that takes it. `bias` has a
+bias per entry, as a user of merged entries would write it; the other backends are pinned and have none.
 
-    python3 benchmarks/peer/torch_attention.py [--device cuda] [--lengths 8192,32768] [--json PATH]
+    python3 benchmarks/peer/torch_attention.py [--device cuda] [--lengths 4096,32768] [--batches 1,8] [--json PATH]
 
-Prints a JSON row per measurement: {"what", "n", "d", "dtype", "seconds", "of_copy"}, where of_copy is the speed of the
-bytes that must be read over that of a copy on the device in the same run, as kvmeld_cuda_bench prints it. Without PyTorch,
-or without the device, it says so and exits with 0.
+Prints a JSON row per measurement: {"what", "batch", "n", "d", "dtype", "seconds", "copies"}. `copies` is the time over that
+of a copy on the device of the bytes that must be read, in the same run, as kvmeld_cuda_bench prints it. On a device, steps
+of as many layers as fill 1 GiB follow each other in a CUDA graph, so that launches cost little and caches help nobody.
+Without PyTorch, or without the device, it says so and exits with 0.
 """
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -24,8 +26,12 @@ def skip(why):
 try:
     import torch
     import torch.nn.functional as functional
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError:
     skip("there is no PyTorch here (pip install torch)")
+
+
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 def seconds_of(body, device, times=9):
@@ -53,9 +59,9 @@ def copy_speed(device):
     return 2 * source.numel() * 4 / seconds_of(lambda: target.copy_(source), device)
 
 
-def attend(query, keys, values, bias):
-    """[1, heads x group, 1, d] on [1, heads, n, d]; bias [1, heads, 1, n] is added to the logits."""
-    wide = bias.repeat_interleave(GROUP, dim=1)
+def attend(query, keys, values, bias=None):
+    """[batch, heads x group, 1, d] on [batch, heads, n, d]; bias [batch, heads, 1, n] is added to the logits."""
+    wide = None if bias is None else bias.repeat_interleave(GROUP, dim=1)
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=wide, enable_gqa=True)
 
 
@@ -73,11 +79,45 @@ def check(device):
         sys.exit(1)
 
 
+def seconds_of_step(what, device, batch, n, d):
+    """Of one layer; None where the backend refuses."""
+    size = 2 * 2 * batch * HEADS * n * d
+    layers = max(1, min(32, (1 << 30) // size)) if device == "cuda" else 1
+    query = torch.randn(batch, HEADS * GROUP, 1, d, device=device).to(torch.bfloat16)
+    rows = [torch.randn(2, batch, HEADS, n, d, device=device, dtype=torch.bfloat16) for _ in range(layers)]
+    bias = None
+    if what == "bias":
+        bias = torch.randint(1, 9, (batch, HEADS, 1, n), device=device).float().log().to(torch.bfloat16)
+
+    def step():
+        for keys, values in rows:
+            attend(query, keys, values, bias)
+
+    pinned = contextlib.nullcontext() if what == "bias" else sdpa_kernel(BACKENDS[what])
+    try:
+        with pinned:
+            if device != "cuda":
+                return seconds_of(step, device) / layers
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                step()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            return seconds_of(graph.replay, device) / layers
+    except RuntimeError as refused:
+        torch.cuda.synchronize() if device == "cuda" else None
+        print(f"torch_attention: {what}, batch {batch}, {n} entries: {str(refused).splitlines()[0]}", file=sys.stderr)
+        return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--lengths", default="1638,8192,32768,131072", help="entries held")
-    parser.add_argument("--dims", default="64,128")
+    parser.add_argument("--lengths", default="4096,32768,131072", help="entries held")
+    parser.add_argument("--batches", default="1,8,64", help="sequences of that many entries each")
+    parser.add_argument("--dims", default="128")
     parser.add_argument("--json", help="also write the rows to this file, as one list")
     o = parser.parse_args()
     if o.device == "cuda" and not torch.cuda.is_available():
@@ -89,14 +129,15 @@ def main():
     rows = []
     for d in map(int, o.dims.split(",")):
         for n in map(int, o.lengths.split(",")):
-            query = torch.randn(1, HEADS * GROUP, 1, d, device=o.device).to(torch.bfloat16)
-            keys, values = (torch.randn(1, HEADS, n, d, device=o.device).to(torch.bfloat16) for _ in range(2))
-            bias = torch.randint(1, 9, (1, HEADS, 1, n), device=o.device).float().log().to(torch.bfloat16)
-            seconds = seconds_of(lambda: attend(query, keys, values, bias), o.device)
-            read = HEADS * n * (2 * d * 2 + 4)
-            rows.append({"what": "sdpa", "n": n, "d": d, "dtype": "bf16", "seconds": seconds,
-                         "of_copy": round(read / seconds / speed, 4)})
-            print(json.dumps(rows[-1]), flush=True)
+            for batch in map(int, o.batches.split(",")):
+                for what in ("bias", *(BACKENDS if o.device == "cuda" else ())):
+                    seconds = seconds_of_step(what, o.device, batch, n, d)
+                    if seconds is None:
+                        continue
+                    read = batch * HEADS * n * (2 * d * 2 + (4 if what == "bias" else 0))
+                    rows.append({"what": what, "batch": batch, "n": n, "d": d, "dtype": "bf16", "seconds": seconds,
+                                 "copies": round(seconds * speed / read, 3)})
+                    print(json.dumps(rows[-1]), flush=True)
     if o.json:
         with open(o.json, "w", encoding="utf-8") as out:
             json.dump(rows, out, indent=1)
