@@ -70,7 +70,7 @@ template <class Use> void each_stretch_of_kept(fate const* what, slot_t begin, s
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
   static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
-  static constexpr int min_blocks = 3;  ///< blocks per multiprocessor; each waits for memory between barriers
+  static constexpr int min_blocks = 4;  ///< blocks per multiprocessor; each waits for memory between barriers
   Layout layout;
   wave_ref wave;
   bool zero;
@@ -255,12 +255,10 @@ private:
       to += found;
     }
     if (!zero) return;
-    for (slot_t begin = kept; begin < n; begin += window) {
-      team.for_each(min_of(window, n - begin) * pieces, [&](std::uint32_t i) {
-        piece nothing;
-        for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
-        rows.write(begin + i / pieces, first_piece + i % pieces, nothing);
-      });
+    piece nothing;
+    for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
+    for (std::uint32_t p = mine.piece; mine.has_row() && p < pieces; p += mine.width) {
+      for (slot_t s = kept + mine.row; s < n; s += mine.rows) rows.write(s, first_piece + p, nothing);
     }
   }
 

@@ -29,8 +29,8 @@ enum class side : std::uint8_t { key, value };
 /// order. Layouts with contiguous channels take the rows-first form, layouts that run along tokens the
 /// tokens-first form.
 template <class Layout> struct merge_rows_phase {
-  static constexpr int min_blocks = 3;  ///< blocks per multiprocessor; members are looked up one at a time
-  static constexpr std::uint32_t block = 256;  ///< pivot slots per tile, rows first
+  static constexpr int min_blocks = 3;         ///< blocks per multiprocessor; each waits for memory
+  static constexpr std::uint32_t block = 512;  ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice =
       64;                                          ///< channels per tile, tokens first; each tile lists sets
   static constexpr std::uint32_t max_fetched = 8;  ///< rows of a set that are prefetched
@@ -44,7 +44,8 @@ template <class Layout> struct merge_rows_phase {
                                      : ceil_div(s.capacity, block);
   }
   std::size_t scratch_bytes(int lanes) const {
-    if (!runs_along_tokens<Layout>) return blend_scratch(layout.channels());
+    if (!runs_along_tokens<Layout>)
+      return blend_scratch(layout.channels()) + scratch_size(block * sizeof(slot_t));
     return scratch_size(channel_slice * sizeof(float)) + (lanes == 1 ? scratch_size(column_scratch()) : 0);
   }
 
@@ -112,7 +113,7 @@ private:
   }
 
   /// Like merge_sets, but every lane merges a piece of a pivot's row. Only the lane that writes a piece reads
-  /// what was there.
+  /// what was there. The pivots are listed first, because in most rounds few slots are pivots.
   template <class Team>
   KVMELD_HD void merge_pieces(Team const& team, tile const& t, slot_t begin, slot_t end,
                               float const* weight) const {
@@ -120,9 +121,11 @@ private:
     row_pieces<Layout> const rows(layout, t.where);
     std::uint32_t const pieces = rows.count();
     piece_share const mine(team, pieces);
-    for (slot_t p = begin + mine.row; mine.has_row() && p < end; p += mine.rows) {
+    slot_t* const pivots = team.template scratch<slot_t>(block);
+    std::uint32_t const found = list_pivots(team, wave, t.item, begin, end - begin, pivots);
+    for (std::uint32_t i = mine.row; mine.has_row() && i < found; i += mine.rows) {
+      slot_t const p = pivots[i];
       member_list const m = members_of(wave, t.item, p);
-      if (m.count < 2) continue;
       for (std::uint32_t index = mine.piece; index < pieces; index += mine.width) {
         rows.write(p, index, merged_piece<T>(rows, m, index, weight));
       }
@@ -136,14 +139,17 @@ private:
     float total[row_piece<T>::size] = {};
     for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
       row_piece<T> x[pieces_in_flight];
+      float w[pieces_in_flight];
       for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-        if (j + r < m.count) x[r] = rows.read(m.slots[j + r], index);
+        if (j + r >= m.count) break;
+        slot_t const s = m.slots[j + r];
+        x[r] = rows.read(s, index);
+        w[r] = weight[s];
       }
       for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
         if (j + r >= m.count) break;
-        float const w = weight[m.slots[j + r]];
         for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-          total[c] += w * element_traits<T>::to_float(x[r].x[c]);
+          total[c] += w[r] * element_traits<T>::to_float(x[r].x[c]);
         }
       }
     }

@@ -68,24 +68,41 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;
 
+  std::uint32_t most_rows() const { return this->query_block * extent.queries_per_kv_head; }
   std::size_t scratch_bytes(int) const {
-    return softmax_scratch(this->query_block * extent.queries_per_kv_head, extent.value_dim);
+    return softmax_scratch(most_rows(), extent.value_dim) +
+           2 * scratch_size(std::size_t{most_rows()} * parts.count * sizeof(float));
   }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     block_of_rows const b = this->rows_of(extent, t);
     if (b.rows == 0) return;
-    std::uint32_t const dv = extent.value_dim;
-    softmax_state const state(team, this->query_block * extent.queries_per_kv_head, dv);
-    team.for_each(b.rows, [&](std::uint32_t r) { join_sums(b, r, state); });
+    std::uint32_t const dv = extent.value_dim, most = this->query_block * extent.queries_per_kv_head;
+    softmax_state const state(team, most, dv);
+    // Per row and part: the highest logit, later the factor of the part's total; and the sum of weights.
+    float* const factor = team.template scratch<float>(std::size_t{most} * parts.count);
+    float* const sum = team.template scratch<float>(std::size_t{most} * parts.count);
+    team.for_each(b.rows * parts.count, [&](std::uint32_t i) {
+      float const* const from = parts.row(i % parts.count, b, i / parts.count);
+      factor[i] = from[0];
+      sum[i] = from[1];
+    });
+    team.sync();
+    team.for_each(b.rows, [&](std::uint32_t r) {
+      join_sums(factor + std::size_t{r} * parts.count, sum + std::size_t{r} * parts.count, r, state);
+    });
     team.sync();
     team.for_each(b.rows * dv, [&](std::uint32_t i) {
       std::uint32_t const r = i / dv, c = i % dv;
-      float const highest = state.highest[r];
+      float const* const own = factor + std::size_t{r} * parts.count;
+      float const* const weights = sum + std::size_t{r} * parts.count;
       float total = 0.0f;
-      for (std::uint32_t part = 0; part < parts.count; ++part) {
-        float const* const from = parts.row(part, b, r);
-        float const high = from[0], sum = from[1], x = from[2 + c];  // read before `sum` is tested
-        if (sum != 0.0f) total += x * std::exp(high - highest);
+      for (std::uint32_t part = 0; part < parts.count; part += at_once) {
+        float x[at_once];
+        for (std::uint32_t j = 0; j < at_once; ++j)
+          x[j] = part + j < parts.count ? parts.row(part + j, b, r)[2 + c] : 0.0f;
+        for (std::uint32_t j = 0; j < at_once; ++j) {
+          if (part + j < parts.count && weights[part + j] != 0.0f) total += x[j] * own[part + j];
+        }
       }
       state.total[i] = total;
     });
@@ -94,21 +111,23 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   }
 
 private:
-  /// Computes the maximum and the sum of row r over all parts.
-  KVMELD_HD void join_sums(block_of_rows const& b, std::uint32_t r, softmax_state const& state) const {
+  static constexpr std::uint32_t at_once = 8;  ///< parts that a lane reads before it adds them
+
+  /// Computes the maximum and the sum of row r over all parts. Turns the highest logits of the parts into
+  /// factors.
+  KVMELD_HD void join_sums(float* highest_of, float const* sum_of, std::uint32_t r,
+                           softmax_state const& state) const {
     bool any = false;
     float highest = 0.0f, all = 0.0f;
     for (std::uint32_t part = 0; part < parts.count; ++part) {
-      float const* const from = parts.row(part, b, r);
-      float const high = from[0], sum = from[1];
-      if (sum == 0.0f) continue;
-      highest = any ? max_of(highest, high) : high;
+      if (sum_of[part] == 0.0f) continue;
+      highest = any ? max_of(highest, highest_of[part]) : highest_of[part];
       any = true;
     }
     for (std::uint32_t part = 0; part < parts.count; ++part) {
-      float const* const from = parts.row(part, b, r);
-      float const high = from[0], sum = from[1];
-      if (sum != 0.0f) all += sum * std::exp(high - highest);
+      float const factor = sum_of[part] == 0.0f ? 0.0f : std::exp(highest_of[part] - highest);
+      if (sum_of[part] != 0.0f) all += sum_of[part] * factor;
+      highest_of[part] = factor;
     }
     state.highest[r] = highest;
     state.sum[r] = all;

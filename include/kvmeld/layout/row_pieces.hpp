@@ -124,9 +124,11 @@ public:
 
   KVMELD_HD std::uint32_t count() const { return ceil_div(rows_.channels(), piece::size); }
   KVMELD_HD T const* address(slot_t slot, std::uint32_t index) const {
+    if (rows_.count == 1) return alone().address(slot, index);
     return apart() ? nullptr : of(index).address(slot, index * piece::size % channels_ / piece::size);
   }
   KVMELD_HD piece read(slot_t slot, std::uint32_t index) const {
+    if (rows_.count == 1) return alone().read(slot, index);
     if (!apart()) return of(index).read(slot, index * piece::size % channels_ / piece::size);
     piece p;
     unrolled<piece::size>([&](auto channel) {
@@ -143,6 +145,8 @@ public:
 private:
   /// Whether a piece may have channels of two tracks.
   KVMELD_HD bool apart() const { return rows_.count > 1 && channels_ % piece::size != 0; }
+  /// The rows of the only track. Nothing has to be divided to find a piece of them.
+  KVMELD_HD row_pieces<Layout> alone() const { return {rows_.layout, leader_}; }
   KVMELD_HD row_pieces<Layout> of(std::uint32_t index) const {
     return {rows_.layout, rows_.follower(leader_, index * piece::size / channels_)};
   }

@@ -166,14 +166,17 @@ KVMELD_HD void weigh_set(Merge const& merge, wave_ref const& wave, tile const& t
 
 /// Computes the weights of the step's sets.
 template <class Merge, class Keys> struct weigh_phase {
-  static constexpr std::uint32_t block = 256;  ///< pivot slots per tile
+  static constexpr std::uint32_t block = 512;  ///< pivot slots per tile
   Merge merge;
   Keys keys;
   wave_ref wave;
   bool adds_degrees = adds_up(merge);
 
   KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
-  std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
+  std::size_t scratch_bytes(int lanes) const {
+    return merge.scratch_bytes(wave.ledger.extent, lanes) +
+           (Merge::cooperative ? scratch_size(block * sizeof(slot_t)) : 0);
+  }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
@@ -182,10 +185,11 @@ template <class Merge, class Keys> struct weigh_phase {
     std::uint32_t const count = min_of(block, n - begin);
     if constexpr (Merge::cooperative) {
       auto const scratch = merge.prepare(team, keys.channels());
-      for (std::uint32_t i = 0; i < count; ++i) {
-        member_list const m = members_of(wave, t.item, begin + i);
-        if (m.count <= 1) continue;
-        merge.weigh(team, wave, keys, t, begin + i, m, scratch);
+      slot_t* const pivots = team.template scratch<slot_t>(block);
+      std::uint32_t const found = list_pivots(team, wave, t.item, begin, count, pivots);
+      for (std::uint32_t i = 0; i < found; ++i) {
+        member_list const m = members_of(wave, t.item, pivots[i]);
+        merge.weigh(team, wave, keys, t, pivots[i], m, scratch);
         if (adds_degrees) continue;
         team.sync();
         team.for_each(m.count, [&](std::uint32_t j) { leave_degree(wave.step, t.item, m.slots[j]); });

@@ -40,6 +40,18 @@ KVMELD_HD void for_each_set(Team const& team, wave_ref const& wave, std::uint32_
       [&](std::uint32_t i) { f(begin + i, members_of(wave, item, begin + i)); });
 }
 
+/// Lists in `pivots` those of the slots begin .. begin + count - 1 that have a set of two or more, in
+/// ascending order. Returns how many there are. Cooperative; barrier at the end.
+template <class Team>
+KVMELD_HD std::uint32_t list_pivots(Team const& team, wave_ref const& wave, std::uint32_t item, slot_t begin,
+                                    std::uint32_t count, slot_t* pivots) {
+  slot_t const* const ends = wave.set_end + wave.at(item, begin);
+  slot_t const before = begin == 0 ? 0 : ends[-1];
+  return compact_indices(
+      team, count, [=](std::uint32_t i) { return ends[i] > (i == 0 ? before : ends[i - 1]) + 1; },
+      [=](std::uint32_t rank, std::uint32_t i) { pivots[rank] = begin + i; });
+}
+
 namespace detail {
 
 /// Calls placed(slot, place) for every member. `place` counts the members that come before it by

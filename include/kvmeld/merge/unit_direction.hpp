@@ -30,17 +30,20 @@ template <bool Shared> struct unit_direction {
   static constexpr bool shares = Shared;
   constexpr bool carries_degree() const { return !Shared; }
 
+  /// Rows that a tile reads at a time. One per lane would leave room for one block per multiprocessor.
+  KVMELD_HD static constexpr std::uint32_t rows_at_once(std::uint32_t lanes) { return min_of(lanes, 32u); }
+
   /// Scratch of a tile.
   struct buffers {
-    float* rows;   ///< one row per lane
+    float* rows;   ///< [rows_at_once]
     float* total;  ///< [0] sum of weights, [1] weighted mean of norms
   };
   std::size_t scratch_bytes(shape const& s, int lanes) const {
-    return scratch_size(static_cast<std::size_t>(lanes) * s.key_dim * sizeof(float)) +
-           scratch_size(2 * sizeof(float));
+    std::size_t const rows = rows_at_once(static_cast<std::uint32_t>(lanes));
+    return scratch_size(rows * s.key_dim * sizeof(float)) + scratch_size(2 * sizeof(float));
   }
   template <class Team> KVMELD_HD buffers prepare(Team const& team, std::uint32_t d) const {
-    float* const rows = team.template scratch<float>(std::size_t{team.lanes()} * d);
+    float* const rows = team.template scratch<float>(std::size_t{rows_at_once(team.lanes())} * d);
     return {rows, team.template scratch<float>(2)};
   }
 
@@ -55,8 +58,9 @@ template <bool Shared> struct unit_direction {
     auto const weight = [&](std::uint32_t i) -> float& {
       return wave.step.value_weight[wave.step.at(t.item, m.slots[i])];
     };
-    for (std::uint32_t i = 0; i < m.count; i += team.lanes()) {
-      std::uint32_t const rows = min_of(m.count - i, team.lanes());
+    std::uint32_t const most = rows_at_once(team.lanes());
+    for (std::uint32_t i = 0; i < m.count; i += most) {
+      std::uint32_t const rows = min_of(m.count - i, most);
       for (std::uint32_t r = 0; r < rows; ++r) {
         keys.load_tile(team, t.where, m.slots[i + r], 1, 0, d, b.rows + std::size_t{r} * d, d);
       }

@@ -8,6 +8,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
 
@@ -92,17 +93,20 @@ private:
           slots[rank] = first + i;
           bad[rank] = 0;
         });
-    // A lane reads several pieces before it looks at any of them.
-    std::uint32_t const all = found * pieces, stride = team.lanes();
-    for (std::uint32_t begin = team.lane(); begin < all; begin += pieces_in_flight * stride) {
-      piece held[pieces_in_flight];
-      for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-        std::uint32_t const i = begin + j * stride;
-        if (i < all) held[j] = rows.read(slots[i / pieces], i % pieces);
-      }
-      for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-        std::uint32_t const i = begin + j * stride;
-        if (i < all && !finite(held[j], rows.width(i % pieces))) team.fetch_add(&bad[i / pieces], 1);
+    // A lane reads a piece of several rows before it looks at any of them.
+    piece_share const mine(team, pieces);
+    for (std::uint32_t index = mine.piece; mine.has_row() && index < pieces; index += mine.width) {
+      std::uint32_t const width = rows.width(index);
+      for (std::uint32_t begin = mine.row; begin < found; begin += pieces_in_flight * mine.rows) {
+        piece held[pieces_in_flight];
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          std::uint32_t const i = begin + j * mine.rows;
+          if (i < found) held[j] = rows.read(slots[i], index);
+        }
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          std::uint32_t const i = begin + j * mine.rows;
+          if (i < found && !finite(held[j], width)) team.fetch_add(&bad[i], 1);
+        }
       }
     }
     team.sync();
@@ -112,9 +116,10 @@ private:
 
   template <class Piece> KVMELD_HD static bool finite(Piece const& p, std::uint32_t channels) {
     bool good = true;
-    for (std::uint32_t c = 0; c < channels; ++c) {
-      good = good && is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c]));
-    }
+    unrolled<Piece::size>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      good &= is_finite(element_traits<typename Layout::element_type>::to_float(p.x[c])) | (c >= channels);
+    });
     return good;
   }
 

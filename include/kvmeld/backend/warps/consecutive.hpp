@@ -41,48 +41,71 @@ public:
         table_(table),
         break_at_gap_(break_at_gap) {}
 
+  /// Scratch of a team.
+  struct buffers {
+    std::uint32_t* ends;    ///< [lanes + 1] per segment, the end of the next set for a lane that comes from
+                            ///< newer entries
+    std::uint32_t* counts;  ///< [reach_window + 1] how many entries have this reach
+    std::uint8_t* near;     ///< [near_size] the reach of the first entries for the threshold of the call
+    std::uint32_t near_size;
+
+    /// Bytes for teams of `lanes` lanes.
+    static std::size_t bytes(std::uint32_t lanes, std::uint32_t near_size) {
+      return scratch_size((std::size_t{lanes} + 1) * sizeof(std::uint32_t)) +
+             scratch_size((reach_window + 1) * sizeof(std::uint32_t)) + scratch_size(near_size);
+    }
+    template <class Team>
+    KVMELD_HD buffers(Team const& team, std::uint32_t size)
+        : ends(team.template scratch<std::uint32_t>(team.lanes() + 1)),
+          counts(team.template scratch<std::uint32_t>(reach_window + 1)),
+          near(team.template scratch<std::uint8_t>(size)),
+          near_size(size) {}
+  };
+
   /// The reach of entries for one threshold.
   struct cut {
     reach_table table;
     std::uint32_t threshold;
     std::uint32_t bar;  ///< order_key of the threshold
-    KVMELD_HD std::uint32_t reach(std::uint32_t entry) const { return table.get(entry, threshold); }
+    buffers const& scratch;
+    KVMELD_HD std::uint32_t reach(std::uint32_t entry) const {
+      return entry < scratch.near_size ? scratch.near[entry] : table.get(entry, threshold);
+    }
+    /// Copies the reach of `n` entries to the scratch, where it costs little to follow one set after the
+    /// other. Cooperative; barrier at the end.
+    template <class Team> KVMELD_HD void gather(Team const& team, std::uint32_t n) const {
+      team.for_each(min_of(n, scratch.near_size), [&](std::uint32_t i) {
+        scratch.near[i] = static_cast<std::uint8_t>(table.get(i, threshold));
+      });
+      team.sync();
+    }
   };
 
-  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. `ends` [lanes + 1] is
-  /// scratch: per segment, the end of the next set for a lane that comes from newer entries. Lanes first
-  /// assume that the newest entry of their segment is the newest of a set. Chains of sets soon meet, so after
-  /// a few turns every lane enters its segment where the lane of the newer segment left off (one segment a
-  /// turn at worst).
-  template <class Team>
-  KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted, std::uint32_t* ends) const {
-    if (mostly_long(team, c) && max_sets(team, c) < wanted) return false;
+  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. Lanes first assume that the
+  /// newest entry of their segment is the newest of a set. Chains of sets soon meet, so after a few turns
+  /// every lane enters its segment where the lane of the newer segment left off (one segment a turn at
+  /// worst).
+  template <class Team> KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted) const {
+    c.gather(team, n_);
+    if (most_sets(team, c) < wanted) return false;
     std::uint32_t found = 0;
-    if (!settle(team, c, ends, found))
-      return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
+    if (!settle(team, c, found)) return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
     return found >= wanted;
-  }
-
-  /// How many sets there are. Cooperative, with scratch as for enough().
-  template <class Team>
-  KVMELD_HD std::uint32_t count(Team const& team, cut const& c, std::uint32_t* ends) const {
-    std::uint32_t found = 0;
-    if (settle(team, c, ends, found)) return found;
-    return walk(team, c, ~0u, [](std::uint32_t, std::uint32_t) {});
   }
 
   /// Calls visit(oldest, newest) for every set, on one lane per set. Returns how many sets there are.
   /// Cooperative; barrier at the end.
   template <class Team, class Visit>
-  KVMELD_HD std::uint32_t each(Team const& team, cut const& c, std::uint32_t* ends, Visit visit) const {
+  KVMELD_HD std::uint32_t each(Team const& team, cut const& c, Visit visit) const {
+    c.gather(team, n_);
     std::uint32_t found = 0;
-    if (!settle(team, c, ends, found)) {
+    if (!settle(team, c, found)) {
       return walk(team, c, ~0u, [&](std::uint32_t oldest, std::uint32_t newest) {
         if (team.lane() == 0) visit(oldest, newest);
       });
     }
     bool more = false;  // stays false
-    follow(c, contiguous_range(team, n_).begin, ends[team.lane() + 1], more, visit);
+    follow(c, contiguous_range(team, n_).begin, c.scratch.ends[team.lane() + 1], more, visit);
     team.sync();
     return found;
   }
@@ -108,18 +131,23 @@ private:
   using piece = row_piece<typename Layout::element_type>;
   using traits = element_traits<typename Layout::element_type>;
 
-  /// Whether at least half of the segments begin with a set that fills the window.
-  template <class Team> KVMELD_HD bool mostly_long(Team const& team, cut const& c) const {
-    lane_range const mine = contiguous_range(team, n_);
-    bool const is_long = mine.begin < mine.end && c.reach(mine.end - 1) == reach_window;
-    return 2 * team.reduce(is_long ? 1u : 0u, op_sum{}) >= team.lanes();
-  }
-  /// An upper bound on the number of sets, found without reading rows. Sets that fill the window have more
-  /// than reach_window entries each. Every other set has a newest entry that reaches less far.
-  template <class Team> KVMELD_HD std::uint32_t max_sets(Team const& team, cut const& c) const {
-    std::uint32_t others = 0;
-    team.for_each(n_, [&](std::uint32_t i) { others += c.reach(i) < reach_window ? 1 : 0; });
-    return team.reduce(others, op_sum{}) + n_ / (reach_window + 1);
+  /// An upper bound on the number of sets, found without reading rows. A set has at least one entry more than
+  /// its newest entry reaches, up to the window. Sets are disjoint, so there are no more of them than fit
+  /// into all entries if the shortest come first. Cooperative; barrier at the end.
+  template <class Team> KVMELD_HD std::uint32_t most_sets(Team const& team, cut const& c) const {
+    std::uint32_t* const counts = c.scratch.counts;
+    team.for_each(reach_window + 1, [&](std::uint32_t r) { counts[r] = 0; });
+    team.sync();
+    team.for_each(n_, [&](std::uint32_t i) { team.fetch_add(&counts[c.reach(i)], 1); });
+    team.sync();
+    std::uint32_t sets = 0;
+    for (std::uint32_t r = 0, left = n_; r <= reach_window; ++r) {
+      std::uint32_t const fit = min_of(counts[r], left / (r + 1));
+      sets += fit;
+      left -= fit * (r + 1);
+    }
+    team.sync();
+    return sets;
   }
 
   /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next set
@@ -150,9 +178,9 @@ private:
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
   /// may be longer than a lane follows alone. It looks for such sets at the end and every 8 turns, because
   /// chains with sets that are cut off do not meet. Cooperative; barrier at the end.
-  template <class Team>
-  KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t* ends, std::uint32_t& found) const {
+  template <class Team> KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
+    std::uint32_t* const ends = c.scratch.ends;
     lane_range const mine = contiguous_range(team, n_);
     ends[team.lane() + 1] = mine.end;
     bool more = false;
@@ -218,17 +246,18 @@ private:
 template <class Team, class Layout>
 KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                      reaching_sets<Layout> const& sets,
-                                     typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends) {
+                                     typename reaching_sets<Layout>::cut const& c) {
   constexpr std::uint32_t last_byte = reach_thresholds - 1;  // it lies in the spare words
   candidate* const marks = wave.candidates + wave.at(item, 0);
   // Marks overwrite where reach lies, so the reach for this threshold moves to the last byte first.
   team.for_each(wave.state[item].live_count, [&](std::uint32_t i) {
-    std::uint32_t const reach = c.reach(i);
+    std::uint32_t const reach = c.table.get(i, c.threshold);
     wave.spare_words(item)[i] = 0;
     c.table.put(i, last_byte, reach);
   });
   team.sync();
-  return sets.each(team, {c.table, last_byte, c.bar}, ends, [&](std::uint32_t oldest, std::uint32_t newest) {
+  typename reaching_sets<Layout>::cut const moved{c.table, last_byte, c.bar, c.scratch};
+  return sets.each(team, moved, [&](std::uint32_t oldest, std::uint32_t newest) {
     for (std::uint32_t i = oldest; i <= newest; ++i) marks[i].target = newest;
   });
 }
@@ -257,13 +286,15 @@ template <class Admit, class Layout> struct settle_sets_phase {
   detail::propose_phase<identify_type, Layout> untuned;
   std::uint32_t bisections;  ///< of this pass
   bool first_pass, last_pass;
+  std::uint32_t near_size;  ///< entries whose reach is copied to scratch
 
   static constexpr bool near_scratch = true;
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const {
-    return scratch_size((static_cast<std::size_t>(lanes) + 1) * sizeof(std::uint32_t)) + select_k_scratch();
+    return reaching_sets<Layout>::buffers::bytes(static_cast<std::uint32_t>(lanes), near_size) +
+           select_k_scratch();
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -273,14 +304,14 @@ template <class Admit, class Layout> struct settle_sets_phase {
     reach_table const table(wave, t.item);
     reaching_sets<Layout> const sets(untuned.rows, wave, t, table, untuned.identify.break_at_gap);
     using cut = typename reaching_sets<Layout>::cut;
-    std::uint32_t* const ends = team.template scratch<std::uint32_t>(team.lanes() + 1);
+    typename reaching_sets<Layout>::buffers const scratch(team, near_size);
     if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;
       identify::scan_bracket now = first_pass ? identify::scan_bracket{} : pass_notes::of(s).bracket;
       std::uint32_t low_node = 0, high = upper_end;
       for (std::uint32_t node = 1, i = 0; i < bisections; ++i) {
-        bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle())}, wanted, ends);
+        bool const few = !sets.enough(team, cut{table, node - 1, order_key(now.middle()), scratch}, wanted);
         if (few)
           low_node = node;
         else
@@ -290,23 +321,22 @@ template <class Admit, class Layout> struct settle_sets_phase {
       }
       team.sync();
       if (last_pass) {
-        mark(team, t, sets, cut{table, high, order_key(now.high)}, ends, wanted);
+        mark(team, t, sets, cut{table, high, order_key(now.high), scratch}, wanted);
       } else if (team.lane() == 0) {
         pass_notes{now, low_node, high + 1}.leave(wave.state[t.item]);
       }
     } else {
-      mark(team, t, sets, cut{table, 0, order_key(untuned.identify.admission.theta_in(t.where.layer))}, ends,
-           ~0u);
+      mark(team, t, sets,
+           cut{table, 0, order_key(untuned.identify.admission.theta_in(t.where.layer)), scratch}, ~0u);
     }
   }
 
 private:
   template <class Team>
   KVMELD_HD void mark(Team const& team, tile const& t, reaching_sets<Layout> const& sets,
-                      typename reaching_sets<Layout>::cut const& c, std::uint32_t* ends,
-                      std::uint32_t wanted) const {
+                      typename reaching_sets<Layout>::cut const& c, std::uint32_t wanted) const {
     wave_ref const& wave = untuned.wave;
-    std::uint32_t const found = mark_reached(team, wave, t.item, sets, c, ends);
+    std::uint32_t const found = mark_reached(team, wave, t.item, sets, c);
     if (found <= wanted) return;
     slot_t* const newest = compare_reached(team, wave, t.item, sets, found);
     identify::join_closest(team, wave.candidates + wave.at(t.item, 0), newest, found, found - wanted);
@@ -338,11 +368,12 @@ struct tuned<warps, detail::propose_phase<identify::consecutive_threshold<Admit>
       for (std::uint32_t done = 0; done < bisections; done += tuned_form::pass_bisections) {
         std::uint32_t const now = min_of(tuned_form::pass_bisections, bisections - done);
         executor.launch(reach_of(p, done == 0), extent, items, source);
-        executor.launch(settle{p, now, done == 0, done + now == bisections}, extent, items, source);
+        executor.launch(settle_of(p, executor, now, done == 0, done + now == bisections), extent, items,
+                        source);
       }
     } else {
       executor.launch(reach_of(p, true), extent, items, source);
-      executor.launch(settle{p, 0, true, true}, extent, items, source);
+      executor.launch(settle_of(p, executor, 0, true, true), extent, items, source);
     }
   }
 
@@ -351,6 +382,16 @@ private:
     admit::threshold given{};
     if constexpr (!settle::to_budget) given = p.identify.admission;
     return {p.rows, p.wave, given, settle::to_budget, first, p.identify.break_at_gap};
+  }
+  /// With as much scratch as there is for the reach of entries.
+  template <class Executor>
+  static settle settle_of(phase const& p, Executor const& executor, std::uint32_t bisections, bool first,
+                          bool last) {
+    settle made{p, bisections, first, last, 0};
+    std::size_t const others = made.scratch_bytes(executor.lanes()) + scratch_size(1);
+    std::size_t const left = executor.max_scratch() - min_of(executor.max_scratch(), others);
+    made.near_size = static_cast<std::uint32_t>(min_of<std::size_t>(p.wave.ledger.extent.capacity, left));
+    return made;
   }
 };
 

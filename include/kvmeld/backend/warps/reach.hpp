@@ -223,30 +223,38 @@ private:
         team.template multiply<matrix_format_of<typename Layout::element_type>>(c[n], a, b);
       });
     }
+    // The order_key of the cosine of each pair; pairs whose entries are no candidates never fail.
+    std::uint32_t keys[results][4];
+    std::uint32_t const group =
+        row + place.group;  // this lane has two rows of the tile: this one, and 8 behind
+    unrolled<4 * results>([&](auto which) {
+      constexpr std::uint32_t n = decltype(which)::value / 4, e = decltype(which)::value % 4;
+      std::uint32_t const mine = group + 8 * (e / 2);
+      std::uint32_t const column = row + 8 * n + 2 * place.pair + e % 2;  // row of the store
+      std::uint32_t const distance = reach_window + mine - column;        // huge for later entries
+      std::uint32_t const least = mine < end ? known.least[mine] : 0,
+                          most = mine < end ? known.most[mine] : 0;
+      bool const candidate = distance - 1 - least < most - least;
+      float const x = cosine(c[n][e], inverse[column], inverse[reach_window + mine]);
+      keys[n][e] = !candidate ? ~0u : gap[column] != 0 ? 0u : order_key(x);
+    });
     // Four thresholds at a time: distances for all 16 would not fit into registers.
     constexpr std::uint32_t some = 4, turns = reach_thresholds / some;
     unrolled<2 * turns>([&](auto which) {
       constexpr std::uint32_t half = decltype(which)::value / turns,
                               first = decltype(which)::value % turns * some;
-      std::uint32_t const mine = row + place.group + 8 * half;  // row of the tile
-      std::uint32_t const least = mine < end ? known.least[mine] : 0,
-                          most = mine < end ? known.most[mine] : 0;
+      std::uint32_t const mine = group + 8 * half;
+      std::uint32_t const most = mine < end ? known.most[mine] : 0;
+      std::uint32_t const nearest = reach_window + mine - (row + 2 * place.pair);  // distance of column 0
       std::uint32_t fails[some];  // distance of the nearest entry that does not join
       for (std::uint32_t& f : fails) f = most + 1;
-      unrolled<2 * results>([&](auto number) {
-        constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
-        std::uint32_t const column = row + 8 * n + 2 * place.pair + i;  // row of the store
-        std::uint32_t const distance = reach_window + mine - column;    // huge for later entries
-        if (distance - 1 - least >= most - least) return;
-        float const x = cosine(c[n][2 * half + i], inverse[column], inverse[reach_window + mine]);
-        std::uint32_t const key = gap[column] != 0 ? 0 : order_key(x);
-        unrolled<some>([&](auto threshold) {
-          constexpr std::uint32_t k = decltype(threshold)::value;
-          if (key <= bar[first + k]) fails[k] = min_of(fails[k], distance);
-        });
-      });
       unrolled<some>([&](auto threshold) {
         constexpr std::uint32_t k = decltype(threshold)::value;
+        std::uint32_t const lowest = bar[first + k];
+        unrolled<2 * results>([&](auto number) {  // from the farthest entry to the nearest
+          constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+          if (keys[n][2 * half + i] <= lowest) fails[k] = nearest - (8 * n + i);
+        });
         for (std::uint32_t step = 1; step < 4; step *= 2) {
           fails[k] = min_of(fails[k], team.shuffle(fails[k], place.lane ^ step));
         }

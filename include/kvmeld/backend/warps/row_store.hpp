@@ -76,22 +76,24 @@ public:
     row_pieces<Layout> const rows(layout, where);
     std::uint32_t const pieces = steps_ * (matrix_step / piece_size);
     std::uint32_t const there = rows.count();
-    team.for_each(count * pieces, [&](std::uint32_t i) {
-      std::uint32_t const row = i / pieces;
-      std::uint32_t const piece = i % pieces;
-      if (!wanted(row)) return;
-      T* const to = data_ + std::size_t{first + row} * pitch_ + piece * piece_size;
-      if (piece >= there) {
-        for (std::uint32_t c = 0; c < piece_size; ++c) to[c] = element_traits<T>::from_float(0.0f);
-        return;
+    piece_share const mine(team, pieces);
+    if (!mine.has_row()) return;
+    for (std::uint32_t piece = mine.piece; piece < pieces; piece += mine.width) {
+      for (std::uint32_t row = mine.row; row < count; row += mine.rows) {
+        if (!wanted(row)) continue;
+        T* const to = data_ + std::size_t{first + row} * pitch_ + piece * piece_size;
+        if (piece >= there) {
+          for (std::uint32_t c = 0; c < piece_size; ++c) to[c] = element_traits<T>::from_float(0.0f);
+          continue;
+        }
+        slot_t const s = slot(row);
+        if (T const* const from = rows.address(s, piece)) {
+          team.copy_ahead(to, from);
+        } else {
+          store_piece(to, rows.read(s, piece));
+        }
       }
-      slot_t const s = slot(row);
-      if (T const* const from = rows.address(s, piece)) {
-        team.copy_ahead(to, from);
-      } else {
-        store_piece(to, rows.read(s, piece));
-      }
-    });
+    }
   }
 
   /// Channels `channel` (even) and `channel` + 1 of a row.
