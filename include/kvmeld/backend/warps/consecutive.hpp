@@ -87,7 +87,7 @@ public:
   /// worst).
   template <class Team> KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted) const {
     c.gather(team, n_);
-    if (most_sets(team, c) < wanted) return false;
+    if (mostly_long(team, c, wanted) && most_sets(team, c) < wanted) return false;
     std::uint32_t found = 0;
     if (!settle(team, c, found)) return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
     return found >= wanted;
@@ -105,7 +105,7 @@ public:
       });
     }
     bool more = false;  // stays false
-    follow(c, contiguous_range(team, n_).begin, c.scratch.ends[team.lane() + 1], more, visit);
+    follow(team, c, contiguous_range(team, n_).begin, c.scratch.ends[team.lane() + 1], more, visit);
     team.sync();
     return found;
   }
@@ -113,12 +113,21 @@ public:
   /// The cosine of two entries, computed from their rows in the order of their pieces.
   KVMELD_HD float similarity(std::uint32_t older, std::uint32_t newer) const {
     float sums[piece::size] = {};
-    for (std::uint32_t p = 0; p < rows_.count(); ++p) {
-      piece const a = rows_.read(list_.slot(older), p), b = rows_.read(list_.slot(newer), p);
-      unrolled<piece::size>([&](auto channel) {
-        constexpr std::uint32_t c = decltype(channel)::value;
-        sums[c] += traits::to_float(a.x[c]) * traits::to_float(b.x[c]);
-      });
+    slot_t const slots[2] = {list_.slot(older), list_.slot(newer)};
+    for (std::uint32_t p = 0; p < rows_.count(); p += pieces_in_flight) {
+      piece a[pieces_in_flight], b[pieces_in_flight];
+      for (std::uint32_t i = 0; i < pieces_in_flight; ++i) {
+        if (p + i >= rows_.count()) break;
+        a[i] = rows_.read(slots[0], p + i);
+        b[i] = rows_.read(slots[1], p + i);
+      }
+      for (std::uint32_t i = 0; i < pieces_in_flight; ++i) {
+        if (p + i >= rows_.count()) break;
+        unrolled<piece::size>([&](auto channel) {
+          constexpr std::uint32_t c = decltype(channel)::value;
+          sums[c] += traits::to_float(a[i].x[c]) * traits::to_float(b[i].x[c]);
+        });
+      }
     }
     float product = 0.0f;
     for (float s : sums) product += s;
@@ -131,6 +140,15 @@ private:
   using piece = row_piece<typename Layout::element_type>;
   using traits = element_traits<typename Layout::element_type>;
 
+  /// Whether fewer than `wanted` entries reach so little that as many sets of them fit into all entries.
+  /// Otherwise most_sets is `wanted` or more. Cooperative.
+  template <class Team>
+  KVMELD_HD bool mostly_long(Team const& team, cut const& c, std::uint32_t wanted) const {
+    std::uint32_t const fits = n_ / wanted;  // entries per set
+    std::uint32_t little = 0;
+    team.for_each(n_, [&](std::uint32_t i) { little += c.reach(i) < fits ? 1u : 0u; });
+    return team.reduce(little, op_sum{}) < wanted;
+  }
   /// An upper bound on the number of sets, found without reading rows. A set has at least one entry more than
   /// its newest entry reaches, up to the window. Sets are disjoint, so there are no more of them than fit
   /// into all entries if the shortest come first. Cooperative; barrier at the end.
@@ -151,24 +169,46 @@ private:
   }
 
   /// Visits the sets whose newest entry is below `end` and not below `begin`; returns where the next set
-  /// ends. Beyond the window a lane looks at up to `alone` entries by itself. `more` is set where a set may
-  /// be longer still.
-  template <class Visit>
-  KVMELD_HD std::uint32_t follow(cut const& c, std::uint32_t begin, std::uint32_t end, bool& more,
-                                 Visit visit) const {
-    constexpr std::uint32_t alone = 64;
-    while (end > begin && !more) {
-      std::uint32_t const newest = end - 1;
-      std::uint32_t oldest = newest - c.reach(newest);
-      if (newest - oldest == reach_window) {
-        std::uint32_t const last = oldest - min_of(oldest, alone);
-        while (oldest > last && joins(c, oldest - 1, newest)) --oldest;
-        more = oldest == last && oldest > 0;
+  /// ends. Where a set fills the window, all lanes of the warp look for its end, up to `farther` entries
+  /// beyond the window. `more` is set where a set may be longer still. Collective in a warp.
+  template <class Team, class Visit>
+  KVMELD_HD std::uint32_t follow(Team const& team, cut const& c, std::uint32_t begin, std::uint32_t end,
+                                 bool& more, Visit visit) const {
+    constexpr std::uint32_t farther = 64;
+    std::uint32_t const lane = team.lane() % warp_size;
+    while (true) {
+      std::uint32_t newest = 0, oldest = 0;
+      bool fills = false;
+      while (end > begin && !more && !fills) {
+        newest = end - 1;
+        oldest = newest - c.reach(newest);
+        fills = newest - oldest == reach_window;
+        if (fills) continue;
+        visit(oldest, newest);
+        end = oldest;
       }
-      visit(oldest, newest);
-      end = oldest;
+      std::uint32_t waiting = team.ballot(fills);
+      if (waiting == 0) return end;
+      for (; waiting != 0; waiting &= waiting - 1) {
+        std::uint32_t const whose = trailing_zeros(waiting);
+        std::uint32_t const anchor = team.shuffle(newest, whose);
+        std::uint32_t found = team.shuffle(oldest, whose);
+        std::uint32_t const last = found - min_of(found, farther);
+        for (std::uint32_t rows = 1, joined = 1; found > last && joined == rows; found -= joined) {
+          rows = min_of(found - last, warp_size);
+          bool const yes = lane < rows && joins(c, found - 1 - lane, anchor);
+          joined = min_of(rows, trailing_zeros(~team.ballot(yes)));
+        }
+        if (lane != whose) continue;
+        more = found == last && found > 0;
+        visit(found, newest);
+        end = found;
+      }
     }
-    return end;
+  }
+  /// Number of zeros below the lowest one of `bits`; 32 if there is none.
+  KVMELD_HD static std::uint32_t trailing_zeros(std::uint32_t bits) {
+    return count_bits((bits & (0u - bits)) - 1u);
   }
   /// Whether the entry before a set's oldest belongs to the set.
   KVMELD_HD bool joins(cut const& c, std::uint32_t entry, std::uint32_t newest) const {
@@ -176,7 +216,7 @@ private:
   }
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
-  /// may be longer than a lane follows alone. It looks for such sets at the end and every 8 turns, because
+  /// may be longer than `follow` looks. It looks for such sets at the end and every 8 turns, because
   /// chains with sets that are cut off do not meet. Cooperative; barrier at the end.
   template <class Team> KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
@@ -187,12 +227,15 @@ private:
     std::uint32_t sets = 0, left = 0, followed = ~0u;  // the end that was followed last
     for (std::uint32_t turn = 1;; ++turn) {
       std::uint32_t const entered = ends[team.lane() + 1];
-      if (entered != followed) {
+      bool const again = entered != followed;
+      if (again) {
         more = false;
         sets = 0;
-        left = follow(c, mine.begin, entered, more, [&](std::uint32_t, std::uint32_t) { ++sets; });
-        followed = entered;
       }
+      std::uint32_t const ends_at = follow(team, c, mine.begin, again ? entered : mine.begin, more,
+                                           [&](std::uint32_t, std::uint32_t) { ++sets; });
+      if (again) left = ends_at;
+      followed = entered;
       team.sync();
       ends[team.lane()] = left;
       team.sync();
