@@ -69,7 +69,7 @@ template <class Use> void each_stretch_of_kept(fate const* what, slot_t begin, s
 /// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
-  static constexpr std::uint32_t window = 1024;  ///< slots that teams of several lanes look through at a time
+  static constexpr std::uint32_t window = 4096;  ///< slots that teams of several lanes look through at a time
   static constexpr int min_blocks = 4;  ///< blocks per multiprocessor; each waits for memory between barriers
   Layout layout;
   wave_ref wave;

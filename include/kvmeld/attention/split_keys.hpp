@@ -68,55 +68,53 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;
 
-  std::uint32_t most_rows() const { return this->query_block * extent.queries_per_kv_head; }
+  /// A tile is a query of a query head: a KV head has few rows, and each of them waits for its parts.
+  std::uint32_t tiles(shape const&) const {
+    return this->source.batch.max_queries() * extent.queries_per_kv_head;
+  }
   std::size_t scratch_bytes(int) const {
-    return softmax_scratch(most_rows(), extent.value_dim) +
-           2 * scratch_size(std::size_t{most_rows()} * parts.count * sizeof(float));
+    return softmax_scratch(1, extent.value_dim) + 2 * scratch_size(parts.count * sizeof(float));
   }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    block_of_rows const b = this->rows_of(extent, t);
-    if (b.rows == 0) return;
-    std::uint32_t const dv = extent.value_dim, most = this->query_block * extent.queries_per_kv_head;
-    softmax_state const state(team, most, dv);
-    // Per row and part: the highest logit, later the factor of the part's total; and the sum of weights.
-    float* const factor = team.template scratch<float>(std::size_t{most} * parts.count);
-    float* const sum = team.template scratch<float>(std::size_t{most} * parts.count);
-    team.for_each(b.rows * parts.count, [&](std::uint32_t i) {
-      float const* const from = parts.row(i % parts.count, b, i / parts.count);
-      factor[i] = from[0];
-      sum[i] = from[1];
+    std::uint32_t const group = extent.queries_per_kv_head, query = t.index / group;
+    std::uint32_t const member = this->source.row_of(t.item);
+    std::uint32_t const queries = this->source.batch.queries(member);
+    if (query >= queries) return;
+    block_of_rows const b{member, queries, query, 1, t.where.kv_head * group + t.index % group, 1};
+    std::uint32_t const dv = extent.value_dim;
+    softmax_state const state(team, 1, dv);
+    float* const factor = team.template scratch<float>(parts.count);  // first the highest logit of the part
+    float* const sum = team.template scratch<float>(parts.count);
+    team.for_each(parts.count, [&](std::uint32_t part) {
+      float const* const from = parts.row(part, b, 0);
+      factor[part] = from[0];
+      sum[part] = from[1];
     });
     team.sync();
-    team.for_each(b.rows, [&](std::uint32_t r) {
-      join_sums(factor + std::size_t{r} * parts.count, sum + std::size_t{r} * parts.count, r, state);
-    });
+    if (team.lane() == 0) join_sums(factor, sum, state);
     team.sync();
-    team.for_each(b.rows * dv, [&](std::uint32_t i) {
-      std::uint32_t const r = i / dv, c = i % dv;
-      float const* const own = factor + std::size_t{r} * parts.count;
-      float const* const weights = sum + std::size_t{r} * parts.count;
+    team.for_each(dv, [&](std::uint32_t c) {
       float total = 0.0f;
       for (std::uint32_t part = 0; part < parts.count; part += at_once) {
         float x[at_once];
         for (std::uint32_t j = 0; j < at_once; ++j)
-          x[j] = part + j < parts.count ? parts.row(part + j, b, r)[2 + c] : 0.0f;
+          x[j] = part + j < parts.count ? parts.row(part + j, b, 0)[2 + c] : 0.0f;
         for (std::uint32_t j = 0; j < at_once; ++j) {
-          if (part + j < parts.count && weights[part + j] != 0.0f) total += x[j] * own[part + j];
+          if (part + j < parts.count && sum[part + j] != 0.0f) total += x[j] * factor[part + j];
         }
       }
-      state.total[i] = total;
+      state.total[c] = total;
     });
     team.sync();
     this->finish(team, b, dv, state);
   }
 
 private:
-  static constexpr std::uint32_t at_once = 8;  ///< parts that a lane reads before it adds them
+  static constexpr std::uint32_t at_once = 16;  ///< parts that a lane reads before it adds them
 
-  /// Computes the maximum and the sum of row r over all parts. Turns the highest logits of the parts into
-  /// factors.
-  KVMELD_HD void join_sums(float* highest_of, float const* sum_of, std::uint32_t r,
-                           softmax_state const& state) const {
+  /// Computes the maximum and the sum of the row over all parts. Turns the highest logits of the parts into
+  /// factors. One lane.
+  KVMELD_HD void join_sums(float* highest_of, float const* sum_of, softmax_state const& state) const {
     bool any = false;
     float highest = 0.0f, all = 0.0f;
     for (std::uint32_t part = 0; part < parts.count; ++part) {
@@ -129,9 +127,9 @@ private:
       if (sum_of[part] != 0.0f) all += sum_of[part] * factor;
       highest_of[part] = factor;
     }
-    state.highest[r] = highest;
-    state.sum[r] = all;
-    state.seen[r] = any ? 1 : 0;
+    state.highest[0] = highest;
+    state.sum[0] = all;
+    state.seen[0] = any ? 1 : 0;
   }
 };
 

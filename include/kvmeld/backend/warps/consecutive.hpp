@@ -105,7 +105,7 @@ public:
       });
     }
     bool more = false;  // stays false
-    follow(team, c, contiguous_range(team, n_).begin, c.scratch.ends[team.lane() + 1], more, visit);
+    follow(team, c, segment(team).begin, c.scratch.ends[team.lane() + 1], more, visit);
     team.sync();
     return found;
   }
@@ -215,13 +215,22 @@ private:
     return !apart(entry) && order_key(similarity(entry, newest)) > c.bar;
   }
 
+  /// The segment of the calling lane. It is long enough for chains to meet in it; lanes that are left over
+  /// have none.
+  template <class Team> KVMELD_HD lane_range segment(Team const& team) const {
+    constexpr std::uint32_t least = 64;
+    std::uint32_t const size = max_of(least, ceil_div(n_, team.lanes()));
+    std::uint32_t const begin = min_of(n_, team.lane() * size);
+    return {begin, min_of(n_, begin + size)};
+  }
+
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
   /// may be longer than `follow` looks. It looks for such sets at the end and every 8 turns, because
   /// chains with sets that are cut off do not meet. Cooperative; barrier at the end.
   template <class Team> KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
     std::uint32_t* const ends = c.scratch.ends;
-    lane_range const mine = contiguous_range(team, n_);
+    lane_range const mine = segment(team);
     ends[team.lane() + 1] = mine.end;
     bool more = false;
     std::uint32_t sets = 0, left = 0, followed = ~0u;  // the end that was followed last
@@ -332,6 +341,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
   std::uint32_t near_size;  ///< entries whose reach is copied to scratch
 
   static constexpr bool near_scratch = true;
+  static constexpr bool wide = true;  // more lanes follow shorter segments
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
 
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -431,7 +441,8 @@ private:
   static settle settle_of(phase const& p, Executor const& executor, std::uint32_t bisections, bool first,
                           bool last) {
     settle made{p, bisections, first, last, 0};
-    std::size_t const others = made.scratch_bytes(executor.lanes()) + scratch_size(1);
+    constexpr int most_lanes = 1024;
+    std::size_t const others = made.scratch_bytes(most_lanes) + scratch_size(1);
     std::size_t const left = executor.max_scratch() - min_of(executor.max_scratch(), others);
     made.near_size = static_cast<std::uint32_t>(min_of<std::size_t>(p.wave.ledger.extent.capacity, left));
     return made;

@@ -24,9 +24,9 @@ namespace tuned_form {
 /// from the same copy and is applied after the product. Only edges are written. The cosine of the chosen
 /// target is within twice matching_side's bound of the best one's.
 template <class Identify, class Layout> struct match_chunks {
-  static constexpr int min_blocks = 2;  // per multiprocessor: one loads while another multiplies
+  static constexpr int min_blocks = 3;  // per multiprocessor: some load while another multiplies
   static constexpr bool near_scratch = true;
-  static constexpr std::uint32_t max_rows = 128, max_columns = 128, strip_columns = 64;
+  static constexpr std::uint32_t max_rows = 128, max_columns = 128, strip_columns = 32;
   detail::propose_phase<Identify, Layout> untuned;
 
   /// Takes chunks that fill at least a strip of the matrix unit.
