@@ -341,7 +341,6 @@ template <class Admit, class Layout> struct settle_sets_phase {
   std::uint32_t near_size;  ///< entries whose reach is copied to scratch
 
   static constexpr bool near_scratch = true;
-  static constexpr bool wide = true;  // more lanes follow shorter segments
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
 
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -441,8 +440,7 @@ private:
   static settle settle_of(phase const& p, Executor const& executor, std::uint32_t bisections, bool first,
                           bool last) {
     settle made{p, bisections, first, last, 0};
-    constexpr int most_lanes = 1024;
-    std::size_t const others = made.scratch_bytes(most_lanes) + scratch_size(1);
+    std::size_t const others = made.scratch_bytes(executor.lanes()) + scratch_size(1);
     std::size_t const left = executor.max_scratch() - min_of(executor.max_scratch(), others);
     made.near_size = static_cast<std::uint32_t>(min_of<std::size_t>(p.wave.ledger.extent.capacity, left));
     return made;
