@@ -76,11 +76,11 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
     return softmax_scratch(1, extent.value_dim) + 2 * scratch_size(parts.count * sizeof(float));
   }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const group = extent.queries_per_kv_head, query = t.index / group;
+    std::uint32_t const group = extent.queries_per_kv_head, number = t.index / group;
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const queries = this->source.batch.queries(member);
-    if (query >= queries) return;
-    block_of_rows const b{member, queries, query, 1, t.where.kv_head * group + t.index % group, 1};
+    if (number >= queries) return;
+    block_of_rows const b{member, queries, number, 1, t.where.kv_head * group + t.index % group, 1};
     std::uint32_t const dv = extent.value_dim;
     softmax_state const state(team, 1, dv);
     float* const factor = team.template scratch<float>(parts.count);  // first the highest logit of the part
