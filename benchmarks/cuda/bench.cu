@@ -164,7 +164,7 @@ void compressions(options const& o, std::string const& name, tensors& x, Rows co
 /// What a decode step costs beside the engine's own kernels: entries appended to all sequences and committed.
 void bookkeeping(options const& o, std::uint32_t sequences, double bandwidth) {
   std::string const name = "append and commit";
-  if (!o.wants(name) || o.profile) return;
+  if (!o.wants(name)) return;
   kvmeld::shape const s{32, sequences, heads, group, 16, 16, 512};
   tensors x(s, false);
   if (!x.there()) return print_row(name, s, "too little memory");

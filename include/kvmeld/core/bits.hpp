@@ -54,6 +54,9 @@ KVMELD_HD inline std::uint32_t count_bits(std::uint32_t x) {
 #endif
 }
 
+/// Number of zeros below the lowest bit that is set; 32 if there is none.
+KVMELD_HD inline std::uint32_t trailing_zeros(std::uint32_t x) { return count_bits((x & (0u - x)) - 1u); }
+
 /// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
 KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 

@@ -28,16 +28,27 @@ KVMELD_HD inline member_list members_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), ends[pivot] - begin};
 }
 
+namespace detail {
+
+/// Whether slot begin + i has a set of two or more, for the lists of a track.
+struct merging_slots {
+  slot_t const* ends;
+  slot_t before;
+
+  KVMELD_HD merging_slots(wave_ref const& wave, std::uint32_t item, slot_t begin)
+      : ends(wave.set_end + wave.at(item, begin)), before(begin == 0 ? 0 : ends[-1]) {}
+  KVMELD_HD bool operator()(std::uint32_t i) const { return ends[i] > (i == 0 ? before : ends[i - 1]) + 1; }
+};
+
+}  // namespace detail
+
 /// Calls f(pivot, members) for the sets of two or more among the pivots begin .. begin + count - 1, divided
 /// among the lanes. There is no order and no barrier at the end.
 template <class Team, class F>
 KVMELD_HD void for_each_set(Team const& team, wave_ref const& wave, std::uint32_t item, slot_t begin,
                             std::uint32_t count, F f) {
-  slot_t const* const ends = wave.set_end + wave.at(item, begin);
-  slot_t const before = begin == 0 ? 0 : ends[-1];
-  for_each_chosen(
-      team, count, [=](std::uint32_t i) { return ends[i] > (i == 0 ? before : ends[i - 1]) + 1; },
-      [&](std::uint32_t i) { f(begin + i, members_of(wave, item, begin + i)); });
+  for_each_chosen(team, count, detail::merging_slots(wave, item, begin),
+                  [&](std::uint32_t i) { f(begin + i, members_of(wave, item, begin + i)); });
 }
 
 /// Lists in `pivots` those of the slots begin .. begin + count - 1 that have a set of two or more, in
@@ -45,11 +56,8 @@ KVMELD_HD void for_each_set(Team const& team, wave_ref const& wave, std::uint32_
 template <class Team>
 KVMELD_HD std::uint32_t list_pivots(Team const& team, wave_ref const& wave, std::uint32_t item, slot_t begin,
                                     std::uint32_t count, slot_t* pivots) {
-  slot_t const* const ends = wave.set_end + wave.at(item, begin);
-  slot_t const before = begin == 0 ? 0 : ends[-1];
-  return compact_indices(
-      team, count, [=](std::uint32_t i) { return ends[i] > (i == 0 ? before : ends[i - 1]) + 1; },
-      [=](std::uint32_t rank, std::uint32_t i) { pivots[rank] = begin + i; });
+  return compact_indices(team, count, detail::merging_slots(wave, item, begin),
+                         [=](std::uint32_t rank, std::uint32_t i) { pivots[rank] = begin + i; });
 }
 
 namespace detail {

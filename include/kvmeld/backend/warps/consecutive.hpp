@@ -179,11 +179,11 @@ private:
     while (true) {
       std::uint32_t newest = 0, oldest = 0;
       bool fills = false;
-      while (end > begin && !more && !fills) {
+      while (end > begin && !more) {
         newest = end - 1;
         oldest = newest - c.reach(newest);
         fills = newest - oldest == reach_window;
-        if (fills) continue;
+        if (fills) break;
         visit(oldest, newest);
         end = oldest;
       }
@@ -205,10 +205,6 @@ private:
         end = found;
       }
     }
-  }
-  /// Number of zeros below the lowest one of `bits`; 32 if there is none.
-  KVMELD_HD static std::uint32_t trailing_zeros(std::uint32_t bits) {
-    return count_bits((bits & (0u - bits)) - 1u);
   }
   /// Whether the entry before a set's oldest belongs to the set.
   KVMELD_HD bool joins(cut const& c, std::uint32_t entry, std::uint32_t newest) const {

@@ -47,7 +47,7 @@ template <class Keys> struct weigh_gaussian {
       std::uint32_t const slot = first + team.lane() % warp_size;
       bool const merges = slot < end && members_of(wave, t.item, slot).count > 1;
       for (std::uint32_t sets = team.ballot(merges); sets != 0; sets &= sets - 1) {
-        std::uint32_t const pivot = first + count_bits((sets & (0u - sets)) - 1u);
+        std::uint32_t const pivot = first + trailing_zeros(sets);
         weigh(team, rows, t, pivot, members_of(wave, t.item, pivot));
       }
     }
