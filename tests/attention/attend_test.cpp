@@ -157,6 +157,8 @@ TEST_CASE("attend refuses a batch that does not fit") {
     });
   };
   CHECK(split({0, {}}) == "attention::attend: split.parts is 0; it must be at least 1");
+  std::uint32_t const many = 0xffffffffu;
+  CHECK(kvmeld::attention::split_floats({1, 1, many, 1, 4, 4, 4}, many, many, many) == std::size_t(-1));
   CHECK(split({3, few}) ==
         "attention::attend: number of floats of split.memory is 17; it must be at least 18, for 3 parts");
   std::vector<std::uint32_t> const none{0};

@@ -211,7 +211,7 @@ TEST_CASE("a layout per layer: pools and tables of their own, also behind groups
   one.layers = 1;
   std::vector<std::vector<float>> pools;
   std::vector<std::vector<std::int32_t>> tables;
-  std::vector<paged<pool_pages<float>>> layers;
+  std::vector<paged<kvmeld::shareable_pages<float>>> layers;
   std::vector<std::uint8_t> shared(10, 0);
   shared[3] = 1;
   for (std::int32_t l = 0; l < 3; ++l) {
@@ -220,7 +220,8 @@ TEST_CASE("a layout per layer: pools and tables of their own, also behind groups
     for (std::int32_t i = 0; i < 8; ++i) tables.back().push_back((3 * i + l) % 10);
   }
   for (std::size_t l = 0; l < 3; ++l) {  // pages of 5, [page][head][2 groups of 8][token][8]
-    pool_pages const from(pools[l].data(), table_rows(tables[l].data(), 4), l == 1 ? shared.data() : nullptr);
+    std::uint8_t const* const marks = l == 1 ? shared.data() : nullptr;
+    pool_pages const from(pools[l].data(), table_rows(tables[l].data(), 4), marks);
     layers.emplace_back(from, 5, page_strides{160, 0, 80, 8, 40}, one, 2);
   }
   kvmeld::tiled const rows(kvmeld::per_layer(layers.data(), 2), 8);

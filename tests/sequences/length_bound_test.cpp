@@ -2,6 +2,8 @@
 // themselves.
 #include "life.hpp"
 
+#include "cache/refusal.hpp"
+#include "layout/tensors.hpp"
 #include "support/fenced_executor.hpp"
 
 #include <algorithm>
@@ -161,6 +163,70 @@ TEST_CASE("which policies are exact") {
   CHECK_FALSE(kvmeld::detail::is_exact(kvmeld::preset::kvmerger::paper_50(), shortfall::evict_lowest));
   CHECK(kvmeld::detail::is_exact(kvmeld::preset::ems::shared(), shortfall::keep));
   CHECK(kvmeld::detail::is_exact(kvmeld::preset::d2o::defaults(), shortfall::keep));
+}
+
+TEST_CASE("pages that may be shared keep a track above its budget, and the host's bound stays above it") {
+  using tensor = layout_test::paged_tensor<float, 8>;
+  tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
+  for (std::uint32_t page = 0; page < 3; ++page) keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;
+  kvmeld::cache_options sizes{};
+  sizes.extent = extent;
+  sizes.budgets_over = kvmeld::budget_scope::layer;
+  auto const policy = kvmeld::preset::h2o::defaults();
+  auto const in_scope = [](kvmeld::budget_scope among) { return budget::entries(10).over(among); };
+  for (auto among : {kvmeld::budget_scope::head, kvmeld::budget_scope::layer}) {
+    CAPTURE(int(among));
+    kvmeld::merged_cache cache{deferred_executor(1), policy, kvmeld::kv{keys.view(), values.view()}, sizes};
+    CHECK_FALSE(cache.exact());
+    support::dice d(4);
+    for (std::uint32_t q : {0u, 1u}) {
+      cache.open(q, 40);
+      observe(cache, d, q);
+    }
+    CHECK(cache.length_after(0, in_scope(among)) == 40);
+    cache.compress({0, 1}, in_scope(among));
+    CHECK(held(cache, 0) >= 24);
+    for (std::uint32_t q : {0u, 1u}) {
+      CHECK(cache.length_bound(q) == 40);
+      cache.sync_lengths(q);
+      CHECK(cache.length_bound(q) == held(cache, q));
+    }
+    CHECK((cache.warnings(0) & kvmeld::warning::budget_unreached) != 0);
+    CHECK(held(cache, 1) <= 20);
+    // Sequences within their budgets stay known.
+    std::uint32_t const left = cache.length_bound(1);
+    cache.compress({1}, in_scope(among));
+    CHECK(cache.length_bound(1) == left);
+    cache.append({1}, {extent.capacity - left});
+  }
+  // The host sees the rows itself: a budget that cannot be met is refused, one that can is met.
+  auto const recent = kvmeld::preset::streaming_llm::with_sinks(2);
+  kvmeld::merged_cache here{kvmeld::host_executor(1), recent, kvmeld::kv{keys.view(), values.view()}, sizes};
+  here.open(0, 40);
+  CHECK(here.exact());
+  CHECK(here.length_after(0, budget::entries(30)) == 30);
+  CHECK_FALSE(cache_test::refusal_of([&] { here.compress({0}, budget::entries(10)); }).empty());
+  here.compress({0}, budget::entries(30));
+  CHECK(here.length_bound(0) == 30);
+}
+
+TEST_CASE("pages without marks of shared ones are known to be writable") {
+  std::vector<float> pool(64);
+  std::vector<std::int32_t> table{0, 1};
+  std::vector<std::uint8_t> marks(2, 0);
+  auto const rows = [](auto const& from) {
+    using pages = kvmeld::paged<std::decay_t<decltype(from)>>;
+    return kvmeld::is_always_writable<pages>::value &&
+           kvmeld::is_always_writable<kvmeld::per_layer<pages>>::value;
+  };
+  auto const listed = kvmeld::table_rows(table.data(), 2);
+  CHECK(rows(kvmeld::pool_pages(pool.data(), listed)));
+  CHECK(rows(kvmeld::pool_pages(pool.data(), listed, nullptr, 2)));
+  CHECK(rows(kvmeld::pointed_pages<float>{}));
+  CHECK_FALSE(rows(kvmeld::pool_pages(pool.data(), listed, marks.data(), 2)));
+  CHECK(std::is_same_v<decltype(kvmeld::pool_pages(pool.data(), listed, marks.data())),
+                       kvmeld::shareable_pages<float>>);
+  CHECK_FALSE(rows(kvmeld::pool_pages(pool.data(), listed, static_cast<std::uint8_t const*>(nullptr))));
 }
 
 TEST_CASE("an evicting policy that pins less than its budget falls below it, and the host knows") {

@@ -179,12 +179,6 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   x.check();
   CHECK(x.far.length_bound(0) == 80);
   CHECK(x.far.entries(0) == 4 * 80);
-  // Only the frozen beginning is known to lie before empty slots (none is frozen here).
-  cache_test::check_text(cache_test::refusal_of([&] { x.far.freeze(0, 1); }),
-                         {"freeze: frozen is 1",
-                          "it must be at most 0, the committed entries of the shortest track of sequence "
-                          "0 before its first empty slot",
-                          "before its first empty slot"});
   x.far.request_lengths();
   while (!x.far.poll_lengths()) continue;
   CHECK(x.far.length_bound(0) == 80);
@@ -193,6 +187,25 @@ TEST_CASE("what a report does not know yet is not taken for entries") {
   x.near.freeze(0, 1);
   x.both([](auto& c) { c.compress({0}, budget::entries(70), kvmeld::shortfall::keep); });
   CHECK(x.far.length_bound(0) == x.near.longest(0));
+  x.check();
+}
+
+TEST_CASE("who freezes a beginning where the host has only bounds waits for the lengths") {
+  auto policy = kvmeld::preset::kvmerger::paper_50();
+  policy.identify.admission.theta = 0.8f;
+  device_pair<decltype(policy)> x(policy, 7);
+  x.open(0, 80);
+  x.both([](auto& c) { c.compress({0}, budget::entries(50), kvmeld::shortfall::keep); });
+  CHECK(x.far.entries(0) == 4 * 80);
+  std::string texts[2];
+  std::string* text = texts;
+  x.both([&](auto& c) { *text++ = cache_test::refusal_of([&] { c.freeze(0, 80); }); });
+  CHECK(texts[0].find(texts[1]) == 0);  // far is padded up to the bound, so it has more empty slots
+  cache_test::check_text(texts[0],
+                         {"freeze: frozen is 80", "the committed entries of the shortest track of sequence 0",
+                          "before its first empty slot"});
+  CHECK(x.far.entries(0) == x.near.entries(0));
+  x.both([](auto& c) { c.freeze(0, 1); });
   x.check();
 }
 
@@ -224,10 +237,11 @@ TEST_CASE("empty slots before rows that became shared stay where they are") {
   std::vector<std::uint32_t> table(extent.tracks(), 30);
   table[0] = 20;
   far.compress({0}, budget::per_track(table.data()));
-  memory.fill_sequence(d, 0, 30, 10, support::texture::walk);
+  CHECK(far.length_bound(0) == 60);  // rows may have been shared already
+  memory.fill_sequence(d, 0, 60, 10, support::texture::walk);
   far.append({0}, {10});
   far.commit({0}, {10});
-  shared = 40;
+  shared = 70;
   auto before = memory;
   table.assign(extent.tracks(), 40);  // the others stay as they are
   table[0] = 25;
@@ -237,8 +251,8 @@ TEST_CASE("empty slots before rows that became shared stay where they are") {
   seen.resume(0, far.save(0));
   kvmeld::track const t = kvmeld::make_track(extent, 0, 0, 0);
   std::vector<kvmeld::slot_t> expected;
-  for (kvmeld::slot_t s = 0; s < 40; ++s) {
-    if (s < 20 || s >= 30) expected.push_back(s);
+  for (kvmeld::slot_t s = 0; s < 70; ++s) {
+    if (s < 20 || s >= 60) expected.push_back(s);
     CHECK(support::get_row(x.keys, t, s) == support::get_row(before.tensors().keys, t, s));
   }
   CHECK(held_slots(seen, t) == expected);

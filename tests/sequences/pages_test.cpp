@@ -4,6 +4,7 @@
 
 #include <kvmeld/compose/any_cache.hpp>
 
+#include "cache/refusal.hpp"
 #include "layout/tensors.hpp"
 #include "support/fenced_executor.hpp"
 
@@ -273,6 +274,32 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     any.adopt(2, n, 80, near_pool.notes());
     CHECK(any.tokens(2) == 80);
     CHECK(far.entries(1) == near.entries(1) + 2 * extent.layers * extent.kv_heads);
+  }
+}
+
+TEST_CASE("adopted entries can be frozen and forked where the host has only bounds of the lengths") {
+  for (bool pads : {false, true}) {
+    CAPTURE(pads);
+    kvmeld::shape const s{1, 2, 2, 1, 2, 1, 8};
+    support::engine_memory<float> memory(s);
+    kvmeld::cache_options sizes{s};
+    sizes.padded = pads;
+    kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(1),
+                             memory.tensors(), sizes};
+    std::vector<float> const degree{1, 1, 1, 1, /**/ 1, 2, 0, 0};
+    std::vector<kvmeld::position_t> const position{0, 1, 2, 3, /**/ 0, 2, 0, 0};
+    far.adopt(0, 4, 9, kvmeld::entry_metadata{degree.data(), position.data(), {0, 4}});
+    CHECK(far.length_bound(0) == 4);
+    auto const refused = [&](auto call) {
+      CHECK(cache_test::refusal_of(call).find("frozen is 3; it must be at most 2") != std::string::npos);
+    };
+    refused([&] { far.freeze(0, 3); });
+    refused([&] { far.fork(0, 1, 3); });
+    far.freeze(0, 2);
+    far.fork(0, 1, 2);
+    far.close(0);
+    far.resume(0, far.save(1));  // refuses frozen beginnings that are longer than a track
+    CHECK(far.entries(0) == 6);
   }
 }
 

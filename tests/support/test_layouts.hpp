@@ -12,7 +12,7 @@
 
 namespace support {
 
-template <class T> using paged = kvmeld::paged<kvmeld::pool_pages<T>>;
+template <class T> using paged = kvmeld::paged<kvmeld::shareable_pages<T>>;
 
 // One signed byte per channel and one float per row: x = code * scale. Storing a row needs the whole of it.
 class int8_rows {

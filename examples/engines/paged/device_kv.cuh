@@ -138,7 +138,6 @@ public:
         memory_(pool_.elements()),
         host_table_(std::size_t{sizes.slots} * pool_.max_pages(), 0),
         table_(host_table_.size()),
-        shared_(sizes.pages),
         cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::cache_options{pool_.extent()}) {
     check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::float16)), "cudaMemset");
     upload_tables();
@@ -149,7 +148,7 @@ public:
   void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
     host_table_[slot * pool_.max_pages() + i] = static_cast<std::int32_t>(page);
   }
-  /// Tables and marks go along with the calls that read them.
+  /// Tables go along with the calls that read them.
   auto& cache() {
     upload_tables();
     return cache_;
@@ -212,22 +211,17 @@ public:
   }
 
 private:
-  using layout = pool_layout::rows_type;
+  using layout = pool_layout::rows_type<std::nullptr_t>;
 
-  layout rows(std::size_t side) const {
-    return pool_.rows(side, memory_.data(), table_.data(), shared_.data());
-  }
-  void upload_tables() {
-    table_.upload(host_table_.data(), host_table_.size());
-    shared_.upload(pages_->shared(), pool_.sizes().pages);
-  }
+  /// Pages that others use lie in frozen beginnings, so marks would only keep the host from knowing lengths.
+  layout rows(std::size_t side) const { return pool_.rows(side, memory_.data(), table_.data(), nullptr); }
+  void upload_tables() { table_.upload(host_table_.data(), host_table_.size()); }
 
   pool_layout pool_;
   page_pool const* pages_;
   device_array<kvmeld::float16> memory_;
   std::vector<std::int32_t> host_table_;
   device_array<std::int32_t> table_;
-  device_array<std::uint8_t> shared_;
   kvmeld::merged_cache<kvmeld::cuda_executor<>, Policy, layout, layout> cache_;
   device_array<batch_part> parts_;
   device_array<std::uint32_t> part_;

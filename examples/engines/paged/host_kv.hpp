@@ -96,7 +96,7 @@ public:
   }
 
 private:
-  using layout = pool_layout::rows_type;
+  using layout = pool_layout::rows_type<std::uint8_t const*>;
 
   static kvmeld::cache_options limits_of(pool_layout const& pool) {
     kvmeld::cache_options l{pool.extent()};

@@ -16,7 +16,9 @@ namespace paged_engine {
 
 class pool_layout {
 public:
-  using rows_type = kvmeld::paged<kvmeld::pool_pages<kvmeld::float16>>;
+  /// Rows of pages with marks (a pointer) or without (std::nullptr_t).
+  template <class Marks>
+  using rows_type = kvmeld::paged<kvmeld::pool_pages<kvmeld::float16, std::int32_t, std::int32_t, Marks>>;
 
   pool_layout(tiny_llama::config const& c, kv_sizes const& sizes) : sizes_(sizes) {
     auto const u = [](int x) { return static_cast<std::uint32_t>(x); };
@@ -41,15 +43,15 @@ public:
   /// Of all layers and both sides.
   std::size_t page_bytes() const { return sides() * page_elements() * sizeof(kvmeld::float16); }
 
-  /// K (side 0) or V (side 1) as kvmeld sees them.
-  rows_type rows(std::size_t side, kvmeld::float16* memory, std::int32_t const* table,
-                 std::uint8_t const* shared) const {
+  /// K (side 0) or V (side 1) as kvmeld sees them. `shared`: marks of the pages that nobody may write.
+  template <class Marks>
+  rows_type<Marks> rows(std::size_t side, kvmeld::float16* memory, std::int32_t const* table,
+                        Marks shared) const {
     std::int64_t const token = std::int64_t{extent_.kv_heads} * extent_.key_dim;
     std::int64_t const page = token * sizes_.page_size;
     kvmeld::page_strides const nhd{page, 2 * page * sizes_.pages, extent_.key_dim, token, 1};
-    kvmeld::pool_pages<kvmeld::float16> const from(memory + side * sizes_.pages * page_elements(),
-                                                   kvmeld::table_rows(table, max_pages()), shared,
-                                                   sizes_.pages);
+    kvmeld::pool_pages const from(memory + side * sizes_.pages * page_elements(),
+                                  kvmeld::table_rows(table, max_pages()), shared, sizes_.pages);
     return {from, sizes_.page_size, nhd, extent_, extent_.key_dim};
   }
   /// Calls f(where its elements begin in the memory) for all layers and sides of some pages, one after the

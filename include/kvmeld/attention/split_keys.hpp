@@ -6,6 +6,7 @@
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -27,10 +28,14 @@ struct split_keys {
   span<float> memory;       ///< split_floats() floats, in memory that launches can write
 };
 
-/// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each.
+/// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each;
+/// the largest number where they are too many to count.
 inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32_t sequences,
                                 std::uint32_t queries) {
-  return parts < 2 ? 0 : std::size_t{parts} * sequences * s.query_heads() * queries * (s.value_dim + 2);
+  std::size_t floats = parts < 2 ? 0 : parts;
+  for (std::uint32_t n : {sequences, s.query_heads(), queries, s.value_dim + 2})
+    floats = saturated_product(floats, std::size_t{n});
+  return floats;
 }
 
 /// The results of the parts, per part and query row: highest logit, sum of weights (0: nothing was seen),

@@ -201,6 +201,15 @@ bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
   return immediate || mirror_.known(sequence);
 }
 
+/// Reads the lengths of a sequence if the host has only bounds, and may wait.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t sequence) {
+  if constexpr (!immediate) {
+    bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !is_known(sequence);
+    if (bounds_only && !executor_.records()) mirror_.read(readable().ledger, sequence);
+  }
+}
+
 // Stages the lists of a call; `numbers` may be null. They travel together. A record fills each list up to its
 // recorded length, so there each list has a place of its own.
 template <class E, class P, class K, class V>
@@ -303,6 +312,7 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen,
                                       sequence_id id, fork_rows how) {
   sequences::fork const operation{from, frozen, static_cast<std::uint32_t>(id)};
+  if (frozen != 0) know_lengths(from);
   auto const problem = [&] { return operation.problem(facts_, into, how, seen_tensors()); };
   if (status s = refuse_once("fork", problem); !s.ok()) return s;
   bool const known = is_known(from);
@@ -388,7 +398,7 @@ status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t ent
     mirror_.apply(begin, sequence, entries);
     mirror_.apply(operation, sequence, entries);
     mirror_.set_known(sequence, false);
-    mirror_.pad(sequence, false);
+    if (sizes_.padded) mirror_.pad(sequence, false);
   }
   return {};
 }
@@ -510,15 +520,16 @@ template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
   // The last slots of a track may be empty from now on, or the selector thins any track.
-  bool changes = sizes_.padded || traits_of_selector(policy_.select).thins_any_track;
-  bool loses = !exact(fallback);
+  bool const thins = traits_of_selector(policy_.select).thins_any_track;
+  bool changes = sizes_.padded || thins;
+  bool loses = thins && !exact(fallback);  // what the host knew of the lengths
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
       .each_track(sequence, is_known(sequence),
                   [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
                     if (sum.held > sum.allowed) {
                       changes = true;
-                      loses = loses || sum.tracks > 1;
+                      loses = loses || sum.tracks > 1 || !exact(fallback);
                     }
                     mirror_.lower(t, bound);
                   });

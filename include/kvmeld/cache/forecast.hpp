@@ -50,8 +50,15 @@ std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std:
 template <class Policy> class forecast {
 public:
   /// `facts` are the ledger's words as the host knows them. `writes_all`: no layout refuses to write rows.
-  forecast(Policy const& p, ledger_ref const& facts, bool writes_all, budget allowed, shortfall fallback)
-      : policy_(p), facts_(facts), writes_all_(writes_all), allowed_(allowed), fallback_(fallback) {}
+  /// `fits`: nor do rows that stay keep a track above its budget, because the host has asked the layouts.
+  forecast(Policy const& p, ledger_ref const& facts, bool writes_all, bool fits, budget allowed,
+           shortfall fallback)
+      : policy_(p),
+        facts_(facts),
+        writes_all_(writes_all),
+        fits_(fits),
+        allowed_(allowed),
+        fallback_(fallback) {}
 
   /// Calls f(track, bound, sum) for every track of a sequence. `bound`: the most entries that it holds after
   /// the compression. `sum`: what the tracks of its budget scope hold now and may keep. `known`: the lengths
@@ -65,14 +72,15 @@ public:
         track const t = make_track(extent, layer, sequence, head);
         std::uint32_t const before = held(t), limit = allowed_.resolve(t, facts_.seen[sequence]);
         if (tracks_per_split(allowed_.among(), extent) == 1) {
-          f(t, bound_after(policy_, before, known, limit, facts_.frozen[sequence], writes_all_, fallback_),
-            split_sum{1, before, limit});
+          std::uint32_t const after =
+              bound_after(policy_, before, known, limit, facts_.frozen[sequence], writes_all_, fallback_);
+          f(t, fits_ ? after : before, split_sum{1, before, limit});
           continue;
         }
         if (leads_split(allowed_.among(), t))
           sum = sum_of_split(extent, t, allowed_, facts_.seen[sequence], held);
-        bool const met =
-            sum.excess() != 0 && (is_exact(policy_, fallback_) || fallback_ == shortfall::evict_lowest);
+        bool const met = fits_ && sum.excess() != 0 &&
+                         (is_exact(policy_, fallback_) || fallback_ == shortfall::evict_lowest);
         f(t, met ? min_of(before, sum.allowed) : before, sum);
       }
     }
@@ -96,7 +104,7 @@ public:
 private:
   Policy const& policy_;
   ledger_ref const& facts_;
-  bool writes_all_;
+  bool writes_all_, fits_;
   budget allowed_;
   shortfall fallback_;
 };

@@ -192,16 +192,18 @@ public:
   }
   /// Freezes exactly the first `length` entries of every track; entries behind them are not frozen any more.
   /// Call it when pages become shared, or are no longer shared. If tracks share different lengths, let the
-  /// layout's `writable` say so instead.
+  /// layout's `writable` say so instead. Waits if the host has only bounds of the lengths (see `exact`) and
+  /// the call is not recorded.
   status freeze(std::uint32_t sequence, std::uint32_t length) {
+    if (length != 0) know_lengths(sequence);
     return operate(sequences::freeze{}, {sequence}, {length});
   }
   /// Opens `into` as a copy of `from`: entries, scores, counters, tokens seen. `from` must have nothing
   /// pending. The engine lets both sequences share the first `frozen` entries of every track (0: none); these
   /// are frozen in both from now on. `how` says who provides the rows behind them. fork_rows::copy: the
   /// call copies these rows. If the host can ask the layout, the call refuses slots that may not be written.
-  /// Otherwise it leaves these slots to the engine. `id` is the key of the
-  /// copy's random draws.
+  /// Otherwise it leaves these slots to the engine. `id` is the key of the copy's random draws. With `frozen`
+  /// above 0 it waits as `freeze` does.
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
               fork_rows how = fork_rows::copy);
   /// Shifts a context: entries at positions from `first` on, and the next token, move by `offset` positions.
@@ -309,7 +311,8 @@ public:
   /// there (rows with NaN or infinity, too few similar entries), the entries with the lowest scores are
   /// evicted, and warning::evicted_fallback says so. With shortfall::keep nothing is evicted for that: the
   /// track stays longer and gets warning::budget_unreached. Guarded policies accept only shortfall::keep.
-  /// Rows that a layout refuses to write stay, too; on devices they may keep a track above its budget.
+  /// Rows that a layout refuses to write stay, too; on devices they may keep a track above its budget (see
+  /// `exact`).
   /// Entries keep their order. V rows behind the new length become zeros where options ask for it. Costs
   /// O(entries) work and a fixed number of launches per wave and round. Needs no executor memory besides
   /// `workspace_bytes` and scratch. Deterministic: the result depends neither on the other sequences of the
@@ -325,9 +328,11 @@ public:
   /// True if the host knows the lengths that `compress` leaves with budgets per head. This holds for policies
   /// that only evict. It also holds for merging policies that meet their budget, with
   /// shortfall::evict_lowest: then the fallback evicts what rows with NaN or infinity leave above the budget.
-  /// In all other cases, and whenever tracks share their budgets, call sync_lengths to know the lengths.
+  /// In all other cases, and whenever tracks share their budgets, call sync_lengths to know the lengths. It
+  /// never holds on devices if a layout may refuse to write rows (`shared` of pool_pages): until sync_lengths
+  /// or a report, the host then takes every length for what it was before the compression.
   bool exact(shortfall fallback = shortfall::evict_lowest) const {
-    return detail::is_exact(policy_, fallback);
+    return (immediate || writes_all) && detail::is_exact(policy_, fallback);
   }
   /// The length_bound that `compress` with this budget would leave. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t sequence, budget allowed,
@@ -432,6 +437,7 @@ private:
     return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_);
   }
   bool is_known(std::uint32_t sequence) const;
+  void know_lengths(std::uint32_t sequence);
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
   detail::sequence_phase stage_call(index_list sequences, index_list const* numbers);
@@ -452,7 +458,7 @@ private:
     return {policy_, arrays_.workspace, sizes_, planned_work(), immediate};
   }
   detail::forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
-    return {policy_, facts_, writes_all, allowed, fallback};
+    return {policy_, facts_, writes_all, immediate || writes_all, allowed, fallback};
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
                                   query_sample probes, char const* null) const;

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -81,20 +82,25 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
   return out;
 }
 
-/// Pages by number: a page lies at pool + number * strides.page. Where shared[number] is not 0, other
-/// sequences use the page too, and nothing is written to it. If `shared` is null, no page is shared. If
-/// `count` is given, debug builds (without NDEBUG) stop at a table entry that names no page of the pool, also
-/// on devices.
-template <class T, class Entry = std::int32_t, class Index = std::int32_t> struct pool_pages {
+/// Pages by number: a page lies at pool + number * strides.page. `shared` may be left out or null: then no
+/// page is shared, and the compiler knows that every row may be written. With an array of marks, other
+/// sequences use the page too where shared[number] is not 0, and nothing is written to it. If `count` is
+/// given, debug builds (without NDEBUG) stop at a table entry that names no page of the pool, also on
+/// devices.
+template <class T, class Entry = std::int32_t, class Index = std::int32_t, class Shared = std::nullptr_t>
+struct pool_pages {
   using element_type = T;
+  static constexpr bool always_writable = std::is_same_v<Shared, std::nullptr_t>;
   T* pool;                         ///< page 0
   page_table<Entry, Index> table;  ///< which pages a track has
-  std::uint8_t const* shared;      ///< [page number], or null
+  Shared shared;                   ///< [page number] std::uint8_t const*, or nullptr
   std::uint32_t count;             ///< number of pages in the pool; 0: not given
 
   /// The pages that the table `pages` names, in the pool that begins at `first_page`.
-  pool_pages(T* first_page, page_table<Entry, Index> pages, std::uint8_t const* shared_pages = nullptr,
-             std::uint32_t number_of_pages = 0)
+  pool_pages(
+      T* first_page, page_table<Entry, Index> pages,
+      std::common_type_t<Shared> shared_pages = nullptr,  // not deduced from: the guides below say what is
+      std::uint32_t number_of_pages = 0)
       : pool(first_page), table(pages), shared(shared_pages), count(number_of_pages) {}
 
   /// The number of the i-th page of a track.
@@ -117,14 +123,29 @@ template <class T, class Entry = std::int32_t, class Index = std::int32_t> struc
   }
   /// How many pages the page stride has to reach, at least `needed`.
   std::uint32_t pages_by_stride(std::uint32_t needed) const { return max_of(count, needed); }
-  KVMELD_HD bool writable(track where, std::uint32_t i) const {
-    return shared == nullptr || shared[number(where, i)] == 0;
+  KVMELD_HD bool writable([[maybe_unused]] track where, [[maybe_unused]] std::uint32_t i) const {
+    if constexpr (always_writable) {
+      return true;
+    } else {
+      return shared == nullptr || shared[number(where, i)] == 0;
+    }
   }
 };
+template <class T, class Entry, class Index>
+pool_pages(T*, page_table<Entry, Index>) -> pool_pages<T, Entry, Index>;
+template <class T, class Entry, class Index>
+pool_pages(T*, page_table<Entry, Index>, std::nullptr_t, std::uint32_t = 0) -> pool_pages<T, Entry, Index>;
+template <class T, class Entry, class Index>
+pool_pages(T*, page_table<Entry, Index>, std::uint8_t const*, std::uint32_t = 0)
+    -> pool_pages<T, Entry, Index, std::uint8_t const*>;
+/// Pages with an array of marks.
+template <class T, class Entry = std::int32_t, class Index = std::int32_t>
+using shareable_pages = pool_pages<T, Entry, Index, std::uint8_t const*>;
 
 /// Pages by pointer. Each pointer is to a block of bytes, in which K or V begins at byte `offset`.
 template <class T, class Index = std::int32_t> struct pointed_pages {
   using element_type = T;
+  static constexpr bool always_writable = true;
   page_table<void*, Index> table;  ///< which blocks a track has
   std::size_t offset = 0;          ///< in bytes, from the start of a block
 
@@ -150,6 +171,7 @@ template <class T, class Index = std::int32_t> struct pointed_pages {
 template <class Pages> class paged : public addressed_rows<paged<Pages>, typename Pages::element_type> {
 public:
   using element_type = typename Pages::element_type;
+  static constexpr bool always_writable = is_always_writable<Pages>::value;
   static constexpr int channel_run = 0;
   static constexpr int token_run = 1;
 

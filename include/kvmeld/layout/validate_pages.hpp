@@ -22,8 +22,8 @@ namespace detail {
 
 /// Why pages that are used overlap, in one layer and head; empty if they do not. The page stride may be less
 /// than a page if the page numbers in use are multiples of some number.
-template <class T, class Entry, class Index>
-std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
+template <class T, class Entry, class Index, class Shared>
+std::string pages_apart_problem(paged<pool_pages<T, Entry, Index, Shared>> const& rows,
                                 std::vector<char> const& used) {
   page_strides const& st = rows.strides();
   std::int64_t const tokens = min_of(rows.page_size(), rows.capacity()), channels = rows.channels();
@@ -61,8 +61,8 @@ std::string pages_apart_problem(paged<pool_pages<T, Entry, Index>> const& rows,
 /// two rows of the table use although `shared` does not mark them, tables that are too short, and CSR rows
 /// that go backwards. The tables are read on the host: for tables of a device, pass host copies. One call
 /// costs a pass over the table entries and a byte per page.
-template <class T, class Entry, class Index>
-std::string validate_pages(paged<pool_pages<T, Entry, Index>> const& rows, shape const& s,
+template <class T, class Entry, class Index, class Shared>
+std::string validate_pages(paged<pool_pages<T, Entry, Index, Shared>> const& rows, shape const& s,
                            std::uint32_t number_of_pages, index_list lengths, std::size_t table_entries) {
   std::string problem = rows.problem(s);
   if (!problem.empty()) return problem;
