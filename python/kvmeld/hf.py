@@ -111,6 +111,7 @@ class KVMeldCache(transformers.Cache):
 
     def _forget(self) -> None:
         self._seen = 0  # tokens of each row of the batch, padding included
+        self._real: Optional[torch.Tensor] = None  # [batch, _seen]: which of them are no padding; None: all of them
         self._next = 0  # the layer that the pass comes to next
         self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
         self._merged = False  # whether an entry stands for several tokens
@@ -193,15 +194,26 @@ class KVMeldCache(transformers.Cache):
         self._forget()
 
     def crop(self, max_length: int) -> None:
-        """Keeps the first max_length tokens, or drops the last -max_length; 0 keeps all. Refused if a compression has
-        met one of those that go."""
-        dropped = self._seen - max_length if max_length > 0 else -max_length
-        if dropped <= 0 or self.cache is None:
+        """Keeps the first max_length tokens, or drops the last -max_length, padding included; 0 keeps all. Refused if a
+        compression has met one of those that go: then nothing changes."""
+        kept = max_length if max_length > 0 else max(0, self._seen + max_length)
+        if kept >= self._seen or self.cache is None:
             return
         self._between_passes()
-        for sequence in range(self.batch_size):
-            self.cache.truncate(sequence, self.cache.tokens(sequence) - dropped)
-        self._seen -= dropped
+        held = range(self.batch_size)
+        dropped = [self._seen - kept] * len(held) if self._real is None else self._real[:, kept:].sum(dim=1).tolist()
+        saved = [self.cache.save(sequence) for sequence in held]
+        try:
+            for sequence in held:
+                self.cache.truncate(sequence, self.cache.tokens(sequence) - dropped[sequence])
+        except ValueError:
+            for sequence in held:
+                self.cache.close(sequence)
+                self.cache.resume(sequence, saved[sequence])
+            raise
+        self._seen = kept
+        if self._real is not None:
+            self._real = self._real[:, :kept]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i becomes a copy of sequence beam_idx[i]."""
@@ -300,6 +312,8 @@ class KVMeldCache(transformers.Cache):
             if not new:
                 self.cache.close(i)
             self.cache.resume(i, saved[chosen[i]])
+        if self._real is not None:
+            self._real = self._real[torch.tensor(list(chosen))]
 
     # --- a forward pass
 
@@ -327,8 +341,11 @@ class KVMeldCache(transformers.Cache):
         appended = [int(counts[sequence]) for sequence in read]
         self.cache.append(read, appended)
         self.cache.commit(read, appended)
-        self._seen += n
         self._valid = None if bool(valid.all()) else valid
+        if self._valid is not None or self._real is not None:
+            real = torch.ones(batch, self._seen, dtype=torch.bool) if self._real is None else self._real
+            self._real = torch.cat([real, valid], dim=1)
+        self._seen += n
         self._counts = counts
         self._first = first.transpose(0, 1)  # [layers, batch, kv_heads]: where the new rows lie
         self._even = self._valid is None and bool((first == first.flatten()[0]).all())

@@ -339,6 +339,29 @@ def test_crop_and_reset():
     assert near(read(model, ids, cache)[0], reference(model, ids[0]))
 
 
+def test_crop_counts_padding_and_changes_all_sequences_or_none():
+    model, ids = model_of(), tokens_of(2, 40)
+    mask = torch.ones(2, 40, dtype=torch.long)
+    mask[1, 30:] = 0  # the second prompt is shorter
+    cache = hf.KVMeldCache(model, "chelsea")
+    read(model, ids, cache, attention_mask=mask)
+    cache.crop(34)
+    assert [cache.cache.tokens(i) for i in range(2)] == [34, 30] and cache.get_seq_length() == 34
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.crop(-9)
+    assert [cache.cache.tokens(i) for i in range(2)] == [25, 25] and cache.get_seq_length() == 25
+    ids, mask = ids[[1, 0]], torch.ones(2, 30, dtype=torch.long)
+    logits = read(model, ids[:, 25:30], cache, attention_mask=mask)
+    for i in range(2):
+        assert near(logits[i], reference(model, ids[i, :30])[25:])
+
+    cache.cache.compress([1], 20)  # only one of them
+    before = [cache.cache.save(i) for i in range(2)]
+    with pytest.raises(ValueError, match="truncate"):
+        cache.crop(28)
+    assert [cache.cache.save(i) for i in range(2)] == before and cache.get_seq_length() == 30
+
+
 def test_refusals():
     model, ids = model_of(), tokens_of(1, 30)
     with pytest.raises(ValueError, match="gradients"):
