@@ -1,5 +1,5 @@
-// A million random calls on small caches against a naive model of the ledger. tests/fuzz/lives.cpp draws them
-// from bytes.
+// Random calls on small caches against a naive model of the ledger, others in every run of CI.
+// tests/fuzz/lives.cpp draws them from bytes.
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstddef>
@@ -41,16 +41,16 @@ template <class Policy> void lives(shadow known, Policy const& policy, std::uint
 }  // namespace
 
 TEST_CASE("random lives: StreamingLLM") {
-  lives(shadow::streaming, kvmeld::preset::streaming_llm::with_sinks(support::shadowed_sinks), 100000);
+  lives(shadow::streaming, kvmeld::preset::streaming_llm::with_sinks(support::shadowed_sinks), 40000);
 }
 
-TEST_CASE("random lives: H2O") { lives(shadow::h2o, kvmeld::preset::h2o::defaults(), 100000); }
+TEST_CASE("random lives: H2O") { lives(shadow::h2o, kvmeld::preset::h2o::defaults(), 40000); }
 
 TEST_CASE("random lives: Chelsea") {
   auto policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.0, 0, 0.05}, kvmeld::quantity::entries(support::shadowed_sinks), kvmeld::quantity::entries(2));
   policy.identify.chunk = 6;
-  lives(shadow::chelsea, policy, 100000);
+  lives(shadow::chelsea, policy, 40000);
 }
 
 }  // namespace random_lifecycle_cases
