@@ -45,7 +45,6 @@ merged_cache<E, P, K, V>::merged_cache(merged_cache&& other) noexcept
       memory_(std::move(other.memory_)),
       policy_name_(std::move(other.policy_name_)),
       mirror_(std::move(other.mirror_)),
-      mirror_before_(std::move(other.mirror_before_)),
       planned_(std::move(other.planned_)),
       bounds_(std::move(other.bounds_)),
       budgets_(std::move(other.budgets_)),
@@ -68,7 +67,6 @@ merged_cache<E, P, K, V>& merged_cache<E, P, K, V>::operator=(merged_cache&& oth
   memory_ = std::move(other.memory_);
   policy_name_ = std::move(other.policy_name_);
   mirror_ = std::move(other.mirror_);
-  mirror_before_ = std::move(other.mirror_before_);
   planned_ = std::move(other.planned_);
   bounds_ = std::move(other.bounds_);
   budgets_ = std::move(other.budgets_);
@@ -162,16 +160,17 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
   return {};
 }
 
-/// Call it before what the host knows changes. Keeps a copy that the host goes back to if recorded calls are
-/// refused later.
+/// Call it before what the host knows changes. Keeps what the host goes back to if recorded calls are refused
+/// later.
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::keep_mirror() {
   if constexpr (!immediate) {
     auto const undo = [](void* self) {
       auto& cache = *static_cast<merged_cache*>(self);
-      std::swap(cache.mirror_, cache.mirror_before_);  // cannot throw
+      cache.mirror_.take_back();
       cache.facts_ = cache.mirror_.view(cache.ledger_);
     };
-    executor_.remember(this, undo, [&] { mirror_before_ = mirror_; });
+    if (!executor_.records()) mirror_.keep_nothing();
+    executor_.remember(this, undo, [&] { mirror_.keep(); });
   }
 }
 

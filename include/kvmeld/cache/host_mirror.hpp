@@ -23,33 +23,20 @@ namespace detail {
 class host_mirror {
 public:
   host_mirror() = default;
-  explicit host_mirror(shape const& s)
-      : extent_(s),
-        length_(s.tracks(), 0),
-        findings_(s.tracks(), 0),
-        track_words_(std::size_t{s.tracks()} * track_word::count, 0),
-        seen_(s.sequences, 0),
-        pending_(s.sequences, 0),
-        frozen_(s.sequences, 0),
-        id_(s.sequences, 0),
-        is_open_(s.sequences, 0),
-        sequence_words_(std::size_t{s.sequences} * sequence_word::count, 0),
-        known_(s.sequences, 1),
-        drift_(s.sequences, 0),
-        since_(s.sequences, sequences::effect::counted) {}
+  explicit host_mirror(shape const& s) : extent_(s), tracks_(s), sequences_(s) {}
 
   /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member, and
-  /// the score's table, are null. Valid until the mirror is moved.
+  /// the score's table, are null. Valid until the mirror is moved, or until take_back.
   ledger_ref view(ledger_ref l) {
-    l.length = length_.data();
-    l.warnings = findings_.data();
-    l.track_words = track_words_.data();
-    l.seen = seen_.data();
-    l.pending = pending_.data();
-    l.frozen = frozen_.data();
-    l.id = id_.data();
-    l.is_open = is_open_.data();
-    l.sequence_words = sequence_words_.data();
+    l.length = tracks_.length.data();
+    l.warnings = tracks_.warnings.data();
+    l.track_words = tracks_.words.data();
+    l.seen = sequences_.seen.data();
+    l.pending = sequences_.pending.data();
+    l.frozen = sequences_.frozen.data();
+    l.id = sequences_.id.data();
+    l.is_open = sequences_.is_open.data();
+    l.sequence_words = sequences_.words.data();
     l.degree = nullptr;
     l.position = nullptr;
     l.flags = nullptr;
@@ -61,127 +48,195 @@ public:
     return l;
   }
 
-  /// Upper bound on the length of a track.
-  std::uint32_t at(track t) const { return length_[t.index]; }
-  /// Upper bound on the entries of a track; empty slots do not count.
-  std::uint32_t held(track t) const {
-    return length_[t.index] - track_words_[std::size_t{t.index} * track_word::count + track_word::empty];
+  // ---- taking calls back ------------------------------------------------------------------------
+
+  /// Stores what take_back returns to, until keep_nothing. Numbers of sequences are copied now. Numbers of
+  /// tracks, which are many, are copied when a call first does more than to lengthen or shorten all tracks of
+  /// a sequence alike. Only this function allocates.
+  void keep() {
+    if (tracks_before_.length.size() != tracks_.length.size()) tracks_before_ = tracks_;
+    sequences_before_ = sequences_;
+    added_.assign(extent_.sequences, 0);
+    added_before_ = added_;
+    keeps_ = true;
+    keeps_tracks_ = false;
   }
+  void keep_nothing() { keeps_ = false; }
+  /// Returns to the numbers of the last `keep`.
+  void take_back() {
+    if (keeps_tracks_) {
+      tracks_ = tracks_before_;
+    } else {
+      added_before_ = added_;
+    }
+    for (std::uint32_t q = 0; q < extent_.sequences; ++q) lengthen(q, -added_before_[q]);
+    sequences_ = sequences_before_;
+    keeps_ = false;
+  }
+
+  // ---- lengths ----------------------------------------------------------------------------------
+
   /// True if the bounds of a sequence are its lengths.
-  bool known(std::uint32_t sequence) const { return known_[sequence] != 0; }
+  bool known(std::uint32_t sequence) const { return sequences_.known[sequence] != 0; }
   /// Repeats the first step of a compression, which takes empty slots out. Until `pad`, lengths bound the
   /// entries held.
   void drop_padding(std::uint32_t sequence) {
+    keep_tracks();
     each(sequence, [&](track t) {
-      length_[t.index] -= words_of(t)[track_word::empty];
+      tracks_.length[t.index] -= words_of(t)[track_word::empty];
       words_of(t)[track_word::empty] = words_of(t)[track_word::padded_from] = 0;
     });
   }
   /// Fills all tracks with empty slots up to the longest bound. `sure`: the bounds are exact, so the first
   /// empty slot lies behind them. Otherwise it may lie as early as right behind the frozen entries.
   void pad(std::uint32_t sequence, bool sure) {
-    std::uint32_t const most = longest(sequence);
+    keep_tracks();
+    std::uint32_t const most = words().longest(sequence);
     each(sequence, [&](track t) {
-      std::uint32_t const bound = length_[t.index];
+      std::uint32_t const bound = tracks_.length[t.index];
       words_of(t)[track_word::empty] = most - bound;
-      words_of(t)[track_word::padded_from] = !sure           ? 1 + std::min(bound, frozen_[sequence])
+      words_of(t)[track_word::padded_from] = !sure ? 1 + std::min(bound, sequences_.frozen[sequence])
                                              : bound == most ? 0
                                                              : 1 + bound;
-      length_[t.index] = most;
+      tracks_.length[t.index] = most;
     });
   }
-  /// Upper bound on the length of the longest track.
-  std::uint32_t longest(std::uint32_t sequence) const {
-    std::uint32_t most = 0;
-    each(sequence, [&](track t) { most = std::max(most, length_[t.index]); });
-    return most;
+  void lower(track t, std::uint32_t n) {
+    if (tracks_.length[t.index] == n) return;
+    keep_tracks();
+    tracks_.length[t.index] = n;
   }
-  void lower(track t, std::uint32_t n) { length_[t.index] = n; }
   /// From now on the lengths of a sequence depend on data: the bounds may be above them.
   void mark_inexact(std::uint32_t sequence) {
-    known_[sequence] = 0;
+    sequences_.known[sequence] = 0;
     note(sequence, sequences::effect::changed);
   }
   /// Notes that a compression may have changed the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
     note(sequence, sequences::effect::changed);
-    words_of(sequence)[sequence_word::compressed_at] = seen_[sequence];
+    words_of(sequence)[sequence_word::compressed_at] = sequences_.seen[sequence];
   }
+
+  // ---- operations -------------------------------------------------------------------------------
 
   /// Repeats what a launch of the operation does to the numbers of a sequence and its tracks.
   template <class Operation> void apply(Operation const& operation, std::uint32_t sequence, std::uint32_t n) {
-    ledger_ref l;
-    l.extent = extent_;
-    ledger_ref const words = view(l);
-    std::uint32_t const& length = length_[make_track(extent_, 0, sequence, 0).index];
+    ledger_ref const l = words();
+    track const first = make_track(extent_, 0, sequence, 0);
+    std::uint32_t& length = tracks_.length[first.index];
     std::uint32_t const before = length;
-    each(sequence, [&](track t) { operation.on_track(words, t, n); });
-    operation.on_sequence(words, sequence, n);
-    // Every track has gained or lost as many entries as this one.
-    drift_[sequence] += std::int64_t{length} - std::int64_t{before};
+    if constexpr (!Operation::over_tracks) {
+      // tracks stay as they are
+    } else if constexpr (Operation::leaves == sequences::effect::counted) {
+      operation.on_track(l, first, n);  // the other tracks gain or lose as many entries
+      std::int64_t const change = std::int64_t{length} - std::int64_t{before};
+      length = before;
+      lengthen(sequence, change);
+      if (keeps_) added_[sequence] += change;
+    } else {
+      keep_tracks();
+      each(sequence, [&](track t) { operation.on_track(l, t, n); });
+    }
+    operation.on_sequence(l, sequence, n);
+    sequences_.drift[sequence] += std::int64_t{length} - std::int64_t{before};
     note(sequence, Operation::leaves);
   }
   /// For a new sequence: notes whether the bounds of its lengths are exact.
-  void set_known(std::uint32_t sequence, bool known) { known_[sequence] = known ? 1 : 0; }
+  void set_known(std::uint32_t sequence, bool known) { sequences_.known[sequence] = known ? 1 : 0; }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
-    each(sequence, [&](track t) {
-      if (t.layer == layer) count_rows(words_of(t)[track_word::observed_rows], rows);
-    });
+    keep_tracks();
+    for (std::uint32_t head = 0; head < extent_.kv_heads; ++head)
+      count_rows(words_of(make_track(extent_, layer, sequence, head))[track_word::observed_rows], rows);
   }
+
+  // ---- what is read from the ledger -------------------------------------------------------------
+
   /// Copies what the ledger `l` says about a sequence. The host can read `l`.
   void read(ledger_ref const& l, std::uint32_t sequence) {
+    keep_tracks();
     each(sequence, [&](track t) {
-      length_[t.index] = l.length[t.index];
-      findings_[t.index] = l.warnings[t.index];
+      tracks_.length[t.index] = l.length[t.index];
+      tracks_.warnings[t.index] = l.warnings[t.index];
       std::copy_n(&l.word(t, 0), std::uint32_t{track_word::count}, words_of(t));
     });
-    seen_[sequence] = l.seen[sequence];
-    pending_[sequence] = l.pending[sequence];
-    frozen_[sequence] = l.frozen[sequence];
-    id_[sequence] = l.id[sequence];
-    is_open_[sequence] = l.is_open[sequence];
+    sequences_.seen[sequence] = l.seen[sequence];
+    sequences_.pending[sequence] = l.pending[sequence];
+    sequences_.frozen[sequence] = l.frozen[sequence];
+    sequences_.id[sequence] = l.id[sequence];
+    sequences_.is_open[sequence] = l.is_open[sequence];
     std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
-    known_[sequence] = 1;
+    sequences_.known[sequence] = 1;
     note(sequence, sequences::effect::begun);
   }
 
   /// Notes that a report was requested. From here on the mirror counts what take_report has to add to it.
   void expect_report() {
-    std::fill(drift_.begin(), drift_.end(), 0);
-    std::fill(since_.begin(), since_.end(), sequences::effect::counted);
+    std::fill(sequences_.drift.begin(), sequences_.drift.end(), 0);
+    std::fill(sequences_.since.begin(), sequences_.since.end(), sequences::effect::counted);
   }
   /// Takes a report with the numbers of the moment of expect_report. Together with the entries appended and
   /// dropped since, they bound the lengths of every sequence. If a sequence was not compressed since, its
   /// lengths, warnings and rounds are then exact. For a sequence opened or read since, the report is ignored.
   void take_report(ledger_ref const& then) {
+    keep_tracks();
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) {
-      if (since_[q] == sequences::effect::begun || is_open_[q] == 0) continue;
+      auto const since = sequences_.since[q];
+      if (since == sequences::effect::begun || sequences_.is_open[q] == 0) continue;
+      std::int64_t const drift = sequences_.drift[q];
       each(q, [&](track t) {
-        auto const bound = static_cast<std::uint32_t>(then.length[t.index] + drift_[q]);
-        auto const held = static_cast<std::uint32_t>(then.held(t) + drift_[q]);
+        auto const bound = static_cast<std::uint32_t>(then.length[t.index] + drift);
+        auto const held = static_cast<std::uint32_t>(then.held(t) + drift);
         std::uint32_t& empty = words_of(t)[track_word::empty];
-        std::uint32_t const least = std::min(length_[t.index] - empty, held);
-        length_[t.index] = std::min(length_[t.index], bound);
-        empty = length_[t.index] - least;
-        if (since_[q] != sequences::effect::counted) return;
-        findings_[t.index] = then.warnings[t.index];
+        std::uint32_t& length = tracks_.length[t.index];
+        std::uint32_t const least = std::min(length - empty, held);
+        length = std::min(length, bound);
+        empty = length - least;
+        if (since != sequences::effect::counted) return;
+        tracks_.warnings[t.index] = then.warnings[t.index];
         for (std::uint32_t w : {track_word::padded_from, track_word::guard_report})
           words_of(t)[w] = then.word(t, w);
       });
-      if (since_[q] != sequences::effect::counted) continue;
+      if (since != sequences::effect::counted) continue;
       for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})
         words_of(q)[w] = then.sequence_state(q, w);
-      known_[q] = 1;
+      sequences_.known[q] = 1;
     }
   }
 
 private:
-  std::uint32_t* words_of(track t) { return track_words_.data() + std::size_t{t.index} * track_word::count; }
+  struct track_numbers {
+    std::vector<std::uint32_t> length, warnings, words;
+    track_numbers() = default;
+    explicit track_numbers(shape const& s)
+        : length(s.tracks(), 0),
+          warnings(s.tracks(), 0),
+          words(std::size_t{s.tracks()} * track_word::count, 0) {}
+  };
+  struct sequence_numbers {
+    std::vector<std::uint32_t> seen, pending, frozen, id, is_open, words;
+    std::vector<std::uint8_t> known;
+    std::vector<std::int64_t> drift;  ///< entries appended to every track since a report was requested, minus
+                                      ///< the entries dropped
+    std::vector<sequences::effect> since;  ///< what happened to a sequence since a report was requested
+    sequence_numbers() = default;
+    explicit sequence_numbers(shape const& s)
+        : seen(s.sequences, 0),
+          pending(s.sequences, 0),
+          frozen(s.sequences, 0),
+          id(s.sequences, 0),
+          is_open(s.sequences, 0),
+          words(std::size_t{s.sequences} * sequence_word::count, 0),
+          known(s.sequences, 1),
+          drift(s.sequences, 0),
+          since(s.sequences, sequences::effect::counted) {}
+  };
+
+  std::uint32_t* words_of(track t) { return tracks_.words.data() + std::size_t{t.index} * track_word::count; }
   std::uint32_t* words_of(std::uint32_t sequence) {
-    return sequence_words_.data() + std::size_t{sequence} * sequence_word::count;
+    return sequences_.words.data() + std::size_t{sequence} * sequence_word::count;
   }
   void note(std::uint32_t sequence, sequences::effect what) {
-    since_[sequence] = std::max(since_[sequence], what);
+    sequences_.since[sequence] = std::max(sequences_.since[sequence], what);
   }
   template <class F> void each(std::uint32_t sequence, F f) const {
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
@@ -190,14 +245,34 @@ private:
       }
     }
   }
+  ledger_ref words() {
+    ledger_ref l;
+    l.extent = extent_;
+    return view(l);
+  }
+  /// Adds to the lengths of all tracks of a sequence. The heads of a layer lie side by side.
+  void lengthen(std::uint32_t sequence, std::int64_t by) {
+    auto const change = static_cast<std::uint32_t>(by);
+    for (std::uint32_t layer = 0; by != 0 && layer < extent_.layers; ++layer) {
+      std::uint32_t* const row = tracks_.length.data() + make_track(extent_, layer, sequence, 0).index;
+      for (std::uint32_t head = 0; head < extent_.kv_heads; ++head) row[head] += change;
+    }
+  }
+  /// Called before numbers of tracks change otherwise than by `lengthen`.
+  void keep_tracks() {
+    if (!keeps_ || keeps_tracks_) return;
+    tracks_before_ = tracks_;
+    added_before_ = added_;
+    keeps_tracks_ = true;
+  }
 
   shape extent_{};
-  std::vector<std::uint32_t> length_, findings_, track_words_;
-  std::vector<std::uint32_t> seen_, pending_, frozen_, id_, is_open_, sequence_words_;
-  std::vector<std::uint8_t> known_;
-  /// Entries appended to every track since a report was requested, minus the entries dropped.
-  std::vector<std::int64_t> drift_;
-  std::vector<sequences::effect> since_;  ///< what happened to a sequence since a report was requested
+  track_numbers tracks_, tracks_before_;
+  sequence_numbers sequences_, sequences_before_;
+  /// What was added to the lengths of each sequence's tracks since `keep`, and what of that tracks_before_
+  /// has.
+  std::vector<std::int64_t> added_, added_before_;
+  bool keeps_ = false, keeps_tracks_ = false;
 };
 
 }  // namespace detail

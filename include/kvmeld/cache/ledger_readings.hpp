@@ -35,13 +35,13 @@ public:
   }
   /// Length of the longest track of a sequence.
   std::uint32_t longest(std::uint32_t sequence) const {
-    return within("longest", sequence) ? most(sequence) : 0;
+    return within("longest", sequence) ? facts_.longest(sequence) : 0;
   }
   /// Upper bound on the length of the longest track, for schedulers. The host knows it without reading device
   /// data. It is the length itself if every compression since the sequence was opened, or since its lengths
   /// were reported, was exact (merged_cache::exact). After adopt it is a bound until a report.
   std::uint32_t length_bound(std::uint32_t sequence) const {
-    return within("length_bound", sequence) ? most(sequence) : 0;
+    return within("length_bound", sequence) ? facts_.longest(sequence) : 0;
   }
   /// Tokens seen and pending of a sequence: the position of the next token.
   std::uint32_t tokens(std::uint32_t sequence) const {
@@ -118,13 +118,6 @@ protected:
   bool moved_from_ = false;
   ledger_ref ledger_;  ///< for phases
   ledger_ref facts_;   ///< for the host: the same if the host can read it, else the words of a host_mirror
-
-private:
-  std::uint32_t most(std::uint32_t sequence) const {
-    std::uint32_t n = 0;
-    for_tracks(sequence, [&](track t) { n = max_of(n, facts_.length[t.index]); });
-    return n;
-  }
 };
 
 }  // namespace KVMELD_ABI

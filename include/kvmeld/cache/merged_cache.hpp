@@ -488,7 +488,6 @@ private:
   std::string policy_name_;
   detail::cache_arrays arrays_;
   detail::host_mirror mirror_;          ///< used if launches are not immediate
-  detail::host_mirror mirror_before_;   ///< state before recorded calls, see keep_mirror
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
   std::vector<std::uint32_t> bounds_;   ///< one length bound per sequence of the current call
   std::vector<std::uint32_t> lists_;    ///< the lists of the current call, one behind the other

@@ -110,6 +110,15 @@ struct ledger_ref {
   KVMELD_HD float* table_of(track t) const { return table + std::size_t{t.index} * table_floats; }
   /// Entries of a track, pending ones included, empty slots not.
   KVMELD_HD std::uint32_t held(track t) const { return length[t.index] - word(t, track_word::empty); }
+  /// Length of the longest track of a sequence. The heads of a layer lie side by side.
+  std::uint32_t longest(std::uint32_t sequence) const {
+    std::uint32_t most = 0;
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+      std::uint32_t const* const row = length + make_track(extent, layer, sequence, 0).index;
+      for (std::uint32_t head = 0; head < extent.kv_heads; ++head) most = max_of(most, row[head]);
+    }
+    return most;
+  }
   /// Word `w` of a sequence, as sequence_word numbers them.
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];

@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -28,6 +29,9 @@ struct append : operation {
     if (std::string text = check_calls::one_count_each(name, sequences, counts); !text.empty()) return text;
     if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
+      std::uint64_t const tokens = std::uint64_t{l.seen[sequences[i]]} + l.pending[sequences[i]];
+      if (counts[i] <= l.extent.capacity - l.longest(sequences[i]) && counts[i] + tokens <= largest::tokens)
+        continue;
       std::string const argument = message("counts[", i, "]");
       std::string text = check_calls::first_track_problem(l, sequences[i], [&](track t) -> std::string {
         std::uint32_t const room = room_in(l, t);
@@ -36,11 +40,7 @@ struct append : operation {
                        check_calls::track_name(t), ", which holds ", l.length[t.index], " of ",
                        l.extent.capacity);
       });
-      if (text.empty()) {
-        text = check_calls::tokens_fit(name, argument, counts[i],
-                                       std::uint64_t{l.seen[sequences[i]]} + l.pending[sequences[i]]);
-      }
-      if (!text.empty()) return text;
+      return text.empty() ? check_calls::tokens_fit(name, argument, counts[i], tokens) : text;
     }
     return {};
   }
