@@ -1,7 +1,7 @@
 // A serving loop. The engine captures its decode step as one graph of its own: its kernels, and kvmeld's
-// calls between them. Sequences end and others begin, full ones are compressed, and the host never waits for
-// the device.
-//   example_cuda_serving [tokens] [sequences]
+// calls between them. Each step verifies drafts, and its sampler leaves on the device how many were accepted.
+// Sequences end and others begin, full ones are compressed, and the host never waits for the device.
+//   example_cuda_serving [steps] [sequences]
 #include "support.cuh"
 
 #include <cstdlib>
@@ -9,66 +9,79 @@
 
 using element = __nv_bfloat16;
 
-// The engine's kernel that writes K and V of the new token to the last entry of every track. A sequence that
-// is not running has no entries.
+constexpr std::uint32_t drafted = 3;  // tokens of a step: the sampled one and two drafts
+
+// The engine's kernel that writes K and V of the new tokens to the last entries of every track. A sequence
+// that is not running has no entries.
 __global__ void write_rows(element* keys, element* values, kvmeld::ledger_ref const ledger) {
   kvmeld::shape const& s = ledger.extent;
   kvmeld::track const t = kvmeld::make_track(s, blockIdx.x, blockIdx.y, blockIdx.z);
   std::uint32_t const length = ledger.length[t.index];
-  if (length == 0) return;
-  std::size_t const token = (std::size_t{t.layer} * s.sequences + t.sequence) * s.capacity + length - 1;
-  std::size_t const row = (token * s.kv_heads + t.kv_head) * s.key_dim;
-  float const position = static_cast<float>(ledger.seen[t.sequence] % 1024);
-  for (std::uint32_t c = threadIdx.x; c < s.key_dim; c += blockDim.x) {
-    keys[row + c] = __float2bfloat16(sinf(0.02f * position + static_cast<float>(c + t.kv_head)));
-    values[row + c] = __float2bfloat16(cosf(0.03f * position + static_cast<float>(c)));
+  for (std::uint32_t i = 1; i <= drafted && i <= length; ++i) {
+    std::size_t const token = (std::size_t{t.layer} * s.sequences + t.sequence) * s.capacity + length - i;
+    std::size_t const row = (token * s.kv_heads + t.kv_head) * s.key_dim;
+    float const position = static_cast<float>((ledger.tokens(t.sequence) - i) % 1024);
+    for (std::uint32_t c = threadIdx.x; c < s.key_dim; c += blockDim.x) {
+      keys[row + c] = __float2bfloat16(sinf(0.02f * position + static_cast<float>(c + t.kv_head)));
+      values[row + c] = __float2bfloat16(cosf(0.03f * position + static_cast<float>(c)));
+    }
   }
+}
+
+// Stands for the engine's sampler: leaves how many tokens of each running sequence it accepts.
+__global__ void accept(std::uint32_t* accepted, std::uint32_t* total, kvmeld::ledger_ref const ledger) {
+  std::uint32_t const q = threadIdx.x + blockIdx.x * blockDim.x;
+  if (q >= ledger.extent.sequences) return;
+  accepted[q] = 1 + (ledger.seen[q] * 7 + q) % drafted;
+  atomicAdd(total, accepted[q]);
 }
 
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
-  int const tokens = count > 1 ? std::atoi(arguments[1]) : 500;
+  int const steps = count > 1 ? std::atoi(arguments[1]) : 500;
   std::uint32_t const sequences = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 64;
   kvmeld::shape const extent{2, sequences, 2, 2, 64, 64, 192};
   examples::engine_tensors<element> engine(extent);
   cudaStream_t stream = nullptr;
   if (!engine.there() || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
-  std::size_t const floats = std::size_t{sequences} * extent.query_heads() * extent.key_dim;
+  std::size_t const floats = std::size_t{sequences} * drafted * extent.query_heads() * extent.key_dim;
   float *query = nullptr, *out = nullptr;
+  std::uint32_t* accepted = nullptr;  // [sequences], then how many in all
   if (cudaMalloc(&query, floats * sizeof(float)) != cudaSuccess ||
       cudaMalloc(&out, floats * sizeof(float)) != cudaSuccess ||
-      cudaMemsetAsync(query, 0, floats * sizeof(float), stream) != cudaSuccess)
+      cudaMalloc(&accepted, (sequences + 1) * sizeof(std::uint32_t)) != cudaSuccess ||
+      cudaMemsetAsync(query, 0, floats * sizeof(float), stream) != cudaSuccess ||
+      cudaMemsetAsync(accepted, 0, (sequences + 1) * sizeof(std::uint32_t), stream) != cudaSuccess)
     return 1;
   int status = 0;
   {
     kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
                                kvmeld::kv{engine.keys(), engine.values()}, kvmeld::cache_options{extent}};
-    auto const q = kvmeld::rows_by_token<float const>(query, 1, extent.query_heads(), extent.key_dim);
-    auto const o = kvmeld::rows_by_token(out, 1, extent.query_heads(), extent.value_dim);
-    std::vector<std::uint32_t> running, one(sequences, 1), due;
+    auto const q = kvmeld::rows_by_token<float const>(query, drafted, extent.query_heads(), extent.key_dim);
+    auto const o = kvmeld::rows_by_token(out, drafted, extent.query_heads(), extent.value_dim);
+    std::vector<std::uint32_t> running, due;
+    std::vector<std::uint32_t> const all(sequences, drafted);
     for (std::uint32_t s = 0; s < sequences; ++s) {
       running.push_back(s);
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
-    auto const step = [&](auto engine_kernels) {
-      cache.append(running, {one.data(), running.size()});
-      engine_kernels();
-      cache.commit(running, {one.data(), running.size()});
+    auto const step = [&](bool launch_kernels) {
+      cache.append(running, all);
+      if (launch_kernels)
+        write_rows<<<dim3(extent.layers, extent.sequences, extent.kv_heads), 64, 0, stream>>>(
+            engine.key_rows(), engine.value_rows(), cache.ledger());
       for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
-        kvmeld::attention::attend(cache.executor(), {layer, running, {one.data(), running.size()}}, q,
-                                  cache.ref(), o);
+        kvmeld::attention::attend(cache.executor(), {layer, running, all}, q, cache.ref(), o);
+      if (launch_kernels)
+        accept<<<(sequences + 63) / 64, 64, 0, stream>>>(accepted, accepted + sequences, cache.ledger());
+      cache.commit(running, kvmeld::device_counts{accepted});
     };
-    auto const launch_kernels = [&] {
-      write_rows<<<dim3(extent.layers, extent.sequences, extent.kv_heads), 64, 0, stream>>>(
-          engine.key_rows(), engine.value_rows(), cache.ledger());
-    };
-    auto const nothing = [] {};
 
     kvmeld::call_graph<kvmeld::cuda_executor<>> decode(cache.executor()), shrink(cache.executor());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    decode.record_into([&] { step(launch_kernels); });
+    decode.record_into([&] { step(true); });
     cudaStreamEndCapture(stream, &graph);
     if (cudaGraphInstantiate(&ready, graph, 0) != cudaSuccess) return 1;
 
@@ -76,20 +89,19 @@ int main(int count, char** arguments) {
     auto const compress = [&] { cache.compress(due, kvmeld::budget::entries(full.limit)); };
     due = running;  // recorded with the most sequences that will come; none of them is over its budget
     shrink.record(compress);
-    std::size_t decoded = 0, compressed = 0, replaced = 0;
-    for (int token = 1; token <= tokens; ++token) {
-      decode.update([&] { step(nothing); });
+    std::size_t compressed = 0, replaced = 0;
+    for (int number = 1; number <= steps; ++number) {
+      decode.update([&] { step(false); });
       cudaGraphLaunch(ready, stream);
-      decoded += running.size();
       due.clear();
       for (std::uint32_t s : running) {
         if (cache.due(s, full)) due.push_back(s);
       }
       if (!due.empty()) shrink.replay(compress);
       compressed += due.size();
-      if (token % 32 ==
-          0) {  // one sequence ends, and another one takes its place; its prompt would be read here
-        std::uint32_t const s = running[static_cast<std::size_t>(token) / 32 % running.size()];
+      if (number % 32 == 0) {
+        // One sequence ends, and another one takes its place. Its prompt would be read here.
+        std::uint32_t const s = running[static_cast<std::size_t>(number) / 32 % running.size()];
         cache.close(s);
         cache.open(s, 64);
         ++replaced;
@@ -101,15 +113,19 @@ int main(int count, char** arguments) {
     cache.sync_lengths(0);  // the first wait
     bool small = true;
     for (std::uint32_t s : running) small = small && cache.length_bound(s) < full.limit + full.interval;
-    std::cout << decoded << " tokens of " << sequences << " sequences by " << tokens
+    std::uint32_t total = 0;
+    cudaMemcpy(&total, accepted + sequences, sizeof(total), cudaMemcpyDeviceToHost);
+    std::cout << total << " tokens of " << sequences << " sequences accepted of "
+              << std::size_t{drafted} * sequences * static_cast<std::size_t>(steps) << " by " << steps
               << " launches of one graph; " << compressed << " times a sequence was compressed, " << replaced
               << " were replaced\n";
-    if (cache.executor().error() != cudaSuccess || !small || (tokens >= 60 && compressed == 0)) status = 1;
+    if (cache.executor().error() != cudaSuccess || !small || (steps >= 33 && compressed == 0)) status = 1;
     cudaGraphExecDestroy(ready);
     cudaGraphDestroy(graph);
   }
   cudaFree(query);
   cudaFree(out);
+  cudaFree(accepted);
   cudaStreamDestroy(stream);
   return status;
 }

@@ -131,13 +131,16 @@ status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list 
   return carry_out(operation, sequences, counts, [](detail::sequence_phase const&) {});
 }
 
-/// Calls `before`, launches an operation, and repeats it on the host's mirror.
+/// Calls `before`, launches an operation, and repeats it on the host's mirror. The launch reads `in_place`
+/// instead of `counts` if it is not null.
 template <class E, class P, class K, class V>
 template <class Operation, class Before>
 status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list sequences,
-                                           index_list counts, Before before) {
+                                           index_list counts, Before before, std::uint32_t const* in_place) {
   keep_mirror();
-  detail::sequence_phase const all = stage_call(sequences, Operation::has_counts ? &counts : nullptr);
+  bool const stages_counts = Operation::has_counts && in_place == nullptr;
+  detail::sequence_phase all = stage_call(sequences, stages_counts ? &counts : nullptr);
+  if (in_place != nullptr) all.counts = in_place;
   bool const few = writes_few(operation, sequences, counts);
   status const s = kvmeld::launch_all(executor_, Operation::name, [&] {
     before(all);
@@ -200,13 +203,27 @@ bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
   return immediate || mirror_.known(sequence);
 }
 
-/// Reads the lengths of a sequence if the host has only bounds, and may wait.
+/// Reads the numbers of a sequence if the host has only bounds of its lengths, and may wait.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t sequence) {
   if constexpr (!immediate) {
     bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !is_known(sequence);
     if (bounds_only && !executor_.records()) mirror_.read(readable().ledger, sequence);
   }
+}
+/// Likewise, if the host has only a bound of its tokens. Refuses if it cannot wait for them.
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::know_tokens([[maybe_unused]] std::uint32_t sequence) {
+  if constexpr (!immediate) {
+    if (!valid().ok() || sequence >= sizes_.extent.sequences) return {};  // the call itself says so
+    if (!mirror_.tokens_known(sequence)) know_lengths(sequence);
+    if (!mirror_.tokens_known(sequence)) {
+      return raise(
+          refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
+                  "known, because device_counts were committed (call sync_lengths before recording)"));
+    }
+  }
+  return {};
 }
 
 // Stages the lists of a call; `numbers` may be null. They travel together. A record fills each list up to its
@@ -308,13 +325,33 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
 }
 
 template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::commit(index_list sequences, device_counts accepted) {
+  auto const problem = [&] {
+    std::string text = check_calls::is_open("commit", facts_, sequences);
+    if (!text.empty() || accepted.data != nullptr) return text;
+    return refusal("commit", "accepted.data", "null", "an array with one number for each sequence");
+  };
+  if (status s = refuse(problem); !s.ok()) return s;
+  if constexpr (immediate) {
+    return commit(sequences, index_list(accepted.data, sequences.size()));
+  } else {
+    counts_.clear();
+    for (std::uint32_t sequence : sequences) counts_.push_back(facts_.pending[sequence]);
+    auto const nothing = [](detail::sequence_phase const&) {};
+    status const s =
+        carry_out(sequences::commit{}, sequences, {counts_.data(), counts_.size()}, nothing, accepted.data);
+    for (std::size_t i = 0; s.ok() && i < sequences.size(); ++i) mirror_.mark_tokens_unknown(sequences[i]);
+    return s;
+  }
+}
+
+template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen,
                                       sequence_id id, fork_rows how) {
   sequences::fork const operation{from, frozen, static_cast<std::uint32_t>(id)};
   if (frozen != 0) know_lengths(from);
   auto const problem = [&] { return operation.problem(facts_, into, how, seen_tensors()); };
   if (status s = refuse_once("fork", problem); !s.ok()) return s;
-  bool const known = is_known(from);
   status const s = carry_out(operation, {into}, {}, [&](detail::sequence_phase const& all) {
     if (how == fork_rows::shared) return;
     track_source const source{sizes_.extent, all.work};
@@ -323,13 +360,14 @@ status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, st
   });
   if (!s.ok()) return s;
   forget_plan_of({from});
-  if constexpr (!immediate) mirror_.set_known(into, known);
+  if constexpr (!immediate) mirror_.know_alike(into, from);
   return {};
 }
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                                        position_t first) {
+  if (!executor_.records()) (void)know_tokens(sequence);
   sequences::shift<keys_used> const operation{tensors_.keys, rope, offset, first};
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
@@ -342,6 +380,7 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params const& rope) {
+  if (!executor_.records()) (void)know_tokens(sequence);
   sequences::renumber<keys_used> operation{tensors_.keys, rope, 0};
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);

@@ -16,10 +16,10 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// A copy, in host memory, of the ledger's arrays per sequence and per track. Every operation on a sequence
-/// is repeated on it. Tokens seen and pending, numbers of frozen entries and open sequences are exact.
-/// Lengths are upper bounds, often exact. Numbers of empty slots are lower bounds. `compressed_at` is the
-/// number of tokens seen when a compression last may have changed something. Warnings and rounds are those of
-/// the last report.
+/// is repeated on it. Numbers of pending and frozen entries and open sequences are exact. Tokens seen are
+/// exact unless counts lay on the device. Lengths are upper bounds, often exact. Numbers of empty slots are
+/// lower bounds. `compressed_at` is the number of tokens seen when a compression last may have changed
+/// something. Warnings and rounds are those of the last report.
 class host_mirror {
 public:
   host_mirror() = default;
@@ -78,6 +78,8 @@ public:
 
   /// True if the bounds of a sequence are its lengths.
   bool known(std::uint32_t sequence) const { return sequences_.known[sequence] != 0; }
+  /// True if the number of tokens seen is exact, not an upper bound.
+  bool tokens_known(std::uint32_t sequence) const { return sequences_.tokens_known[sequence] != 0; }
   /// Repeats the first step of a compression, which takes empty slots out. Until `pad`, lengths bound the
   /// entries held.
   void drop_padding(std::uint32_t sequence) {
@@ -111,6 +113,12 @@ public:
     sequences_.known[sequence] = 0;
     note(sequence, sequences::effect::changed);
   }
+  /// From now on the tokens seen, and the lengths, are upper bounds: the host does not know what was
+  /// accepted.
+  void mark_tokens_unknown(std::uint32_t sequence) {
+    sequences_.tokens_known[sequence] = 0;
+    mark_inexact(sequence);
+  }
   /// Notes that a compression may have changed the entries of all tokens seen so far.
   void compressed(std::uint32_t sequence) {
     note(sequence, sequences::effect::changed);
@@ -137,12 +145,22 @@ public:
       keep_tracks();
       each(sequence, [&](track t) { operation.on_track(l, t, n); });
     }
+    std::uint32_t const tokens = l.tokens(sequence);
     operation.on_sequence(l, sequence, n);
+    sequences_.token_drift[sequence] += std::int64_t{l.tokens(sequence)} - std::int64_t{tokens};
     sequences_.drift[sequence] += std::int64_t{length} - std::int64_t{before};
     note(sequence, Operation::leaves);
   }
   /// For a new sequence: notes whether the bounds of its lengths are exact.
-  void set_known(std::uint32_t sequence, bool known) { sequences_.known[sequence] = known ? 1 : 0; }
+  void set_known(std::uint32_t sequence, bool known) {
+    sequences_.known[sequence] = known ? 1 : 0;
+    sequences_.tokens_known[sequence] = 1;
+  }
+  /// For a new sequence `into` that is a copy of `from`.
+  void know_alike(std::uint32_t into, std::uint32_t from) {
+    sequences_.known[into] = sequences_.known[from];
+    sequences_.tokens_known[into] = sequences_.tokens_known[from];
+  }
   void observe(std::uint32_t sequence, std::uint32_t layer, std::uint32_t rows) {
     keep_tracks();
     for (std::uint32_t head = 0; head < extent_.kv_heads; ++head)
@@ -165,13 +183,14 @@ public:
     sequences_.id[sequence] = l.id[sequence];
     sequences_.is_open[sequence] = l.is_open[sequence];
     std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
-    sequences_.known[sequence] = 1;
+    sequences_.known[sequence] = sequences_.tokens_known[sequence] = 1;
     note(sequence, sequences::effect::begun);
   }
 
   /// Notes that a report was requested. From here on the mirror counts what take_report has to add to it.
   void expect_report() {
     std::fill(sequences_.drift.begin(), sequences_.drift.end(), 0);
+    std::fill(sequences_.token_drift.begin(), sequences_.token_drift.end(), 0);
     std::fill(sequences_.since.begin(), sequences_.since.end(), sequences::effect::counted);
   }
   /// Takes a report with the numbers of the moment of expect_report. Together with the entries appended and
@@ -196,10 +215,14 @@ public:
         for (std::uint32_t w : {track_word::padded_from, track_word::guard_report})
           words_of(t)[w] = then.word(t, w);
       });
+      if (!tokens_known(q)) {
+        auto const tokens = static_cast<std::uint32_t>(then.tokens(q) + sequences_.token_drift[q]);
+        sequences_.seen[q] = std::min(sequences_.seen[q], tokens - sequences_.pending[q]);
+      }
       if (since != sequences::effect::counted) continue;
       for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})
         words_of(q)[w] = then.sequence_state(q, w);
-      sequences_.known[q] = 1;
+      sequences_.known[q] = sequences_.tokens_known[q] = 1;
     }
   }
 
@@ -214,10 +237,11 @@ private:
   };
   struct sequence_numbers {
     std::vector<std::uint32_t> seen, pending, frozen, id, is_open, words;
-    std::vector<std::uint8_t> known;
+    std::vector<std::uint8_t> known, tokens_known;
     std::vector<std::int64_t> drift;  ///< entries appended to every track since a report was requested, minus
                                       ///< the entries dropped
-    std::vector<sequences::effect> since;  ///< what happened to a sequence since a report was requested
+    std::vector<std::int64_t> token_drift;  ///< likewise, tokens seen and pending
+    std::vector<sequences::effect> since;   ///< what happened to a sequence since a report was requested
     sequence_numbers() = default;
     explicit sequence_numbers(shape const& s)
         : seen(s.sequences, 0),
@@ -227,7 +251,9 @@ private:
           is_open(s.sequences, 0),
           words(std::size_t{s.sequences} * sequence_word::count, 0),
           known(s.sequences, 1),
+          tokens_known(s.sequences, 1),
           drift(s.sequences, 0),
+          token_drift(s.sequences, 0),
           since(s.sequences, sequences::effect::counted) {}
   };
 

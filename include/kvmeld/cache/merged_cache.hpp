@@ -183,11 +183,19 @@ public:
   status commit(index_list sequences, index_list accepted) {
     return operate(sequences::commit{}, sequences, accepted);
   }
+  /// As commit(sequences, accepted), with counts that the host need not know: a sampler's kernel left them
+  /// where phases can read them. The launch reads them in order with other launches; a replay reads them
+  /// again at the same address. A count above the pending entries commits all of them (refused if launches
+  /// are immediate). Until sync_lengths or a report, the host takes all pending entries for accepted: lengths
+  /// and `tokens` are upper bounds. Calls that need the tokens themselves wait for them (shift, renumber, and
+  /// truncate, which is refused instead while recording).
+  status commit(index_list sequences, device_counts accepted);
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
   /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
   /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.
   /// Warnings stay.
   status truncate(std::uint32_t sequence, std::uint32_t tokens) {
+    if (status s = know_tokens(sequence); !s.ok()) return s;
     return operate(sequences::truncate{}, {sequence}, {tokens});
   }
   /// Freezes exactly the first `length` entries of every track; entries behind them are not frozen any more.
@@ -428,7 +436,8 @@ private:
   template <class Operation>
   status operate(Operation const& operation, index_list sequences, index_list counts);
   template <class Operation, class Before>
-  status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before);
+  status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before,
+                   std::uint32_t const* in_place = nullptr);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);
@@ -438,6 +447,7 @@ private:
   }
   bool is_known(std::uint32_t sequence) const;
   void know_lengths(std::uint32_t sequence);
+  status know_tokens(std::uint32_t sequence);
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
   detail::sequence_phase stage_call(index_list sequences, index_list const* numbers);
@@ -491,6 +501,7 @@ private:
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last
   std::vector<std::uint32_t> bounds_;   ///< one length bound per sequence of the current call
   std::vector<std::uint32_t> lists_;    ///< the lists of the current call, one behind the other
+  std::vector<std::uint32_t> counts_;   ///< what the host takes for the counts that lie on the device
   std::vector<std::uint32_t> budgets_;  ///< [tracks] of the last recorded call
   std::vector<cache_stats> stats_;      ///< [tracks] those that arrived last
   detail::report_on_its_way<Executor> report_, stats_report_;

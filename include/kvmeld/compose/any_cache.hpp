@@ -77,6 +77,7 @@ public:
   virtual status append(index_list sequences, index_list counts) = 0;
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
   virtual status commit(index_list sequences, index_list accepted) = 0;
+  virtual status commit(index_list sequences, device_counts accepted) = 0;
 
   virtual status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
                          attention_params const& params = {}, query_sample probes = {}) = 0;
@@ -209,6 +210,9 @@ public:
     return cache_.append(sequences, counts, full);
   }
   status commit(index_list sequences, index_list accepted) override {
+    return cache_.commit(sequences, accepted);
+  }
+  status commit(index_list sequences, device_counts accepted) override {
     return cache_.commit(sequences, accepted);
   }
   status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,

@@ -16,6 +16,13 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+/// Numbers that lie where phases can read them (memory of the device, for a CUDA executor): one for each
+/// listed sequence, in the order of the list.
+struct device_counts {
+  std::uint32_t const* data;
+};
+
 namespace sequences {
 
 /// Empties the slots of a track from `kept` on. Cooperative; no barrier at the end.
@@ -24,7 +31,8 @@ KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, st
   team.for_each(l.length[t.index] - kept, [&](std::uint32_t i) { l.degree[l.at(t, kept + i)] = 0.0f; });
 }
 
-/// Commits the first `n` pending entries and drops the rest.
+/// Commits the first `n` pending entries and drops the rest. Where the host cannot read `n`, it may exceed
+/// the pending entries, and all of them are committed then.
 struct commit : operation {
   static constexpr char const* name = "commit";
   static constexpr bool writes_few = true;
@@ -52,15 +60,15 @@ struct commit : operation {
     l.length[t.index] = kept(l, t, n);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n) const {
-    l.seen[sequence] += n;
+    l.seen[sequence] += min_of(n, l.pending[sequence]);
     l.pending[sequence] = 0;
   }
 
 private:
   /// Number of entries of the track that stay.
   KVMELD_HD static std::uint32_t kept(ledger_ref const& l, track t, std::uint32_t n) {
-    std::uint32_t const length = l.length[t.index];
-    return min_of(length, length - min_of(length, l.pending[t.sequence]) + n);
+    std::uint32_t const length = l.length[t.index], pending = l.pending[t.sequence];
+    return min_of(length, length - min_of(length, pending) + min_of(n, pending));
   }
 };
 
