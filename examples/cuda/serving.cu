@@ -1,6 +1,7 @@
 // A serving loop. The engine captures its decode step as one graph of its own: its kernels, and kvmeld's
-// calls between them. Each step verifies drafts, and its sampler leaves on the device how many were accepted.
-// Sequences end and others begin, full ones are compressed, and the host never waits for the device.
+// attention between them. Each step verifies drafts. The engine's kernels append and commit entries, and the
+// host does not learn how many were accepted. Sequences end and others begin, full ones are compressed, and
+// the host never waits for the device.
 //   example_cuda_serving [steps] [sequences]
 #include "support.cuh"
 
@@ -11,13 +12,18 @@ using element = __nv_bfloat16;
 
 constexpr std::uint32_t drafted = 3;  // tokens of a step: the sampled one and two drafts
 
-// The engine's kernel that writes K and V of the new tokens to the last entries of every track. A sequence
-// that is not running has no entries.
+// The engine's first kernel of a step also appends the step's entries, a block per sequence. kvmeld launches
+// nothing for that.
+__global__ void begin_step(kvmeld::ledger_ref const ledger) {
+  kvmeld::append_in_kernel(ledger, blockIdx.x, drafted, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+}
+
+// Writes K and V of the new tokens to the last entries of every track.
 __global__ void write_rows(element* keys, element* values, kvmeld::ledger_ref const ledger) {
   kvmeld::shape const& s = ledger.extent;
   kvmeld::track const t = kvmeld::make_track(s, blockIdx.x, blockIdx.y, blockIdx.z);
   std::uint32_t const length = ledger.length[t.index];
-  for (std::uint32_t i = 1; i <= drafted && i <= length; ++i) {
+  for (std::uint32_t i = 1; i <= drafted; ++i) {
     std::size_t const token = (std::size_t{t.layer} * s.sequences + t.sequence) * s.capacity + length - i;
     std::size_t const row = (token * s.kv_heads + t.kv_head) * s.key_dim;
     float const position = static_cast<float>((ledger.tokens(t.sequence) - i) % 1024);
@@ -28,12 +34,11 @@ __global__ void write_rows(element* keys, element* values, kvmeld::ledger_ref co
   }
 }
 
-// Stands for the engine's sampler: leaves how many tokens of each running sequence it accepts.
-__global__ void accept(std::uint32_t* accepted, std::uint32_t* total, kvmeld::ledger_ref const ledger) {
-  std::uint32_t const q = threadIdx.x + blockIdx.x * blockDim.x;
-  if (q >= ledger.extent.sequences) return;
-  accepted[q] = 1 + (ledger.seen[q] * 7 + q) % drafted;
-  atomicAdd(total, accepted[q]);
+// Stands for the engine's sampler, a block per sequence: finds how many tokens it accepts, and commits them.
+__global__ void accept(std::uint32_t* total, kvmeld::ledger_ref const ledger) {
+  std::uint32_t const q = blockIdx.x, accepted = 1 + (ledger.seen[q] * 7 + q) % drafted;
+  if (threadIdx.x == 0) atomicAdd(total, accepted);
+  kvmeld::commit_in_kernel(ledger, q, accepted, threadIdx.x, blockDim.x, [] { __syncthreads(); });
 }
 
 int main(int count, char** arguments) {
@@ -46,12 +51,12 @@ int main(int count, char** arguments) {
   if (!engine.there() || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
   std::size_t const floats = std::size_t{sequences} * drafted * extent.query_heads() * extent.key_dim;
   float *query = nullptr, *out = nullptr;
-  std::uint32_t* accepted = nullptr;  // [sequences], then how many in all
+  std::uint32_t* accepted = nullptr;  // tokens of all sequences
   if (cudaMalloc(&query, floats * sizeof(float)) != cudaSuccess ||
       cudaMalloc(&out, floats * sizeof(float)) != cudaSuccess ||
-      cudaMalloc(&accepted, (sequences + 1) * sizeof(std::uint32_t)) != cudaSuccess ||
+      cudaMalloc(&accepted, sizeof(std::uint32_t)) != cudaSuccess ||
       cudaMemsetAsync(query, 0, floats * sizeof(float), stream) != cudaSuccess ||
-      cudaMemsetAsync(accepted, 0, (sequences + 1) * sizeof(std::uint32_t), stream) != cudaSuccess)
+      cudaMemsetAsync(accepted, 0, sizeof(std::uint32_t), stream) != cudaSuccess)
     return 1;
   int status = 0;
   {
@@ -66,15 +71,16 @@ int main(int count, char** arguments) {
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
     auto const step = [&](bool launch_kernels) {
-      cache.append(running, all);
-      if (launch_kernels)
-        write_rows<<<dim3(extent.layers, extent.sequences, extent.kv_heads), 64, 0, stream>>>(
+      cache.append(running, all, kvmeld::in_kernel());
+      if (launch_kernels) {
+        begin_step<<<sequences, 32, 0, stream>>>(cache.ledger());
+        write_rows<<<dim3(extent.layers, sequences, extent.kv_heads), 64, 0, stream>>>(
             engine.key_rows(), engine.value_rows(), cache.ledger());
+      }
       for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
         kvmeld::attention::attend(cache.executor(), {layer, running, all}, q, cache.ref(), o);
-      if (launch_kernels)
-        accept<<<(sequences + 63) / 64, 64, 0, stream>>>(accepted, accepted + sequences, cache.ledger());
-      cache.commit(running, kvmeld::device_counts{accepted});
+      cache.commit(running, kvmeld::in_kernel());
+      if (launch_kernels) accept<<<sequences, 32, 0, stream>>>(accepted, cache.ledger());
     };
 
     kvmeld::call_graph<kvmeld::cuda_executor<>> decode(cache.executor()), shrink(cache.executor());
@@ -114,7 +120,7 @@ int main(int count, char** arguments) {
     bool small = true;
     for (std::uint32_t s : running) small = small && cache.length_bound(s) < full.limit + full.interval;
     std::uint32_t total = 0;
-    cudaMemcpy(&total, accepted + sequences, sizeof(total), cudaMemcpyDeviceToHost);
+    cudaMemcpy(&total, accepted, sizeof(total), cudaMemcpyDeviceToHost);
     std::cout << total << " tokens of " << sequences << " sequences accepted of "
               << std::size_t{drafted} * sequences * static_cast<std::size_t>(steps) << " by " << steps
               << " launches of one graph; " << compressed << " times a sequence was compressed, " << replaced

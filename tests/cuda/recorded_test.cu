@@ -127,6 +127,15 @@ struct roomy_phase {
 
 __global__ void add_one(std::uint32_t* number) { ++*number; }
 
+/// A block per sequence appends or commits.
+__global__ void call_in_kernel(kvmeld::ledger_ref const ledger, std::uint32_t const* counts, bool commits) {
+  auto const barrier = [] { __syncthreads(); };
+  if (commits)
+    kvmeld::commit_in_kernel(ledger, blockIdx.x, counts[blockIdx.x], threadIdx.x, blockDim.x, barrier);
+  else
+    kvmeld::append_in_kernel(ledger, blockIdx.x, counts[blockIdx.x], threadIdx.x, blockDim.x, barrier);
+}
+
 template <class Call> std::string refusal_of(Call call) {
   try {
     call();
@@ -212,6 +221,59 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
     CHECK(eager.cache.length_bound(slot) == replayed.cache.length_bound(slot));
   }
   CHECK(replayed.cache.executor().error() == cudaSuccess);
+}
+
+TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a graph, and calls in kernels") {
+  own_stream stream;
+  device_test::made_for const now(extent);
+  device_test::noise n(6);
+  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
+  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
+  engine told(stream.is, k, v), counted(stream.is, k, v), in_kernels(stream.is, k, v);
+  std::vector<std::uint32_t> const slots{0, 1, 2};
+  for (engine* e : {&told, &counted, &in_kernels}) {
+    for (std::uint32_t slot : slots) e->cache.open(slot, 60 + 10 * slot);
+  }
+  array<std::uint32_t> counts_there(slots.size()), accepted_there(slots.size());
+  kvmeld::call_graph<kvmeld::cuda_executor<>> graph(counted.cache.executor());
+  std::uint32_t rejected = 0;
+  for (std::uint32_t i = 0; i < 9; ++i) {
+    std::vector<std::uint32_t> counts, accepted, found;
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      counts.push_back(i == 0 ? 3 : 1 + (n.next() >> 8) % 3);
+      accepted.push_back((n.next() >> 8) % (counts[slot] + 1));
+      found.push_back(accepted[slot] == counts[slot] ? counts[slot] + i % 2 : accepted[slot]);
+      rejected += counts[slot] - accepted[slot];
+    }
+    counts_there.put(counts);
+    accepted_there.put(found);
+    told.cache.append(slots, counts);
+    told.cache.commit(slots, accepted);
+    record_or_replay(graph, i == 0, [&] {
+      counted.cache.append(slots, counts);
+      counted.cache.commit(slots, kvmeld::device_counts{accepted_there.data()});
+    });
+    auto const ledger = in_kernels.cache.ledger();
+    in_kernels.cache.append(slots, counts, kvmeld::in_kernel());
+    call_in_kernel<<<3, 32, 0, stream.is>>>(ledger, counts_there.data(), false);
+    in_kernels.cache.commit(slots, kvmeld::in_kernel());
+    call_in_kernel<<<3, 32, 0, stream.is>>>(ledger, accepted_there.data(), true);
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    for (std::uint32_t slot : slots) {
+      for (engine* e : {&counted, &in_kernels}) {
+        CHECK(e->cache.save(slot) == told.cache.save(slot));
+        CHECK(e->cache.tokens(slot) >= told.cache.tokens(slot));
+      }
+    }
+  }
+  CHECK(rejected > 5);
+  for (engine* e : {&counted, &in_kernels}) {
+    CHECK(e->cache.tokens(0) > told.cache.tokens(0));
+    e->cache.sync_lengths(0);
+    CHECK(e->cache.tokens(0) == told.cache.tokens(0));
+    CHECK(e->cache.length_bound(0) == told.cache.length_bound(0));
+    CHECK(e->cache.executor().error() == cudaSuccess);
+  }
 }
 
 TEST_CASE("a step that attends, observes and merges what has grown is one graph") {

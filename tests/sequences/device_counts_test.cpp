@@ -1,5 +1,5 @@
-// Drafts whose accepted counts lie where the host does not look: the entries are those of a host that knows
-// them, and what the host says are bounds.
+// Drafts whose accepted counts lie where the host does not look, and calls that the engine's own kernels
+// make: the entries are those of a host that knows them, and what the host says are bounds.
 #include "cache/refusal.hpp"
 #include "twins.hpp"
 
@@ -17,6 +17,24 @@ using namespace sequences_test;
 using kvmeld::device_counts;
 
 namespace {
+
+// A kernel of the engine that appends or commits, a tile per sequence.
+struct engine_kernel {
+  kvmeld::ledger_ref ledger;
+  std::uint32_t const *slots, *counts;
+  bool commits;
+  static constexpr bool light = true;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  template <class Team> void operator()(Team const& team, kvmeld::tile const& t) const {
+    auto const barrier = [&] { team.sync(); };
+    std::uint32_t const q = slots[t.item], n = counts[t.item];
+    if (commits)
+      kvmeld::commit_in_kernel(ledger, q, n, team.lane(), team.lanes(), barrier);
+    else
+      kvmeld::append_in_kernel(ledger, q, n, team.lane(), team.lanes(), barrier);
+  }
+};
 
 template <class Policy> class drafted : public twins<Policy> {
   using base = twins<Policy>;
@@ -43,8 +61,16 @@ public:
       found.push_back(accepted.back() == counts.back() ? accepted.back() + d_.below(3) : accepted.back());
       base::write(q, counts.back());
     }
-    near_.append(slots, counts);
-    near_.commit(slots, accepted);
+    if (d_.chance(0.5)) {
+      near_.append(slots, counts);
+      near_.commit(slots, accepted);
+    } else {
+      in_kernels(near_, slots, counts, accepted);
+    }
+    if (!recorded && d_.chance(0.5)) {
+      in_kernels(far_, slots, counts, found);
+      return base::observe(slots);
+    }
     far_.executor().upload(accepted_.data(), found.data(), found.size() * sizeof(std::uint32_t));
     auto const calls = [&] {
       far_.append(slots, counts);
@@ -117,6 +143,21 @@ public:
   }
 
 private:
+  template <class Cache>
+  static void in_kernels(Cache& cache, std::vector<std::uint32_t> const& slots,
+                         std::vector<std::uint32_t> const& counts,
+                         std::vector<std::uint32_t> const& accepted) {
+    auto const launch = [&](std::vector<std::uint32_t> const& numbers, bool commits) {
+      engine_kernel const kernel{cache.ledger(), slots.data(), numbers.data(), commits};
+      auto const items = static_cast<std::uint32_t>(slots.size());
+      kvmeld::sequences::sequence_source const source{extent, {slots.data(), items}};
+      cache.executor().run(kernel, extent, items, source);
+    };
+    cache.append(slots, counts, kvmeld::in_kernel());
+    launch(counts, false);
+    cache.commit(slots, kvmeld::in_kernel());
+    launch(accepted, true);
+  }
   void same(std::uint32_t q) {
     CHECK(far_.tokens(q) == near_.tokens(q));
     CHECK(far_.length_bound(q) == near_.longest(q));
@@ -171,6 +212,18 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
         std::string::npos);
   near->commit({0}, device_counts{counts});
   CHECK(near->tokens(0) == 22);
+  CHECK(refusal_of([&] { near->append({0}, {200}, kvmeld::in_kernel()); }).find("counts[0] is 200") !=
+        std::string::npos);
+  CHECK(refusal_of([&] { near->commit({2}, kvmeld::in_kernel()); }).find("sequence is 2") !=
+        std::string::npos);
+  near->append({0}, {4}, kvmeld::in_kernel());  // checked, and left to the engine
+  CHECK(near->tokens(0) == 22);
+  auto const alone = [] {};
+  kvmeld::append_in_kernel(near->ledger(), 0, 4, 0, 1, alone);
+  CHECK(near->tokens(0) == 26);
+  near->commit({0}, kvmeld::in_kernel());
+  kvmeld::commit_in_kernel(near->ledger(), 0, 1, 0, 1, alone);
+  CHECK(near->tokens(0) == 23);
 
   far.open(0, 20);
   far.append({0}, {3});

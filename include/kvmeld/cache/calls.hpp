@@ -154,13 +154,20 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
     if (Operation::leaves == sequences::effect::begun && arrays_.workspace.stats != nullptr)
       launch(first_stats(all));
   });
-  if (!s.ok()) return s;
+  if (s.ok()) note_done(operation, sequences, counts);
+  return s;
+}
+
+/// Repeats an operation on the host's mirror, and forgets plans that it outdates.
+template <class E, class P, class K, class V>
+template <class Operation>
+void merged_cache<E, P, K, V>::note_done(Operation const& operation, index_list sequences,
+                                         index_list counts) {
   if (Operation::outdates_plan) forget_plan_of(sequences);
   for (std::size_t i = 0; !immediate && i < sequences.size(); ++i) {
     if (Operation::leaves == sequences::effect::begun) mirror_.set_known(sequences[i], true);
     mirror_.apply(operation, sequences[i], Operation::has_counts ? counts[i] : 0);
   }
-  return {};
 }
 
 /// Call it before what the host knows changes. Keeps what the host goes back to if recorded calls are refused
@@ -335,14 +342,39 @@ status merged_cache<E, P, K, V>::commit(index_list sequences, device_counts acce
   if constexpr (immediate) {
     return commit(sequences, index_list(accepted.data, sequences.size()));
   } else {
-    counts_.clear();
-    for (std::uint32_t sequence : sequences) counts_.push_back(facts_.pending[sequence]);
     auto const nothing = [](detail::sequence_phase const&) {};
     status const s =
-        carry_out(sequences::commit{}, sequences, {counts_.data(), counts_.size()}, nothing, accepted.data);
+        carry_out(sequences::commit{}, sequences, all_pending(sequences), nothing, accepted.data);
     for (std::size_t i = 0; s.ok() && i < sequences.size(); ++i) mirror_.mark_tokens_unknown(sequences[i]);
     return s;
   }
+}
+
+/// What the host takes for the accepted entries where it cannot know them.
+template <class E, class P, class K, class V>
+index_list merged_cache<E, P, K, V>::all_pending(index_list sequences) {
+  counts_.clear();
+  for (std::uint32_t sequence : sequences) counts_.push_back(facts_.pending[sequence]);
+  return {counts_.data(), counts_.size()};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, in_kernel) {
+  sequences::append const operation{};
+  if (status s = refuse([&] { return operation.problem(facts_, sequences, counts); }); !s.ok()) return s;
+  keep_mirror();
+  note_done(operation, sequences, counts);
+  if (!immediate) forget_plan_of(sequences);
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::commit(index_list sequences, in_kernel) {
+  if (status s = refuse([&] { return check_calls::is_open("commit", facts_, sequences); }); !s.ok()) return s;
+  keep_mirror();
+  note_done(sequences::commit{}, sequences, all_pending(sequences));
+  for (std::size_t i = 0; !immediate && i < sequences.size(); ++i) mirror_.mark_tokens_unknown(sequences[i]);
+  return {};
 }
 
 template <class E, class P, class K, class V>

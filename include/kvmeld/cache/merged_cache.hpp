@@ -190,6 +190,11 @@ public:
   /// and `tokens` are upper bounds. Calls that need the tokens themselves wait for them (shift, renumber, and
   /// truncate, which is refused instead while recording).
   status commit(index_list sequences, device_counts accepted);
+  /// As append(sequences, counts) and commit(sequences, device_counts), without a launch: a kernel of the
+  /// engine calls append_in_kernel or commit_in_kernel for each of these sequences. The cache checks the call
+  /// and notes what the host has to know. If launches are immediate, the engine calls them afterwards.
+  status append(index_list sequences, index_list counts, in_kernel);
+  status commit(index_list sequences, in_kernel);
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
   /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
   /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.
@@ -438,6 +443,9 @@ private:
   template <class Operation, class Before>
   status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before,
                    std::uint32_t const* in_place = nullptr);
+  template <class Operation>
+  void note_done(Operation const& operation, index_list sequences, index_list counts);
+  index_list all_pending(index_list sequences);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);

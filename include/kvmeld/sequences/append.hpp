@@ -71,5 +71,17 @@ private:
 };
 
 }  // namespace sequences
+
+/// For the engine's kernels, or its own code on the host: what `append` does to one sequence. The engine
+/// calls it once for every sequence that it gave to `append(sequences, counts, in_kernel())`, with the same
+/// count `n`, in order with the cache's other launches. Each of `lanes` threads calls it with its own `lane`,
+/// and barrier() waits for all of them: `threadIdx.x, blockDim.x, [] { __syncthreads(); }`. Barrier at the
+/// end.
+KVMELD_CALLS_ARGUMENTS
+template <class Barrier>
+KVMELD_HD void append_in_kernel(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n,
+                                std::uint32_t lane, std::uint32_t lanes, Barrier const& barrier) {
+  detail::operate_in_kernel(sequences::append{}, l, sequence, n, lane, lanes, barrier);
+}
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

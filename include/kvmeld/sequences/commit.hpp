@@ -18,7 +18,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Numbers that lie where phases can read them (memory of the device, for a CUDA executor): one for each
-/// listed sequence, in the order of the list.
+/// listed sequence, in the order of the list. For `commit`.
 struct device_counts {
   std::uint32_t const* data;
 };
@@ -73,5 +73,14 @@ private:
 };
 
 }  // namespace sequences
+
+/// As append_in_kernel, for `commit(sequences, in_kernel())`: commits the first `n` pending entries, or all
+/// of them if `n` is above their number, and drops the rest.
+KVMELD_CALLS_ARGUMENTS
+template <class Barrier>
+KVMELD_HD void commit_in_kernel(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n,
+                                std::uint32_t lane, std::uint32_t lanes, Barrier const& barrier) {
+  detail::operate_in_kernel(sequences::commit{}, l, sequence, n, lane, lanes, barrier);
+}
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -57,7 +57,28 @@ KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std:
   return team.reduce(highest, op_max{});
 }
 
+/// Does all of an operation on one sequence. Each of `lanes` threads calls it with its own `lane`, and
+/// barrier() waits for all of them. Barrier at the end.
+KVMELD_CALLS_ARGUMENTS
+template <class Operation, class Barrier>
+KVMELD_HD void operate_in_kernel(Operation const& operation, ledger_ref const& l, std::uint32_t sequence,
+                                 std::uint32_t n, std::uint32_t lane, std::uint32_t lanes,
+                                 Barrier const& barrier) {
+  for (std::uint32_t i = lane; i < l.extent.layers * l.extent.kv_heads; i += lanes) {
+    track const where = track_of_sequence(l.extent, sequence, i);
+    operation.on_entries(serial_team(nullptr, 0), l, where, n);
+    operation.on_track(l, where, n);
+  }
+  barrier();
+  if (lane == 0) operation.on_sequence(l, sequence, n);
+  barrier();
+}
+
 }  // namespace detail
+
+/// Given to `append` or `commit`: kvmeld launches nothing, because a kernel of the engine calls
+/// append_in_kernel or commit_in_kernel.
+struct in_kernel {};
 
 namespace sequences {
 
@@ -133,15 +154,8 @@ template <class Operation> struct whole_sequences_phase : detail::sequence_phase
   Operation operation;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    shape const& s = ledger.extent;
-    std::uint32_t const n = counts[t.item], sequence = t.where.sequence;
-    team.for_each(s.layers * s.kv_heads, [&](std::uint32_t i) {
-      track const where = detail::track_of_sequence(s, sequence, i);
-      operation.on_entries(serial_team(nullptr, 0), ledger, where, n);
-      operation.on_track(ledger, where, n);
-    });
-    team.sync();
-    if (team.lane() == 0) operation.on_sequence(ledger, sequence, n);
+    detail::operate_in_kernel(operation, ledger, t.where.sequence, counts[t.item], team.lane(), team.lanes(),
+                              [&] { team.sync(); });
   }
 };
 
