@@ -435,8 +435,7 @@ private:
   void require_memory(std::size_t bytes);
   void bind_memory();
 
-  // cache/calls.hpp and cache/observing_calls.hpp define these, and the calls above that are longer than a
-  // line
+  // cache/*calls.hpp define these, and the calls above that are longer than a line
   template <class Problem> status refuse_once(char const* call, Problem problem) const;
   template <class Operation>
   status operate(Operation const& operation, index_list sequences, index_list counts);
@@ -519,4 +518,7 @@ private:
 }  // namespace kvmeld
 
 #include <kvmeld/cache/calls.hpp>
+#include <kvmeld/cache/compression_calls.hpp>
 #include <kvmeld/cache/observing_calls.hpp>
+#include <kvmeld/cache/report_calls.hpp>
+#include <kvmeld/cache/sequence_calls.hpp>

@@ -5,7 +5,6 @@
 #include <kvmeld/attention/attend.hpp>
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/cache/cache_options.hpp>
-#include <kvmeld/cache/calls.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>

@@ -1,0 +1,223 @@
+// The calls of merged_cache that plan and compress. Included by merged_cache.hpp alone.
+#pragma once
+
+#include <kvmeld/cache/merged_cache.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences, budget allowed,
+                                                       shortfall fallback) const {
+  std::string text = check_calls::splits(call, allowed, policy_, sizes_);
+  if (text.empty()) text = check_calls::compress(call, facts_, sequences, allowed, policy_, seen_tensors());
+  if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
+  if (text.empty())
+    text = check_calls::scopes(call, facts_, sequences, allowed, sizes_.scope, seen_tensors());
+  return text;
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::plan(index_list sequences, budget allowed, shortfall fallback) {
+  auto const problem = [&] {
+    if (!sizes_.whole_plan) {
+      return refusal("plan", "options.whole_plan", "false",
+                     "true, so that there is memory for a whole plan (or call compress)");
+    }
+    return compress_problem("plan", sequences, allowed, fallback);
+  };
+  if (status s = refuse_once("plan", problem); !s.ok()) return s;
+  work_list const work = plan_work(arrays_.planned, sequences.size());
+  budget const staged = stage_budget(allowed);
+  auto const launches = [&] {
+    kvmeld::plan(executor_, policy_, tensors_, ledger_, work, staged, fallback, arrays_.workspace);
+  };
+  if (status s = make_room(executor_, "plan", launches); !s.ok()) return s;
+  planned_.assign(sequences.begin(), sequences.end());
+  executor_.upload(arrays_.planned, planned_.data(), planned_.size() * sizeof(std::uint32_t));
+  launches();
+  return {};
+}
+
+template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::apply() {
+  auto const problem = [&]() -> std::string {
+    if (planned_.empty()) return check_calls::no_plan();
+    if constexpr (immediate)
+      return check_calls::apply(ledger_, arrays_.workspace.plan, planned_work(), tensors_);
+    return {};
+  };
+  if (status s = refuse_once("apply", problem); !s.ok()) return s;
+  status const s = kvmeld::launch_all(executor_, "apply", [&] {
+    kvmeld::apply(executor_, policy_, tensors_, ledger_, plan_work(arrays_.planned, planned_.size()),
+                  arrays_.workspace);
+  });
+  if (!s.ok()) return s;
+  for (std::uint32_t sequence : planned_) {
+    if constexpr (immediate) break;
+    mirror_.mark_inexact(sequence);  // the plan may have been edited
+    mirror_.compressed(sequence);
+  }
+  planned_.clear();
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, shortfall fallback) {
+  auto const problem = [&] { return compress_problem("compress", sequences, allowed, fallback); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  launch_counts const counts = counts_for(sequences, allowed, fallback);
+  work_list const work = stage(sequences);
+  detail::sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+  budget const staged = stage_budget(allowed);
+  keep_mirror();
+  status const s = kvmeld::launch_all(executor_, "compress", [&] {
+    kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
+                     staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
+    if (sizes_.padded) pad(all, sequences);
+  });
+  if (!s.ok()) return s;
+  planned_.clear();
+  for (std::uint32_t sequence : sequences) {
+    if constexpr (!immediate) mirror_compression(sequence, allowed, fallback);
+  }
+  return {};
+}
+
+/// How many rounds a compression enqueues.
+template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::launch_counts {
+  std::uint32_t rounds;         ///< most rounds; if launches are immediate, as many as it takes
+  std::uint32_t likely_rounds;  ///< the host launches this many first rounds phase by phase
+};
+
+/// The rounds to enqueue. Also fills bounds_ with the largest length of each sequence after the compression.
+template <class E, class P, class K, class V>
+auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, shortfall fallback)
+    -> launch_counts {
+  detail::forecast<policy_type> const ahead = foresee(allowed, fallback);
+  std::uint32_t rounds = immediate ? 0xffffffffu : 0;
+  std::uint32_t most = rounds;  // for any lengths, because recorded calls may be replayed with others
+  std::uint32_t likely = rounds;
+  bounds_.assign(sequences.size(), 0);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    ahead.each_track(
+        sequences[i], is_known(sequences[i]), [&](track, std::uint32_t bound, detail::split_sum const& sum) {
+          bounds_[i] = max_of(bounds_[i], bound);
+          if constexpr (!immediate) {
+            detail::split_sum full = sum;
+            full.held = sum.tracks * sizes_.extent.capacity;
+            rounds = max_of(rounds, ahead.rounds(sum));
+            if (executor_.records()) most = max_of(most, ahead.rounds(full));
+            if (sum.tracks == 1)
+              likely = max_of(likely, ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
+          }
+        });
+  }
+  // A replay with a smaller budget has more likely rounds. Those that were not recorded are still taken.
+  return {executor_.limit("rounds", rounds, most), executor_.as_recorded(likely)};
+}
+
+/// Repeats on the mirror what a compression does to a sequence.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
+                                                  shortfall fallback) {
+  // The last slots of a track may be empty from now on, or the selector thins any track.
+  bool const thins = traits_of_selector(policy_.select).thins_any_track;
+  bool changes = sizes_.padded || thins;
+  bool loses = thins && !exact(fallback);  // what the host knew of the lengths
+  if (sizes_.padded) mirror_.drop_padding(sequence);
+  foresee(allowed, fallback)
+      .each_track(sequence, is_known(sequence),
+                  [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
+                    if (sum.held > sum.allowed) {
+                      changes = true;
+                      loses = loses || sum.tracks > 1 || !exact(fallback);
+                    }
+                    mirror_.lower(t, bound);
+                  });
+  if (changes) mirror_.compressed(sequence);
+  if (loses) mirror_.mark_inexact(sequence);
+  if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
+}
+
+/// Fills the tracks of every sequence up to bounds_. If launches are immediate, sets bounds_ to the length of
+/// the longest track first.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::pad(detail::sequence_phase const& all, index_list sequences) {
+  for (std::size_t i = 0; immediate && i < sequences.size(); ++i) bounds_[i] = longest(sequences[i]);
+  launch(detail::clear_padding_phase<keys_used>{all, tensors_.keys});
+  launch(detail::clear_padding_phase<values_used>{all, tensors_.values});
+  launch(detail::pad_phase{all});
+  launch(detail::pad_settle_phase{all});
+}
+
+/// The budget for phases. While recording it is one number per track, because a replay may have a budget of
+/// another kind.
+template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::stage_budget(budget allowed) {
+  if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
+  budgets_.assign(sizes_.extent.tracks(), 0);
+  for (std::uint32_t sequence = 0; sequence < sizes_.extent.sequences; ++sequence) {
+    for_tracks(sequence, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[sequence]); });
+  }
+  return budget::per_track(budgets_.data())
+      .over(allowed.among(), allowed.floor())
+      .staged(executor_, sizes_.extent);
+}
+
+template <class E, class P, class K, class V>
+std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, budget allowed,
+                                                     shortfall fallback) const {
+  std::uint32_t most = 0;
+  auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed, fallback); };
+  if (!refuse(problem).ok()) return most;
+  foresee(allowed, fallback)
+      .each_track(sequence, is_known(sequence),
+                  [&](track, std::uint32_t bound, detail::split_sum const&) { most = max_of(most, bound); });
+  return most;
+}
+
+template <class E, class P, class K, class V>
+template <class Guard>
+status merged_cache<E, P, K, V>::set_guard(Guard const& guard) {
+  static_assert(is_guarded<typename policy_type::identify_type>::value,
+                "kvmeld: the policy has no guard to set");
+  static_assert(std::is_same_v<Guard, typename policy_type::identify_type::guard_type>,
+                "kvmeld: the guard is of another type than the policy's");
+  if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
+  policy_.identify.guard = guard;
+  planned_.clear();  // it was made with the guard before
+  return {};
+}
+
+template <class E, class P, class K, class V>
+template <class Stream>
+void merged_cache<E, P, K, V>::print_plan(Stream& out) const {
+  if (!refuse([&] { return reader().unreadable("print_plan"); }).ok()) return;
+  for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
+    kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
+  }
+}
+template <class E, class P, class K, class V>
+role merged_cache<E, P, K, V>::planned_role(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().unknown("planned_role", item, s); }).ok();
+  return there ? reader().role_of(item, s) : role::pinned;
+}
+template <class E, class P, class K, class V>
+float merged_cache<E, P, K, V>::planned_score(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().no_score("planned_score", item, s); }).ok();
+  return there ? reader().score_of(item, s) : 0.0f;
+}
+template <class E, class P, class K, class V>
+candidate merged_cache<E, P, K, V>::planned_candidate(std::uint32_t item, slot_t s) const {
+  bool const there = refuse([&] { return reader().no_candidate("planned_candidate", item, s); }).ok();
+  return there ? reader().candidate_of(item, s) : candidate{0, s, s};
+}
+template <class E, class P, class K, class V>
+float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) const {
+  static_assert(std::is_same_v<typename policy_type::merge_type, merge::gaussian>,
+                "kvmeld: planned_sigma is for policies whose merge function is merge::gaussian");
+  bool const there = refuse([&] { return reader().unplanned("planned_sigma", item, pivot); }).ok();
+  return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,139 @@
+// The calls of merged_cache by which the host learns what the ledger holds: reports, stats, saved sequences.
+// Included by merged_cache.hpp alone.
+#pragma once
+
+#include <kvmeld/cache/merged_cache.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+// ---- reports and stats --------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
+  if (!within("sync_lengths", sequence)) return;
+  if (!refuse_once("sync_lengths", [] { return std::string(); }).ok()) return;
+  if constexpr (!immediate) mirror_.read(readable().ledger, sequence);
+}
+
+template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::request_lengths() {
+  if (status s = refuse_once("request_lengths", [] { return std::string(); }); !s.ok()) return s;
+  if constexpr (!immediate) {
+    if (report_.sent()) return {};
+    report_.send(executor_, memory_.data(), arrays_.word_bytes);
+    mirror_.expect_report();
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::poll_lengths() {
+  if constexpr (immediate) {
+    return true;
+  } else {
+    if (!report_.arrived(executor_)) return false;
+    arena a(report_.data(), arrays_.word_bytes);
+    mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels, ledger_.table_floats));
+    return true;
+  }
+}
+
+template <class E, class P, class K, class V>
+std::string merged_cache<E, P, K, V>::no_stats(char const* call) const {
+  if (arrays_.stats != nullptr) return {};
+  return refusal(call, "options.stats", "false",
+                 "true when the cache is constructed; otherwise nothing is counted");
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::request_stats(index_list sequences) {
+  auto const problem = [&] {
+    std::string text = no_stats("request_stats");
+    return text.empty() ? check_calls::is_open("request_stats", facts_, sequences) : text;
+  };
+  if (status s = refuse_once("request_stats", problem); !s.ok()) return s;
+  if (!immediate && stats_report_.sent()) return {};
+  detail::show_stats_phase const show{
+      {ledger_, stage(sequences), nullptr}, arrays_.workspace.stats, arrays_.stats};
+  status const s = kvmeld::launch_all(executor_, "request_stats", [&] { launch(show); });
+  if (!s.ok()) return s;
+  std::size_t const bytes = stats_.size() * sizeof(cache_stats);
+  if constexpr (immediate) {
+    std::memcpy(stats_.data(), arrays_.stats, bytes);
+  } else {
+    stats_report_.send(executor_, arrays_.stats, bytes);
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::stats_ready() {
+  if constexpr (immediate) {
+    return true;
+  } else {
+    if (!stats_report_.arrived(executor_)) return false;
+    std::memcpy(stats_.data(), stats_report_.data(), stats_.size() * sizeof(cache_stats));
+    return true;
+  }
+}
+
+/// What arrived last for a track. What was never asked for arrives as zeros.
+template <class E, class P, class K, class V> cache_stats merged_cache<E, P, K, V>::stats_of(track t) const {
+  cache_stats const& s = stats_[t.index];
+  bool const asked = s.tokens != 0 || s.held != 0 || s.mass_retained_in_all != 0.0f;
+  return asked ? s : cache_stats{};
+}
+
+template <class E, class P, class K, class V>
+cache_stats merged_cache<E, P, K, V>::stats(std::uint32_t layer, std::uint32_t sequence,
+                                            std::uint32_t kv_head) const {
+  if (!within("stats", sequence, layer, kv_head) || !raise(no_stats("stats")).ok()) return {};
+  return stats_of(make_track(sizes_.extent, layer, sequence, kv_head));
+}
+
+template <class E, class P, class K, class V>
+stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
+  stats_sum sum;
+  if (!within("stats", sequence) || !raise(no_stats("stats")).ok()) return sum;
+  for_tracks(sequence, [&](track t) { sum += stats_sum(stats_of(t)); });
+  return sum;
+}
+
+// ---- saving -------------------------------------------------------------------------------------
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {
+  return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {sequence}); });
+}
+template <class E, class P, class K, class V>
+std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t sequence) const {
+  return save_problem(sequence).ok() ? saved::bytes_of(readable().ledger, sequence, policy_name_) : 0;
+}
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::save(std::uint32_t sequence, span<std::byte> out) const {
+  if (status s = save_problem(sequence); !s.ok()) return s;
+  return raise(saved::save(readable().ledger, sequence, policy_name_, out));
+}
+template <class E, class P, class K, class V>
+std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t sequence) const {
+  if (!save_problem(sequence).ok()) return {};
+  return saved::save(readable().ledger, sequence, policy_name_);
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte const> from) {
+  auto const problem = [&] { return saved::problem(facts_, sequence, from, policy_name_); };
+  if (status s = refuse_once("resume", problem); !s.ok()) return s;
+  detail::readable_ledger const to = readable();
+  work_list const work = stage({&sequence, 1});
+  auto const launches = [&] {
+    if (arrays_.workspace.stats != nullptr) launch(first_stats({ledger_, work, nullptr}));
+  };
+  if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
+  saved::resume(to.ledger, sequence, from, policy_name_);
+  if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
+  if constexpr (!immediate) mirror_.read(to.ledger, sequence);
+  launches();
+  return {};
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
