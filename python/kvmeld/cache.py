@@ -111,6 +111,12 @@ class Cache:
     threads: 0: as many as this process may use; 1: the thread of the caller alone.
     first_layer, first_kv_head: the model's numbers of the cache's first layer and first KV head, if this rank
         holds a part of the model.
+    page_table: for rows in pages (as vLLM has them): int32 [sequences, pages of a sequence]. keys and values are then
+        the pool, [layers, pages, kv_heads, page_size, head_dim] or a list of [pages, kv_heads, page_size, head_dim],
+        and page_table[s, i] is the page that holds tokens i * page_size to (i + 1) * page_size - 1 of sequence s. The
+        capacity is that of a row of the table. The cache reads the table in place: give a sequence its pages before
+        append(). Pages behind lengths(s).max() are free after a compression. Two sequences must not share a page.
+        Calls that read or write rows refuse numbers of pages that the pool does not have.
 
     A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
     negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
@@ -137,6 +143,7 @@ class Cache:
         threads: int = 0,
         first_layer: int = 0,
         first_kv_head: int = 0,
+        page_table: Any = None,
     ) -> None:
         self._c = _core.Cache(
             _tensors(keys, "keys"),
@@ -152,6 +159,7 @@ class Cache:
             threads,
             first_layer,
             first_kv_head,
+            page_table,
         )
         sizes = self._c.sizes()
         self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim, element = sizes

@@ -98,10 +98,11 @@ struct cache {
   kvmeld_cache handle{0};
   kvmeld_options sizes{};
   std::vector<tensor> keys, values;  // they keep the memory alive
+  std::optional<rows_in> pages;
 
   cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
         int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
-        std::uint32_t first_layer, std::uint32_t first_kv_head) {
+        std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
       refuse("values", std::to_string(values.size()) + " tensors",
@@ -141,6 +142,7 @@ struct cache {
     sizes.threads = threads;
     sizes.first_layer = first_layer;
     sizes.first_kv_head = first_kv_head;
+    if (!page_table.is_none()) use_pages(page_table, keys[0].shape(at + 2));
     run([&] {
       return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
                            static_cast<std::uint32_t>(keys.size()), &handle);
@@ -174,6 +176,43 @@ struct cache {
     return described;
   }
 
+  /// The table [sequences, pages of a sequence] of numbers of pages; the tensors are the pool then.
+  void use_pages(nb::handle page_table, std::size_t page_size) {
+    pages = as_tensor<rows_in>(page_table, "page_table");
+    require_host(*pages, "page_table");
+    if (pages->dtype() != nb::dtype<std::int32_t>())
+      refuse("page_table", "of another element type", "of int32");
+    if (pages->ndim() != 2)
+      refuse("page_table", "of shape " + shape_text_of(*pages), "of shape [sequences, pages of a sequence]");
+    require_rows(*pages, "page_table", {pages->shape(0), pages->shape(1)});
+    constexpr std::size_t most = 0x7fffffff;
+    if (page_size == 0 || pages->shape(0) > most || pages->shape(1) > most / page_size)
+      refuse("page_table",
+             "of shape " + shape_text_of(*pages) + " for pages of " + std::to_string(page_size) + " tokens",
+             "one of at most " + std::to_string(most) + " tokens, in pages of at least one");
+    sizes.page_size = static_cast<std::uint32_t>(page_size);
+    sizes.page_table = static_cast<std::int32_t const*>(pages->data());
+    sizes.page_table_stride = pages->stride(0);
+    sizes.sequences = static_cast<std::uint32_t>(pages->shape(0));
+    sizes.capacity = static_cast<std::uint32_t>(pages->shape(1) * page_size);
+  }
+
+  /// Refuses numbers of pages that the pool does not have, among those that hold the first `slots` slots.
+  void check_pages(std::uint32_t sequence, std::uint32_t slots) const {
+    if (!pages || sequence >= sizes.sequences) return;
+    std::size_t const pool = keys[0].shape(keys[0].ndim() - 4);
+    std::int32_t const* const row = sizes.page_table + static_cast<std::int64_t>(sequence) * pages->stride(0);
+    for (std::uint32_t i = 0; std::uint64_t{i} * sizes.page_size < slots; ++i) {
+      if (row[i] >= 0 && static_cast<std::size_t>(row[i]) < pool) continue;
+      refuse("page_table[" + std::to_string(sequence) + ", " + std::to_string(i) + "]",
+             std::to_string(row[i]), "0 to " + std::to_string(pool - 1) + ", a page of the pool");
+    }
+  }
+  void check_pages(std::uint32_t sequence) const {
+    if (pages && sequence < sizes.sequences)
+      check_pages(sequence, ask<std::uint32_t>(kvmeld_longest, sequence));
+  }
+
   std::uint32_t query_heads() const { return sizes.kv_heads * sizes.queries_per_kv_head; }
   /// The library's answer to a call with one number as its result.
   template <class Number, class Call, class... Arguments>
@@ -188,9 +227,15 @@ struct cache {
     handle.id = 0;
     keys.clear();
     values.clear();
+    pages.reset();
   }
   std::string policy() const { return ask<char const*>(kvmeld_policy); }
 
+  void fork(std::uint32_t from, std::uint32_t into) {
+    check_pages(from);
+    if (pages && from < sizes.sequences) check_pages(into, ask<std::uint32_t>(kvmeld_longest, from));
+    run([&] { return kvmeld_fork(handle, from, into); });
+  }
   void append(numbers const& sequences, numbers const& counts) {
     each(kvmeld_append, sequences, counts, "counts");
   }
@@ -213,6 +258,7 @@ struct cache {
   }
   /// `frequencies`: empty, or one number for each pair of channels that rotate.
   void renumber(std::uint32_t sequence, int pairing, double base, std::vector<float> const& frequencies) {
+    check_pages(sequence);
     kvmeld_rope rope{};
     rope.pairing = pairing;
     rope.base = base;
@@ -223,6 +269,7 @@ struct cache {
     run([&] { return kvmeld_renumber(handle, sequence, &rope); });
   }
   void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object lse, float scale) {
+    check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
     require_rows(q, "queries", {heads, n, sizes.key_dim});
@@ -275,6 +322,7 @@ struct cache {
 
   void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor,
                 bool keep) {
+    for (std::uint32_t sequence : sequences) check_pages(sequence);
     kvmeld_budget const budget{entries, ratio, static_cast<kvmeld_scope>(over), floor, keep};
     run([&] {
       return kvmeld_compress(handle, sequences.data(), static_cast<std::uint32_t>(sequences.size()), budget);
@@ -283,6 +331,7 @@ struct cache {
 
   void attend(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object out, nb::object lse,
               float scale) {
+    check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
     require_rows(q, "queries", {heads, n, sizes.key_dim});
@@ -352,7 +401,9 @@ NB_MODULE(_core, m) {
 
   nb::class_<cache>(m, "Cache")
       .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
-                    bool, std::uint32_t, std::uint32_t, std::uint32_t>())
+                    bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",
@@ -369,8 +420,7 @@ NB_MODULE(_core, m) {
            [](cache& c, std::uint32_t sequence) { run([&] { return kvmeld_close(c.handle, sequence); }); })
       .def("append", &cache::append)
       .def("commit", &cache::commit)
-      .def("fork", [](cache& c, std::uint32_t from,
-                      std::uint32_t into) { run([&] { return kvmeld_fork(c.handle, from, into); }); })
+      .def("fork", &cache::fork)
       .def("truncate",
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens) {
              run([&] { return kvmeld_truncate(c.handle, sequence, tokens); });

@@ -426,3 +426,89 @@ def test_renumber_refuses():
         before = keys.copy()
         cache.renumber(0)
         assert np.array_equal(keys, before) and (cache.positions(0, 0, 0) == np.arange(12)).all()
+
+
+PAGE = 8
+
+
+def paged(dense, rng):
+    """A pool whose pages hold the rows of `dense` in any order, with some that nobody uses, and its table."""
+    layers, sequences, heads, capacity, dim = dense.shape
+    each = capacity // PAGE
+    numbers = rng.permutation(sequences * each + 3)[: sequences * each].astype(np.int32).reshape(sequences, each)
+    pool = np.full((layers, sequences * each + 3, heads, PAGE, dim), 9.0, dense.dtype)
+    for s in range(sequences):
+        for i in range(each):
+            pool[:, numbers[s, i]] = dense[:, s, :, i * PAGE : (i + 1) * PAGE]
+    return pool, numbers
+
+
+def rows_of(pool, table, s):
+    return np.concatenate([pool[:, page] for page in table[s]], axis=2)
+
+
+@pytest.mark.parametrize("policy", ["chelsea", "keydiff", "snapkv", "kvmerger"])
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_pages_hold_what_tensors_hold(policy, per_layer):
+    rng = np.random.default_rng(3)
+    keys, values = tensors()
+    pool_k, table = paged(keys, rng)
+    pool_v = paged(values, np.random.default_rng(3))[0]
+    given = (lambda pool: list(pool)) if per_layer else (lambda pool: pool)
+    dense = kvmeld.Cache(keys, values, policy)
+    pages = kvmeld.Cache(given(pool_k), given(pool_v), policy, page_table=table)
+    assert (pages.sequences, pages.capacity) == (SEQUENCES, CAPACITY)
+    queries = rng.standard_normal((HEADS, 4, DIM)).astype(np.float32)
+    for cache in (dense, pages):
+        cache.open(1, 60)
+        for layer in range(LAYERS):
+            cache.observe(layer, 1, queries)
+        cache.compress(1, 40)
+        cache.fork(1, 0)
+    for s in range(SEQUENCES):
+        held = dense.lengths(s)
+        assert np.array_equal(held, pages.lengths(s))
+        for pool, tensor in ((pool_k, keys), (pool_v, values)):
+            rows = rows_of(pool, table, s)
+            for layer in range(LAYERS):
+                for head in range(HEADS):
+                    n = held[layer, head]
+                    assert np.array_equal(rows[layer, head, :n], tensor[layer, s, head, :n])
+        assert np.array_equal(dense.attend(1, s, queries), pages.attend(1, s, queries))
+    unused = np.setdiff1d(np.arange(pool_k.shape[1]), table)
+    assert np.all(pool_k[:, unused] == 9.0) and len(unused) == 3
+
+
+def test_what_pages_are_refused_for():
+    keys, values = tensors()
+    pool_k, table = paged(keys, np.random.default_rng(0))
+    pool_v, _ = paged(values, np.random.default_rng(0))
+
+    def refused(match, page_table):
+        with pytest.raises(ValueError, match=match):
+            kvmeld.Cache(pool_k, pool_v, "streaming_llm", page_table=page_table)
+
+    refused("page_table is of another element type; it must be of int32", table.astype(np.int64))
+    refused("page_table is of shape \\[16\\]", table.reshape(-1))
+    refused("page_table is with a stride of 2 elements", np.zeros((2, 16), np.int32)[:, ::2])
+    refused("page_table is a list", table.tolist())
+    cache = kvmeld.Cache(pool_k, pool_v, "streaming_llm", page_table=table)
+    cache.open(0, 30)
+    table[0, 3], right = 19, table[0, 3]
+    with pytest.raises(ValueError, match="page_table\\[0, 3\\] is 19; it must be 0 to 18, a page of the pool"):
+        cache.compress(0, 20)
+    with pytest.raises(ValueError, match="page_table\\[0, 3\\] is 19"):
+        cache.fork(0, 1)
+    table[0, 3], table[0, 4] = right, -5  # the fifth page holds nothing yet
+    cache.compress(0, 20)
+    assert cache.longest(0) == 20
+    table[1, 0] = -1
+    with pytest.raises(ValueError, match="page_table\\[1, 0\\] is -1"):
+        cache.fork(0, 1)
+    held = weakref.ref(table)
+    del table
+    gc.collect()
+    assert held() is not None  # the cache reads it
+    cache.close_all()
+    gc.collect()
+    assert held() is None

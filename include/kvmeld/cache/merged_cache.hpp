@@ -190,10 +190,12 @@ public:
   /// and `tokens` are upper bounds. Calls that need the tokens themselves wait for them (shift, renumber, and
   /// truncate, which is refused instead while recording).
   status commit(index_list sequences, device_counts accepted);
-  /// As append(sequences, counts) and commit(sequences, device_counts), without a launch: a kernel of the
-  /// engine calls append_in_kernel or commit_in_kernel for each of these sequences. The cache checks the call
-  /// and notes what the host has to know. If launches are immediate, the engine calls them afterwards.
+  /// As append(sequences, counts), without a launch: a kernel of the engine calls append_in_kernel for each
+  /// of these sequences. The cache checks the call and notes what the host has to know. If launches are
+  /// immediate, the engine calls append_in_kernel afterwards.
   status append(index_list sequences, index_list counts, in_kernel);
+  /// As commit(sequences, device_counts), without a launch: a kernel of the engine calls commit_in_kernel for
+  /// each of these sequences.
   status commit(index_list sequences, in_kernel);
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
   /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,

@@ -131,14 +131,17 @@ struct pool_pages {
     }
   }
 };
+/// Pages without marks.
 template <class T, class Entry, class Index>
 pool_pages(T*, page_table<Entry, Index>) -> pool_pages<T, Entry, Index>;
+/// Pages without marks, and how many there are.
 template <class T, class Entry, class Index>
 pool_pages(T*, page_table<Entry, Index>, std::nullptr_t, std::uint32_t = 0) -> pool_pages<T, Entry, Index>;
+/// Pages with an array of marks.
 template <class T, class Entry, class Index>
 pool_pages(T*, page_table<Entry, Index>, std::uint8_t const*, std::uint32_t = 0)
     -> pool_pages<T, Entry, Index, std::uint8_t const*>;
-/// Pages with an array of marks.
+/// The type of pages with an array of marks.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t>
 using shareable_pages = pool_pages<T, Entry, Index, std::uint8_t const*>;
 

@@ -20,7 +20,7 @@ inline namespace KVMELD_ABI {
 /// Numbers that lie where phases can read them (memory of the device, for a CUDA executor): one for each
 /// listed sequence, in the order of the list. For `commit`.
 struct device_counts {
-  std::uint32_t const* data;
+  std::uint32_t const* data;  ///< the first of them
 };
 
 namespace sequences {
