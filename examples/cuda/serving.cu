@@ -71,7 +71,7 @@ int main(int count, char** arguments) {
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
     auto const step = [&](bool launch_kernels) {
-      cache.append(running, all, kvmeld::in_kernel());
+      cache.append(running, all, kvmeld::in_kernel);
       if (launch_kernels) {
         begin_step<<<sequences, 32, 0, stream>>>(cache.ledger());
         write_rows<<<dim3(extent.layers, sequences, extent.kv_heads), 64, 0, stream>>>(
@@ -79,7 +79,7 @@ int main(int count, char** arguments) {
       }
       for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
         kvmeld::attention::attend(cache.executor(), {layer, running, all}, q, cache.ref(), o);
-      cache.commit(running, kvmeld::in_kernel());
+      cache.commit(running, kvmeld::in_kernel);
       if (launch_kernels) accept<<<sequences, 32, 0, stream>>>(accepted, cache.ledger());
     };
 

@@ -254,9 +254,9 @@ TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a gra
       counted.cache.commit(slots, kvmeld::device_counts{accepted_there.data()});
     });
     auto const ledger = in_kernels.cache.ledger();
-    in_kernels.cache.append(slots, counts, kvmeld::in_kernel());
+    in_kernels.cache.append(slots, counts, kvmeld::in_kernel);
     call_in_kernel<<<3, 32, 0, stream.is>>>(ledger, counts_there.data(), false);
-    in_kernels.cache.commit(slots, kvmeld::in_kernel());
+    in_kernels.cache.commit(slots, kvmeld::in_kernel);
     call_in_kernel<<<3, 32, 0, stream.is>>>(ledger, accepted_there.data(), true);
     REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
     for (std::uint32_t slot : slots) {

@@ -153,9 +153,9 @@ private:
       kvmeld::sequences::sequence_source const source{extent, {slots.data(), items}};
       cache.executor().run(kernel, extent, items, source);
     };
-    cache.append(slots, counts, kvmeld::in_kernel());
+    cache.append(slots, counts, kvmeld::in_kernel);
     launch(counts, false);
-    cache.commit(slots, kvmeld::in_kernel());
+    cache.commit(slots, kvmeld::in_kernel);
     launch(accepted, true);
   }
   void same(std::uint32_t q) {
@@ -204,7 +204,8 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   near->open(0, 20);
   near->append({0}, {3});
   using cache_test::refusal_of;
-  CHECK(refusal_of([&] { near->commit({0}, device_counts{nullptr}); }) ==
+  std::uint32_t const* const nothing = nullptr;
+  CHECK(refusal_of([&] { near->commit({0}, device_counts{nothing}); }) ==
         "commit: accepted.data is null; it must be an array with one number for each sequence");
   CHECK(refusal_of([&] { near->commit({0}, device_counts{counts + 1}); }) ==
         "commit: accepted[0] is 9; it must be at most 3, the pending entries of sequence 0");
@@ -212,16 +213,19 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
         std::string::npos);
   near->commit({0}, device_counts{counts});
   CHECK(near->tokens(0) == 22);
-  CHECK(refusal_of([&] { near->append({0}, {200}, kvmeld::in_kernel()); }).find("counts[0] is 200") !=
+  CHECK(refusal_of([&] { near->append({0}, {200}, kvmeld::in_kernel); }).find("counts[0] is 200") !=
         std::string::npos);
-  CHECK(refusal_of([&] { near->commit({2}, kvmeld::in_kernel()); }).find("sequence is 2") !=
-        std::string::npos);
-  near->append({0}, {4}, kvmeld::in_kernel());  // checked, and left to the engine
+  CHECK(refusal_of([&] { near->commit({2}, kvmeld::in_kernel); }).find("sequence is 2") != std::string::npos);
+  near->commit({}, {});  // lists, also where they are empty or begin with 0
+  near->append({}, {});
+  near->append({0}, {0});
+  near->commit({0}, {0});
+  near->append({0}, {4}, kvmeld::in_kernel);  // checked, and left to the engine
   CHECK(near->tokens(0) == 22);
   auto const alone = [] {};
   kvmeld::append_in_kernel(near->ledger(), 0, 4, 0, 1, alone);
   CHECK(near->tokens(0) == 26);
-  near->commit({0}, kvmeld::in_kernel());
+  near->commit({0}, kvmeld::in_kernel);
   kvmeld::commit_in_kernel(near->ledger(), 0, 1, 0, 1, alone);
   CHECK(near->tokens(0) == 23);
 
@@ -230,7 +234,7 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   auto const place = far.executor().allocate(sizeof(counts));
   far.executor().upload(place.data(), counts, sizeof(counts));
   device_counts const accepted{static_cast<std::uint32_t const*>(place.data())};
-  CHECK(refusal_of([&] { far.commit({0}, device_counts{nullptr}); }) ==
+  CHECK(refusal_of([&] { far.commit({0}, device_counts{nothing}); }) ==
         "commit: accepted.data is null; it must be an array with one number for each sequence");
   far.commit({0}, accepted);
   CHECK(far.tokens(0) == 23);

@@ -193,10 +193,10 @@ public:
   /// As append(sequences, counts), without a launch: a kernel of the engine calls append_in_kernel for each
   /// of these sequences. The cache checks the call and notes what the host has to know. If launches are
   /// immediate, the engine calls append_in_kernel afterwards.
-  status append(index_list sequences, index_list counts, in_kernel);
+  status append(index_list sequences, index_list counts, in_kernel_t);
   /// As commit(sequences, device_counts), without a launch: a kernel of the engine calls commit_in_kernel for
   /// each of these sequences.
-  status commit(index_list sequences, in_kernel);
+  status commit(index_list sequences, in_kernel_t);
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
   /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
   /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.

@@ -80,7 +80,7 @@ index_list merged_cache<E, P, K, V>::all_pending(index_list sequences) {
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, in_kernel) {
+status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts, in_kernel_t) {
   sequences::append const operation{};
   if (status s = refuse([&] { return operation.problem(facts_, sequences, counts); }); !s.ok()) return s;
   keep_mirror();
@@ -90,7 +90,7 @@ status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts,
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::commit(index_list sequences, in_kernel) {
+status merged_cache<E, P, K, V>::commit(index_list sequences, in_kernel_t) {
   if (status s = refuse([&] { return check_calls::is_open("commit", facts_, sequences); }); !s.ok()) return s;
   keep_mirror();
   note_done(sequences::commit{}, sequences, all_pending(sequences));

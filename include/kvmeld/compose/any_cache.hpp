@@ -78,8 +78,8 @@ public:
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
   virtual status commit(index_list sequences, index_list accepted) = 0;
   virtual status commit(index_list sequences, device_counts accepted) = 0;
-  virtual status append(index_list sequences, index_list counts, in_kernel) = 0;
-  virtual status commit(index_list sequences, in_kernel) = 0;
+  virtual status append(index_list sequences, index_list counts, in_kernel_t) = 0;
+  virtual status commit(index_list sequences, in_kernel_t) = 0;
 
   virtual status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
                          attention_params const& params = {}, query_sample probes = {}) = 0;
@@ -217,10 +217,10 @@ public:
   status commit(index_list sequences, device_counts accepted) override {
     return cache_.commit(sequences, accepted);
   }
-  status append(index_list sequences, index_list counts, in_kernel by) override {
+  status append(index_list sequences, index_list counts, in_kernel_t by) override {
     return cache_.append(sequences, counts, by);
   }
-  status commit(index_list sequences, in_kernel by) override { return cache_.commit(sequences, by); }
+  status commit(index_list sequences, in_kernel_t by) override { return cache_.commit(sequences, by); }
   status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
                  attention_params const& params, query_sample probes) override {
     return std::visit([&](auto const& q) { return cache_.observe(batch, q, lse, params, probes); },

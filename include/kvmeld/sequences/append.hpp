@@ -73,7 +73,7 @@ private:
 }  // namespace sequences
 
 /// For the engine's kernels, or its own code on the host: what `append` does to one sequence. The engine
-/// calls it once for every sequence that it gave to `append(sequences, counts, in_kernel())`, with the same
+/// calls it once for every sequence that it gave to `append(sequences, counts, in_kernel)`, with the same
 /// count `n`, in order with the cache's other launches. Each of `lanes` threads calls it with its own `lane`,
 /// and barrier() waits for all of them: `threadIdx.x, blockDim.x, [] { __syncthreads(); }`. Barrier at the
 /// end.

@@ -21,6 +21,8 @@ inline namespace KVMELD_ABI {
 /// listed sequence, in the order of the list. For `commit`.
 struct device_counts {
   std::uint32_t const* data;  ///< the first of them
+  /// A template, so that the braces of a list, as in commit({0}, {0}), are not taken for a null pointer.
+  template <class Number> explicit device_counts(Number* first) : data(first) {}
 };
 
 namespace sequences {
@@ -74,7 +76,7 @@ private:
 
 }  // namespace sequences
 
-/// As append_in_kernel, for `commit(sequences, in_kernel())`: commits the first `n` pending entries, or all
+/// As append_in_kernel, for `commit(sequences, in_kernel)`: commits the first `n` pending entries, or all
 /// of them if `n` is above their number, and drops the rest.
 KVMELD_CALLS_ARGUMENTS
 template <class Barrier>

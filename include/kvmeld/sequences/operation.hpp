@@ -76,9 +76,15 @@ KVMELD_HD void operate_in_kernel(Operation const& operation, ledger_ref const& l
 
 }  // namespace detail
 
+/// The type of in_kernel. Braces never make one, so they stay lists.
+class in_kernel_t {
+public:
+  enum class made { once };
+  explicit constexpr in_kernel_t(made) {}  ///< in_kernel is the only one that is needed
+};
 /// Given to `append` or `commit`: kvmeld launches nothing, because a kernel of the engine calls
 /// append_in_kernel or commit_in_kernel.
-struct in_kernel {};
+inline constexpr in_kernel_t in_kernel{in_kernel_t::made::once};
 
 namespace sequences {
 
