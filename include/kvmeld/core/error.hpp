@@ -205,7 +205,8 @@ enum : std::uint32_t {
   budget_unreached = 2,
   evicted_fallback = 4,  ///< the fallback evicted entries to reach the budget
   /// Entries appended beyond the capacity were dropped, or a track is longer than the length it was to be
-  /// padded to. What the host knew was wrong.
+  /// padded to. What the host knew was wrong. The track lacks tokens that other tracks of the sequence have,
+  /// and later calls take entries of earlier tokens for them: close the sequence.
   overfull = 8,
   unrotated =
       16,  ///< keys in rows that may not be written had to turn with a shift of the context, but did not
