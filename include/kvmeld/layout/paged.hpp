@@ -82,11 +82,11 @@ inline page_strides dense_pages(char const* order, std::uint32_t pool_pages, std
   return out;
 }
 
-/// Pages by number: a page lies at pool + number * strides.page. `shared` may be left out or null: then no
-/// page is shared, and the compiler knows that every row may be written. With an array of marks, other
-/// sequences use the page too where shared[number] is not 0, and nothing is written to it. If `count` is
-/// given, debug builds (without NDEBUG) stop at a table entry that names no page of the pool, also on
-/// devices.
+/// Pages by number: a page lies at pool + number * strides.page. Without `shared` (left out, or nullptr) no
+/// page is shared, and the compiler knows that every row may be written. With an array of marks
+/// (shareable_pages), other sequences use the page too where shared[number] is not 0, and nothing is written
+/// to it; a null pointer marks no page. If `count` is given, debug builds (without NDEBUG) stop at a table
+/// entry that names no page of the pool, also on devices.
 template <class T, class Entry = std::int32_t, class Index = std::int32_t, class Shared = std::nullptr_t>
 struct pool_pages {
   using element_type = T;
