@@ -211,12 +211,18 @@ bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
   return immediate || mirror_.known(sequence);
 }
 
+/// Reads the numbers of a sequence. Waits.
+template <class E, class P, class K, class V>
+void merged_cache<E, P, K, V>::read_numbers(std::uint32_t sequence) {
+  keep_mirror();
+  mirror_.read(readable().ledger, sequence);
+}
 /// Reads the numbers of a sequence if the host has only bounds of its lengths, and may wait.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t sequence) {
   if constexpr (!immediate) {
     bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !is_known(sequence);
-    if (bounds_only && !executor_.records()) mirror_.read(readable().ledger, sequence);
+    if (bounds_only && !executor_.records()) read_numbers(sequence);
   }
 }
 /// Likewise, if the host has only a bound of its tokens. Refuses if it cannot wait for them.

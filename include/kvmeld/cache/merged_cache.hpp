@@ -455,6 +455,7 @@ private:
     return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_);
   }
   bool is_known(std::uint32_t sequence) const;
+  void read_numbers(std::uint32_t sequence);
   void know_lengths(std::uint32_t sequence);
   status know_tokens(std::uint32_t sequence);
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }

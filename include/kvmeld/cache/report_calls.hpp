@@ -13,7 +13,7 @@ template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::sync_lengths(std::uint32_t sequence) {
   if (!within("sync_lengths", sequence)) return;
   if (!refuse_once("sync_lengths", [] { return std::string(); }).ok()) return;
-  if constexpr (!immediate) mirror_.read(readable().ledger, sequence);
+  if constexpr (!immediate) read_numbers(sequence);
 }
 
 template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::request_lengths() {
@@ -32,6 +32,7 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::pol
   } else {
     if (!report_.arrived(executor_)) return false;
     arena a(report_.data(), arrays_.word_bytes);
+    keep_mirror();
     mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels, ledger_.table_floats));
     return true;
   }
@@ -130,6 +131,7 @@ status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte c
   if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
   saved::resume(to.ledger, sequence, from, policy_name_);
   if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
+  keep_mirror();
   if constexpr (!immediate) mirror_.read(to.ledger, sequence);
   launches();
   return {};
