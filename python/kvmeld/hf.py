@@ -202,14 +202,14 @@ class KVMeldCache(transformers.Cache):
         self._between_passes()
         held = range(self.batch_size)
         dropped = [self._seen - kept] * len(held) if self._real is None else self._real[:, kept:].sum(dim=1).tolist()
-        saved = [self.cache.save(sequence) for sequence in held]
+        saved = [self.cache.save(sequence) for sequence in held[:-1]]  # a refusal changes nothing of its own sequence
         try:
             for sequence in held:
                 self.cache.truncate(sequence, self.cache.tokens(sequence) - dropped[sequence])
         except ValueError:
-            for sequence in held:
+            for sequence, before in enumerate(saved):
                 self.cache.close(sequence)
-                self.cache.resume(sequence, saved[sequence])
+                self.cache.resume(sequence, before)
             raise
         self._seen = kept
         if self._real is not None:
