@@ -132,8 +132,8 @@ status merged_cache<E, P, K, V>::operate(Operation const& operation, index_list 
   return carry_out(operation, sequences, counts, [](detail::sequence_phase const&) {});
 }
 
-/// Calls `before`, launches an operation, and repeats it on the host's mirror. The launch reads `in_place`
-/// instead of `counts` if it is not null.
+/// Calls `before`, launches an operation, and repeats it on the host's mirror. If `in_place` is not null, the
+/// launch reads it instead of `counts`, which are then what the host guesses.
 template <class E, class P, class K, class V>
 template <class Operation, class Before>
 status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_list sequences,
@@ -155,19 +155,21 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
     if (Operation::leaves == sequences::effect::begun && arrays_.workspace.stats != nullptr)
       launch(first_stats(all));
   });
-  if (s.ok()) note_done(operation, sequences, counts);
+  if (s.ok()) note_done(operation, sequences, counts, in_place != nullptr);
   return s;
 }
 
-/// Repeats an operation on the host's mirror, and forgets plans that it outdates.
+/// Repeats an operation on the host's mirror, and forgets plans that it outdates. `guessed`: the counts are
+/// upper bounds.
 template <class E, class P, class K, class V>
 template <class Operation>
-void merged_cache<E, P, K, V>::note_done(Operation const& operation, index_list sequences,
-                                         index_list counts) {
+void merged_cache<E, P, K, V>::note_done(Operation const& operation, index_list sequences, index_list counts,
+                                         bool guessed) {
   if (Operation::outdates_plan) forget_plan_of(sequences);
   for (std::size_t i = 0; !immediate && i < sequences.size(); ++i) {
     if (Operation::leaves == sequences::effect::begun) mirror_.set_known(sequences[i], true);
     mirror_.apply(operation, sequences[i], Operation::has_counts ? counts[i] : 0);
+    if (guessed) mirror_.mark_tokens_unknown(sequences[i]);
   }
 }
 
@@ -225,19 +227,20 @@ void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t seque
     if (bounds_only && !executor_.records()) read_numbers(sequence);
   }
 }
-/// Likewise, if the host has only a bound of its tokens. Refuses if it cannot wait for them.
+/// Likewise, if the host has only a bound of its tokens.
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::know_tokens([[maybe_unused]] std::uint32_t sequence) {
-  if constexpr (!immediate) {
-    if (!valid().ok() || sequence >= sizes_.extent.sequences) return {};  // the call itself says so
-    if (!mirror_.tokens_known(sequence)) know_lengths(sequence);
-    if (!mirror_.tokens_known(sequence)) {
-      return raise(
-          refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
-                  "known, because device_counts were committed (call sync_lengths before recording)"));
-    }
+void merged_cache<E, P, K, V>::know_tokens(std::uint32_t sequence) {
+  if (!tokens_known(sequence)) know_lengths(sequence);
+}
+/// False if the host has only a bound of the tokens of a sequence.
+template <class E, class P, class K, class V>
+bool merged_cache<E, P, K, V>::tokens_known([[maybe_unused]] std::uint32_t sequence) const {
+  if constexpr (immediate) {
+    return true;
+  } else {
+    bool const there = valid().ok() && sequence < sizes_.extent.sequences;
+    return !there || mirror_.tokens_known(sequence);
   }
-  return {};
 }
 
 // Stages the lists of a call; `numbers` may be null. They travel together. A record fills each list up to its

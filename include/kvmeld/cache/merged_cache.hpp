@@ -201,10 +201,7 @@ public:
   /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
   /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.
   /// Warnings stay.
-  status truncate(std::uint32_t sequence, std::uint32_t tokens) {
-    if (status s = know_tokens(sequence); !s.ok()) return s;
-    return operate(sequences::truncate{}, {sequence}, {tokens});
-  }
+  status truncate(std::uint32_t sequence, std::uint32_t tokens);
   /// Freezes exactly the first `length` entries of every track; entries behind them are not frozen any more.
   /// Call it when pages become shared, or are no longer shared. If tracks share different lengths, let the
   /// layout's `writable` say so instead. Waits if the host has only bounds of the lengths (see `exact`) and
@@ -445,7 +442,7 @@ private:
   status carry_out(Operation const& operation, index_list sequences, index_list counts, Before before,
                    std::uint32_t const* in_place = nullptr);
   template <class Operation>
-  void note_done(Operation const& operation, index_list sequences, index_list counts);
+  void note_done(Operation const& operation, index_list sequences, index_list counts, bool guessed);
   index_list all_pending(index_list sequences);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
@@ -457,7 +454,8 @@ private:
   bool is_known(std::uint32_t sequence) const;
   void read_numbers(std::uint32_t sequence);
   void know_lengths(std::uint32_t sequence);
-  status know_tokens(std::uint32_t sequence);
+  void know_tokens(std::uint32_t sequence);
+  bool tokens_known(std::uint32_t sequence) const;
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
   detail::sequence_phase stage_call(index_list sequences, index_list const* numbers);

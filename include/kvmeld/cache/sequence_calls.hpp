@@ -64,10 +64,7 @@ status merged_cache<E, P, K, V>::commit(index_list sequences, device_counts acce
     return commit(sequences, index_list(accepted.data, sequences.size()));
   } else {
     auto const nothing = [](detail::sequence_phase const&) {};
-    status const s =
-        carry_out(sequences::commit{}, sequences, all_pending(sequences), nothing, accepted.data);
-    for (std::size_t i = 0; s.ok() && i < sequences.size(); ++i) mirror_.mark_tokens_unknown(sequences[i]);
-    return s;
+    return carry_out(sequences::commit{}, sequences, all_pending(sequences), nothing, accepted.data);
   }
 }
 
@@ -84,7 +81,7 @@ status merged_cache<E, P, K, V>::append(index_list sequences, index_list counts,
   sequences::append const operation{};
   if (status s = refuse([&] { return operation.problem(facts_, sequences, counts); }); !s.ok()) return s;
   keep_mirror();
-  note_done(operation, sequences, counts);
+  note_done(operation, sequences, counts, false);
   if (!immediate) forget_plan_of(sequences);
   return {};
 }
@@ -93,9 +90,16 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::commit(index_list sequences, in_kernel_t) {
   if (status s = refuse([&] { return check_calls::is_open("commit", facts_, sequences); }); !s.ok()) return s;
   keep_mirror();
-  note_done(sequences::commit{}, sequences, all_pending(sequences));
-  for (std::size_t i = 0; !immediate && i < sequences.size(); ++i) mirror_.mark_tokens_unknown(sequences[i]);
+  note_done(sequences::commit{}, sequences, all_pending(sequences), true);
   return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::truncate(std::uint32_t sequence, std::uint32_t tokens) {
+  know_tokens(sequence);
+  if (tokens_known(sequence)) return operate(sequences::truncate{}, {sequence}, {tokens});
+  return raise(refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
+                       "known, because device_counts were committed (call sync_lengths before recording)"));
 }
 
 template <class E, class P, class K, class V>
@@ -120,7 +124,7 @@ status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, st
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                                        position_t first) {
-  if (!executor_.records()) (void)know_tokens(sequence);
+  know_tokens(sequence);
   sequences::shift<keys_used> const operation{tensors_.keys, rope, offset, first};
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
@@ -133,7 +137,7 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params const& rope) {
-  if (!executor_.records()) (void)know_tokens(sequence);
+  know_tokens(sequence);
   sequences::renumber<keys_used> operation{tensors_.keys, rope, 0};
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
