@@ -5,8 +5,15 @@
    names the argument, its value and what must hold. A refused call changes nothing, output arguments
    included. No C++ exception leaves a function.
 
-   Order: a call has done its work when it returns. It keeps no pointer that it was given, except those of
-   tensors, page table and allocator. Output arrays must not overlap other arrays or tensors.
+   Order: on the host, a call has done its work when it returns. A cache on a device enqueues its work to
+   options.stream, and so does each later call. Functions that write to host memory (lengths, degrees,
+   positions, warnings, kvmeld_save) wait for the stream; where the host knows the lengths, those do not wait.
+   A call keeps no pointer that it was given, except those of tensors, page table, allocator and stream.
+   Output arrays must not overlap other arrays or tensors.
+
+   Devices: tensors, page tables, and the arguments queries, lse, rows, scores, bias and out of a cache on a
+   device lie in memory of that device. All other arguments lie in host memory. The device need not be current
+   in a call. A call must not be made while its stream is being captured.
 
    Results are the same bits for any number of threads.
 
@@ -46,7 +53,8 @@ enum {
   KVMELD_BUSY = 3, /* another call on this cache is under way, in another thread or an allocator */
   KVMELD_NO_MEMORY = 4,
   KVMELD_UNSUPPORTED = 5, /* this build of the library lacks it: CUDA, pages */
-  KVMELD_INTERNAL = 6     /* a defect of kvmeld, or of an allocator that was handed in */
+  KVMELD_INTERNAL = 6,    /* a defect of kvmeld, or of an allocator that was handed in */
+  KVMELD_DEVICE_ERROR = 7 /* CUDA's runtime reported an error; every later call on the cache does so too */
 };
 
 /* A cache; id 0: none. Handles are never used again, so a stale one is refused. */
@@ -80,7 +88,8 @@ typedef struct kvmeld_tensor {
 /* Memory for a cache's ledger and workspace, and for the scratch of its threads, which grows in the first
    calls. `allocate` returns `bytes` bytes at a multiple of `alignment`, or null if there are none. Both
    functions are called in the thread that calls the cache, and must not throw. `context` must outlive the
-   cache. */
+   cache. For a cache on a device they give memory of that device, in the order of options.stream: work that
+   was enqueued before `release` may still use the memory. */
 typedef struct kvmeld_allocator {
   void* (*allocate)(void* context, size_t bytes, size_t alignment);
   void (*release)(void* context, void* memory, size_t bytes);
@@ -114,8 +123,9 @@ typedef struct kvmeld_options {
   int64_t page_table_stride;
   uint32_t threads;           /* 0: as many as this process may use; 1: the caller's thread alone */
   int32_t device;             /* -1: host memory (default); else the number of a CUDA device */
-  void* stream;               /* CUDA: the stream that calls enqueue to; null: the default stream */
-  kvmeld_allocator allocator; /* null functions: the system's memory */
+  void* stream;               /* CUDA: the cudaStream_t that calls enqueue to, which must outlive the cache;
+                                 null: the default stream */
+  kvmeld_allocator allocator; /* null functions: the system's memory; on a device cudaMallocAsync's */
 } kvmeld_options;
 
 /* Which channels rotate together. Of d rotated channels, pair i is (i, i + d / 2) or (2 i, 2 i + 1). */

@@ -163,6 +163,26 @@ TEST_CASE("attention over the full capacity with the written bias equals attend"
   }
 }
 
+TEST_CASE("as many columns as are asked for, and nothing behind them") {
+  merged x;
+  std::uint32_t const heads = extent.query_heads(), stride = extent.capacity + 20;
+  std::vector<float> const all = written<float>(x, 1, {2, 0}, extent.queries_per_kv_head);
+  for (std::uint32_t columns : {1u, 33u, extent.capacity, extent.capacity + 9}) {
+    std::vector<float> out(std::size_t{2} * heads * stride, 123.0f);
+    kvmeld::attention::write_log_degree(
+        x.cache.executor(), x.cache.ref(), 1, {2, 0}, kvmeld::rows_by_head(out.data(), 1, heads, stride),
+        extent.queries_per_kv_head, kvmeld::attention::behind_end::masked, columns);
+    for (std::size_t row = 0; row < std::size_t{2} * heads; ++row) {
+      for (std::uint32_t s = 0; s < stride; ++s) {
+        float const wanted = s >= columns           ? 123.0f
+                             : s >= extent.capacity ? kvmeld::element_traits<float>::lowest
+                                                    : all[row * extent.capacity + s];
+        REQUIRE(out[row * stride + s] == wanted);
+      }
+    }
+  }
+}
+
 TEST_CASE("write_log_degree refuses what does not fit") {
   merged x;
   std::vector<float> out(extent.capacity);

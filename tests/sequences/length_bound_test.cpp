@@ -66,7 +66,9 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
     auto const check = [&] {
       for (std::uint32_t q = 0; q < 3; ++q) {
         CHECK(cache.length_bound(q) >= held(cache, q));
-        if (exact && known[q]) CHECK(cache.length_bound(q) == held(cache, q));
+        if (exact && known[q]) CHECK(cache.lengths_known(q));
+        if (cache.lengths_known(q)) CHECK(cache.length_bound(q) == held(cache, q));
+        CHECK(cache.is_open(q) == (cache.ledger().is_open[q] != 0));
       }
     };
     for (std::uint32_t q = 0; q < 2; ++q) {
@@ -127,6 +129,7 @@ template <class Policy> void bounds(char const* name, Policy const& policy, kvme
       }
       if (d.chance(0.3)) {
         cache.sync_lengths(q);
+        CHECK(cache.lengths_known(q));
         CHECK(cache.length_bound(q) == held(cache, q));
         known[q] = true;
       }
@@ -142,6 +145,40 @@ TEST_CASE("bounds hold for every preset and are the lengths for exact ones") {
     for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest})
       bounds(name, policy, fallback);
   });
+}
+
+TEST_CASE("to know lengths, the host copies numbers of tracks and sequences, and nothing of the entries") {
+  struct counting_executor : deferred_executor {
+    using deferred_executor::deferred_executor;
+    std::size_t* copied = nullptr;
+    void download(void* to, void const* from, std::size_t bytes) const {
+      *copied += bytes;
+      deferred_executor::download(to, from, bytes);
+    }
+  };
+  std::size_t copied = 0;
+  counting_executor executor(1);
+  executor.copied = &copied;
+  support::engine_memory<float> memory(extent);
+  kvmeld::cache_options sizes{};
+  sizes.extent = extent;
+  auto const policy = kvmeld::preset::chelsea::with_schedule(
+      {0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  cache.open(0, 60);
+  CHECK(cache.lengths_known(0));
+  cache.compress({0}, budget::entries(40), kvmeld::shortfall::keep);
+  CHECK_FALSE(cache.lengths_known(0));
+  CHECK(copied == 0);
+  cache.sync_lengths(0);
+  CHECK(cache.lengths_known(0));
+  CHECK(cache.length_bound(0) == held(cache, 0));
+  CHECK(copied > 0);
+  CHECK(copied < extent.slots());  // the flags of entries alone are a byte each
+  CHECK_THROWS_WITH_AS(cache.lengths_known(3), "lengths_known: sequence is 3; it must be 0 to 2",
+                       kvmeld::invalid_argument);
+  CHECK_THROWS_WITH_AS(cache.is_open(3), "is_open: sequence is 3; it must be 0 to 2",
+                       kvmeld::invalid_argument);
 }
 
 TEST_CASE("which policies are exact") {

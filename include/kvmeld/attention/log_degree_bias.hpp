@@ -42,8 +42,9 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
   std::uint32_t heads_per_track;
   head_rows<T> out;
   behind_end behind;
+  std::uint32_t columns;
 
-  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
+  std::uint32_t tiles(shape const&) const { return ceil_div(columns, block); }
   std::size_t scratch_bytes(int) const { return 0; }
   KVMELD_HD track where(std::uint32_t item) const {
     std::uint32_t const heads = cache.extent().kv_heads;
@@ -57,7 +58,7 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
     std::uint32_t const begin = t.index * block;
     std::uint32_t const length = cache.length(t.where);
     std::uint32_t const member = t.item / cache.extent().kv_heads;
-    team.for_each(min_of(block, cache.extent().capacity - begin), [&](std::uint32_t i) {
+    team.for_each(min_of(block, columns - begin), [&](std::uint32_t i) {
       slot_t const s = begin + i;
       T const value = s >= length && behind == behind_end::unmerged
                           ? element_traits<T>::from_float(0.0f)
@@ -71,15 +72,15 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
 
 /// out[sequence of the list][head][slot] = log degree (natural) of the head's entries. Empty slots and the
 /// rest of the capacity get the lowest finite value of T (float, float16 or bfloat16): adding it masks them
-/// without infinities. An engine that appends token by token, and writes the bias only after `compress`,
-/// `truncate` and `open`, passes behind_end::unmerged. The slot of a token that is appended later then holds
-/// 0, not the mask. heads_per_track = 1 writes one row per KV head. heads_per_track = queries_per_kv_head
-/// writes one row per query head, for masks indexed by query head. f16 resolves log degrees to about 2^-11
-/// relative. Enqueued on `executor`.
+/// without infinities. A row has `columns` slots; 0: as many as the capacity. An engine that appends token by
+/// token, and writes the bias only after `compress`, `truncate` and `open`, passes behind_end::unmerged. The
+/// slot of a token that is appended later then holds 0, not the mask. heads_per_track = 1 writes one row per
+/// KV head. heads_per_track = queries_per_kv_head writes one row per query head, for masks indexed by query
+/// head. f16 resolves log degrees to about 2^-11 relative. Enqueued on `executor`.
 template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,
-                        behind_end behind = behind_end::masked) {
+                        behind_end behind = behind_end::masked, std::uint32_t columns = 0) {
   shape const& s = cache.extent();
   if (std::string const problem = kvmeld::detail::ref_problem("attention::write_log_degree", cache.ledger);
       !problem.empty())
@@ -100,9 +101,11 @@ status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache
                          "1, for a row per KV head, or ", s.queries_per_kv_head,
                          ", queries_per_kv_head, for a row per query head"));
   }
+  if (columns == 0) columns = s.capacity;
   index_list const staged = executor.stage(sequences);
   work_list const work{staged.data(), static_cast<std::uint32_t>(staged.size())};
-  log_degree_bias_phase<Keys, Values, T> const phase{cache, work, layer, heads_per_track, out, behind};
+  log_degree_bias_phase<Keys, Values, T> const phase{cache, work,   layer,  heads_per_track,
+                                                     out,   behind, columns};
   return launch_all(executor, "attention::write_log_degree",
                     [&] { executor.run(phase, s, work.sequence_count * s.kv_heads, phase); });
 }

@@ -96,15 +96,16 @@ struct readable_ledger {
   ledger_ref ledger;              ///< the copy, or the cache's own ledger
 };
 
-/// The cache's ledger for the host. If launches are not immediate, waits and copies it.
+/// The cache's ledger for the host. If launches are not immediate, waits and copies its first `bytes` bytes;
+/// arrays behind them must not be read.
 template <class Executor>
 readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void const* block,
-                            cache_options const& sizes) {
+                            cache_options const& sizes, [[maybe_unused]] std::size_t bytes) {
   if constexpr (is_immediate<Executor>::value) {
     return {{}, arrays.ledger};
   } else {
-    readable_ledger copy{std::vector<std::byte>(arrays.ledger_bytes), {}};
-    executor.download(copy.memory.data(), block, arrays.ledger_bytes);
+    readable_ledger copy{std::vector<std::byte>(bytes), {}};
+    executor.download(copy.memory.data(), block, bytes);
     arena a(copy.memory.data(), copy.memory.size());
     copy.ledger = carve_ledger(a, sizes, arrays.ledger.channels, arrays.ledger.table_floats);
     return copy;

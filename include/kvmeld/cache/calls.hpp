@@ -207,23 +207,18 @@ template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::see
   }
 }
 
-/// Whether the host knows the lengths of a sequence, not only bounds.
-template <class E, class P, class K, class V>
-bool merged_cache<E, P, K, V>::is_known(std::uint32_t sequence) const {
-  return immediate || mirror_.known(sequence);
-}
-
-/// Reads the numbers of a sequence. Waits.
+/// Reads the numbers of a sequence: the words of the ledger, which lie before the arrays of entries. Waits.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::read_numbers(std::uint32_t sequence) {
   keep_mirror();
-  mirror_.read(readable().ledger, sequence);
+  mirror_.read(detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.word_bytes).ledger,
+               sequence);
 }
 /// Reads the numbers of a sequence if the host has only bounds of its lengths, and may wait.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t sequence) {
   if constexpr (!immediate) {
-    bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !is_known(sequence);
+    bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !lengths_known(sequence);
     if (bounds_only && !executor_.records()) read_numbers(sequence);
   }
 }

@@ -99,18 +99,19 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
   std::uint32_t likely = rounds;
   bounds_.assign(sequences.size(), 0);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    ahead.each_track(
-        sequences[i], is_known(sequences[i]), [&](track, std::uint32_t bound, detail::split_sum const& sum) {
-          bounds_[i] = max_of(bounds_[i], bound);
-          if constexpr (!immediate) {
-            detail::split_sum full = sum;
-            full.held = sum.tracks * sizes_.extent.capacity;
-            rounds = max_of(rounds, ahead.rounds(sum));
-            if (executor_.records()) most = max_of(most, ahead.rounds(full));
-            if (sum.tracks == 1)
-              likely = max_of(likely, ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
-          }
-        });
+    ahead.each_track(sequences[i], lengths_known(sequences[i]),
+                     [&](track, std::uint32_t bound, detail::split_sum const& sum) {
+                       bounds_[i] = max_of(bounds_[i], bound);
+                       if constexpr (!immediate) {
+                         detail::split_sum full = sum;
+                         full.held = sum.tracks * sizes_.extent.capacity;
+                         rounds = max_of(rounds, ahead.rounds(sum));
+                         if (executor_.records()) most = max_of(most, ahead.rounds(full));
+                         if (sum.tracks == 1)
+                           likely = max_of(
+                               likely, ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
+                       }
+                     });
   }
   // A replay with a smaller budget has more likely rounds. Those that were not recorded are still taken.
   return {executor_.limit("rounds", rounds, most), executor_.as_recorded(likely)};
@@ -126,7 +127,7 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   bool loses = thins && !exact(fallback);  // what the host knew of the lengths
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
-      .each_track(sequence, is_known(sequence),
+      .each_track(sequence, lengths_known(sequence),
                   [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
                     if (sum.held > sum.allowed) {
                       changes = true;
@@ -170,7 +171,7 @@ std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, bud
   auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed, fallback); };
   if (!refuse(problem).ok()) return most;
   foresee(allowed, fallback)
-      .each_track(sequence, is_known(sequence),
+      .each_track(sequence, lengths_known(sequence),
                   [&](track, std::uint32_t bound, detail::split_sum const&) { most = max_of(most, bound); });
   return most;
 }

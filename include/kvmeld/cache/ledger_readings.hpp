@@ -28,6 +28,10 @@ public:
     return moved_from_ ? moved : construction_;
   }
 
+  /// Whether a sequence is open.
+  bool is_open(std::uint32_t sequence) const {
+    return within("is_open", sequence) && facts_.is_open[sequence] != 0;
+  }
   /// Slots in use of one track: entries, pending ones included, and empty slots (options.padded).
   std::uint32_t length(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     if (!within("length", sequence, layer, kv_head)) return 0;

@@ -382,6 +382,10 @@ public:
 
   // ---- reports and stats ------------------------------------------------------------------------
 
+  /// Whether the host knows the lengths of a sequence. If not, it has bounds until sync_lengths or a report.
+  bool lengths_known(std::uint32_t sequence) const {
+    return within("lengths_known", sequence) && (immediate || mirror_.known(sequence));
+  }
   /// Lowers the bounds to the real lengths, and brings warnings and rounds up to date. Waits if launches are
   /// not immediate. If they are immediate, there is nothing to do.
   void sync_lengths(std::uint32_t sequence);
@@ -449,9 +453,8 @@ private:
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;
   detail::readable_ledger readable() const {
-    return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_);
+    return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.ledger_bytes);
   }
-  bool is_known(std::uint32_t sequence) const;
   void read_numbers(std::uint32_t sequence);
   void know_lengths(std::uint32_t sequence);
   void know_tokens(std::uint32_t sequence);

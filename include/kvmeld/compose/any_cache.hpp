@@ -103,7 +103,8 @@ public:
   /// Calls attention::write_log_degree over this cache. Refuses policies that share entries.
   virtual status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
                                   std::uint32_t heads_per_track = 1,
-                                  attention::behind_end behind = attention::behind_end::masked) = 0;
+                                  attention::behind_end behind = attention::behind_end::masked,
+                                  std::uint32_t columns = 0) = 0;
 
   std::uint32_t length(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return readings().length(layer, sequence, kv_head);
@@ -117,6 +118,8 @@ public:
   bool due(std::uint32_t sequence, trigger t) const { return readings().due(sequence, t); }
   std::uint32_t rounds(std::uint32_t sequence) const { return readings().rounds(sequence); }
   ledger_ref const& ledger() const { return readings().ledger(); }
+  bool is_open(std::uint32_t sequence) const { return readings().is_open(sequence); }
+  virtual bool lengths_known(std::uint32_t sequence) const = 0;
   virtual void sync_lengths(std::uint32_t sequence) = 0;
   virtual status request_lengths() = 0;
   virtual bool poll_lengths() = 0;
@@ -158,6 +161,7 @@ public:
   status set_rounds(std::uint32_t sequence, std::uint32_t n) override {
     return cache_.set_rounds(sequence, n);
   }
+  bool lengths_known(std::uint32_t sequence) const override { return cache_.lengths_known(sequence); }
   void sync_lengths(std::uint32_t sequence) override { cache_.sync_lengths(sequence); }
   status request_lengths() override { return cache_.request_lengths(); }
   bool poll_lengths() override { return cache_.poll_lengths(); }
@@ -257,7 +261,8 @@ public:
     });
   }
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
-                          std::uint32_t heads_per_track, attention::behind_end behind) override {
+                          std::uint32_t heads_per_track, attention::behind_end behind,
+                          std::uint32_t columns) override {
     if constexpr (Cache::shares) {
       return raise(
           refusal("any_cache::write_log_degree", "policy", "one that shares entries",
@@ -266,7 +271,7 @@ public:
       return std::visit(
           [&](auto const& o) {
             return attention::write_log_degree(cache_.executor(), cache_.ref(), layer, sequences, o,
-                                               heads_per_track, behind);
+                                               heads_per_track, behind, columns);
           },
           out);
     }
