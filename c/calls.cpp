@@ -1,8 +1,10 @@
 // The functions of kvmeld.h that work on a cache.
 #include "arguments.hpp"
+#include "engine_cache.hpp"
 #include "failure.hpp"
 #include "registry.hpp"
 
+#include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/element.hpp>
@@ -12,11 +14,12 @@
 #include <kvmeld/kvmeld.h>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/observation.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <string>
 
 namespace kvmeld_library {
 
@@ -32,17 +35,34 @@ kvmeld::track read_track(char const* call, held_cache const& held, std::uint32_t
   return kvmeld::make_track(s, layer, sequence, head);
 }
 
+/// Sees to it that lengths of a sequence are known, and not only bounds: a device's cache waits for them.
+kvmeld::any_cache& know_lengths(held_cache& held, std::uint32_t sequence) {
+  kvmeld::any_cache& c = held.cache->cache();
+  if (sequence < held.sizes.extent.sequences && !c.lengths_known(sequence)) c.sync_lengths(sequence);
+  return c;
+}
+
 /// Copies what the ledger has of each entry of a track.
-template <class From, class To>
+template <class T>
 void copy_entries(char const* call, char const* argument, held_cache& held, kvmeld::track where,
-                  From* kvmeld::ledger_ref::*array, To* out, std::uint32_t capacity) {
-  kvmeld::ledger_ref const& ledger = held.cache->cache().ledger();
-  std::uint32_t const length = ledger.length[where.index];
+                  T* kvmeld::ledger_ref::*array, T* out, std::uint32_t capacity) {
+  kvmeld::any_cache const& c = know_lengths(held, where.sequence);
+  std::uint32_t const length = c.length(where.layer, where.sequence, where.kv_head);
   if (length == 0) return;
   require(out, call, argument, "an array for as many numbers as the track has entries");
   if (capacity < length)
     refuse(call, "capacity", capacity, "at least ", length, ", the entries of the track");
-  for (std::uint32_t s = 0; s < length; ++s) out[s] = (ledger.*array)[ledger.at(where, s)];
+  held.cache->read(out, c.ledger().*array + c.ledger().at(where, 0), length * sizeof *out);
+}
+
+/// Floats for a call where the cache's tensors are.
+float_memory scratch(char const* call, held_cache& held, std::size_t n, float const* from = nullptr) {
+  float_memory out = held.cache->floats(n, from);
+  if (out == nullptr) {
+    throw failure(KVMELD_NO_MEMORY, kvmeld::refusal(call, "scratch in bytes", n * sizeof(float),
+                                                    "as many as the device has left"));
+  }
+  return out;
 }
 
 /// Whether the score that is held reads log-sum-exps. It does not if it keeps queries alone, or has a softmax
@@ -102,8 +122,19 @@ kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t to
 
 kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope) {
   char const* const call = "kvmeld_renumber";
-  return on_cache(call, cache,
-                  [&](held_cache& held) { held.cache->cache().renumber(sequence, read_rope(call, rope)); });
+  return on_cache(call, cache, [&](held_cache& held) {
+    kvmeld::rope_params params = read_rope(call, rope);
+    std::uint32_t const key_dim = held.sizes.extent.key_dim, pairs = params.pairs(key_dim);
+    float_memory frequencies;  // where the keys are
+    if (held.device >= 0 && params.frequencies != nullptr && pairs != 0) {
+      if (std::string const problem = kvmeld::detail::rope_problem(call, params, key_dim, true);
+          !problem.empty())
+        throw failure(KVMELD_INVALID_ARGUMENT, problem);
+      frequencies = scratch(call, held, pairs, params.frequencies);
+      params.frequencies = frequencies.get();
+    }
+    held.cache->cache().renumber(sequence, params);
+  });
 }
 
 // --- compression
@@ -128,7 +159,7 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
     kvmeld::attention_params params;
     params.scale = scale;
     kvmeld::log_sums<float const> given(kvmeld::head_rows<float const>{lse, 0, lse_stride, 1});
-    std::vector<float> outputs, computed;
+    float_memory outputs, computed;
     float const unread = 0.0f;
     if (lse == nullptr && !c.needs_observation()) {
       given.rows.data = &unread;  // the call does nothing, once its other arguments are right
@@ -137,10 +168,10 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
       if (n > c.tokens(sequence)) refuse(call, "n", n, "at most ", c.tokens(sequence), ", the tokens seen");
       kvmeld::shape const& s = held.sizes.extent;
       std::size_t const heads = s.query_heads();
-      outputs.resize(heads * n * s.value_dim);
-      computed.resize(heads * n);
-      kvmeld::head_rows<float> const sums = kvmeld::rows_by_head(computed.data(), n, s.query_heads(), 1);
-      c.attend(batch, rows, kvmeld::rows_by_head(outputs.data(), n, s.query_heads(), s.value_dim), sums,
+      outputs = scratch(call, held, heads * n * s.value_dim);
+      computed = scratch(call, held, heads * n);
+      kvmeld::head_rows<float> const sums = kvmeld::rows_by_head(computed.get(), n, s.query_heads(), 1);
+      c.attend(batch, rows, kvmeld::rows_by_head(outputs.get(), n, s.query_heads(), s.value_dim), sums,
                params);
       given = kvmeld::log_sums<float const>(kvmeld::log_sums<float>(sums));
     }
@@ -186,7 +217,7 @@ kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tok
 kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries) {
   return on_cache("kvmeld_longest", cache, [&](held_cache& held) {
     require(entries, "kvmeld_longest", "entries", "where to write the number");
-    *entries = held.cache->cache().longest(sequence);
+    *entries = know_lengths(held, sequence).longest(sequence);
   });
 }
 
@@ -196,9 +227,9 @@ kvmeld_status kvmeld_lengths(kvmeld_cache cache, uint32_t sequence, uint32_t* le
     require(lengths, call, "lengths", "an array of layers * kv_heads numbers");
     (void)read_track(call, held, 0, sequence, 0);
     kvmeld::shape const& s = held.sizes.extent;
+    kvmeld::any_cache const& c = know_lengths(held, sequence);
     for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
-      for (std::uint32_t head = 0; head < s.kv_heads; ++head)
-        *lengths++ = held.cache->cache().length(layer, sequence, head);
+      for (std::uint32_t head = 0; head < s.kv_heads; ++head) *lengths++ = c.length(layer, sequence, head);
     }
   });
 }
@@ -228,25 +259,23 @@ kvmeld_status kvmeld_log_degrees(kvmeld_cache cache, uint32_t layer, uint32_t se
     (void)read_track(call, held, layer, sequence, 0);
     if (columns != 0) require(bias, call, "bias", "rows of `columns` numbers for each query head");
     kvmeld::shape const& s = held.sizes.extent;
-    kvmeld::any_cache const& c = held.cache->cache();
+    kvmeld::any_cache& c = know_lengths(held, sequence);
     for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
       if (std::uint32_t const length = c.length(layer, sequence, head); length > columns)
         refuse(call, "columns", columns, "at least ", length, ", the entries of KV head ", head);
     }
-    for (std::uint32_t head = 0; head < s.query_heads(); ++head) {
-      kvmeld::track const where = kvmeld::make_track(s, layer, sequence, head / s.queries_per_kv_head);
-      std::uint32_t const length = c.ledger().length[where.index];
-      float* const row = bias + std::int64_t{head} * head_stride;
-      for (std::uint32_t i = 0; i < columns; ++i)
-        row[i] = i < length ? c.ledger().log_degree(where, i) : kvmeld::element_traits<float>::lowest;
-    }
+    if (columns == 0) return;
+    c.write_log_degree(layer, {sequence}, kvmeld::head_rows<float>{bias, 0, head_stride, 0},
+                       s.queries_per_kv_head, kvmeld::attention::behind_end::masked, columns);
   });
 }
 
 kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, uint32_t* warnings) {
   return on_cache("kvmeld_warnings", cache, [&](held_cache& held) {
     require(warnings, "kvmeld_warnings", "warnings", "where to write the bits");
-    *warnings = held.cache->cache().warnings(sequence);
+    kvmeld::any_cache& c = held.cache->cache();
+    if (held.device >= 0 && sequence < held.sizes.extent.sequences) c.sync_lengths(sequence);
+    *warnings = c.warnings(sequence);
   });
 }
 
@@ -266,7 +295,7 @@ kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequenc
       using type = typename decltype(tag)::type;
       return kvmeld::head_rows<type>{static_cast<type*>(out), 0, out_head_stride, out_row_stride};
     });
-    if (sequence < held.sizes.extent.sequences && held.cache->cache().ledger().is_open[sequence] == 0)
+    if (sequence < held.sizes.extent.sequences && !held.cache->cache().is_open(sequence))
       refuse(call, "sequence", sequence, "open (call kvmeld_open first)");
     kvmeld::attention_params params;
     params.scale = scale;

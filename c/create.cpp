@@ -1,12 +1,12 @@
 // The functions of kvmeld.h that make caches, bind them to tensors, and end them.
 #include "arguments.hpp"
+#include "built.hpp"
+#include "current_device.hpp"
 #include "engine_cache.hpp"
 #include "failure.hpp"
 #include "memory_source.hpp"
 #include "registry.hpp"
 
-#include <kvmeld/backend/host/extern_kernels.hpp>
-#include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/compose/policy_text.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/element.hpp>
@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 namespace kvmeld_library {
@@ -52,36 +54,68 @@ page_list pages_of(char const* call, kvmeld_options const& o) {
   return {o.page_size, o.page_table, o.page_table_stride};
 }
 
-void require_host(char const* call, kvmeld_options const& o) {
+void check_place(char const* call, kvmeld_options const& o) {
   if (o.device < -1) refuse(call, "options.device", o.device, "-1, or the number of a device");
   if (o.device >= 0) {
-    throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.device", o.device,
-                                                      "-1, because this library was built without CUDA"));
+    if constexpr (with_cuda) {
+      if (int const count = count_devices(); o.device >= count)
+        refuse(call, "options.device", o.device, "below ", count, ", the number of CUDA devices, or -1");
+    } else {
+      throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.device", o.device,
+                                                        "-1, because this library was built without CUDA"));
+    }
   }
-  if (o.stream != nullptr) refuse(call, "options.stream", "given", "null for host memory");
+  if (o.device < 0 && o.stream != nullptr) refuse(call, "options.stream", "given", "null for host memory");
   if ((o.allocator.allocate == nullptr) != (o.allocator.release == nullptr)) {
     refuse(call, o.allocator.allocate == nullptr ? "options.allocator.allocate" : "options.allocator.release",
            "null", "a function, because the other one is given");
   }
 }
 
+/// The system's memory where the cache's tensors are.
+kvmeld_allocator system_memory([[maybe_unused]] kvmeld_options const& o) {
+  if constexpr (with_cuda) {
+    if (o.device >= 0) return stream_ordered_memory(o.stream);
+  }
+  return {};
+}
+
 ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
-  require_host(call, o);
   require(o.policy, call, "options.policy", "the name of a preset, or parts");
   kvmeld::compose::composed policy;
   kvmeld::compose::read_policy(o.policy, policy);
-  kvmeld::cache_options const sizes = sizes_of(call, o);
-  kvmeld::host_executor executor(o.threads);
-  executor.use(memory.hook());
-  return {executor, policy, sizes, pages_of(call, o)};
+  return {policy, sizes_of(call, o), pages_of(call, o), &memory, o.threads, o.stream};
 }
 
-std::unique_ptr<engine_cache> make(char const* call, kvmeld_element element, ingredients const& of,
+/// Whether there are caches over elements of T.
+template <class T> constexpr bool with_elements() {
+  if constexpr (std::is_same_v<T, kvmeld::float16>) return with_float16;
+  if constexpr (std::is_same_v<T, kvmeld::bfloat16>) return with_bfloat16;
+  return with_float;
+}
+
+template <class Place, class T>
+std::unique_ptr<engine_cache> make_at(char const* call, ingredients const& of, tensor_list const* tensors) {
+  if (of.pages.size == 0) return make_on_tensors<Place, T>(call, of, tensors);
+  if constexpr (with_pages) return make_on_pages<Place, T>(call, of, tensors);
+  throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.page_size", of.pages.size,
+                                                    "0, because this library was built without pages"));
+}
+
+std::unique_ptr<engine_cache> make(char const* call, kvmeld_options const& o, ingredients const& of,
                                    tensor_list const* tensors) {
-  return with_element(call, "options.element", element, [&](auto tag) {
+  return with_element(call, "options.element", o.element, [&](auto tag) -> std::unique_ptr<engine_cache> {
     using type = typename decltype(tag)::type;
-    return of.pages.size != 0 ? make_on_pages<type>(call, of, tensors)
-                              : make_on_tensors<type>(call, of, tensors);
+    if constexpr (with_elements<type>()) {
+      if constexpr (with_cuda) {
+        if (o.device >= 0) return make_at<device, type>(call, of, tensors);
+      }
+      return make_at<host, type>(call, of, tensors);
+    } else {
+      throw failure(KVMELD_UNSUPPORTED,
+                    kvmeld::refusal(call, "options.element", o.element,
+                                    "another one, because this library was built without it"));
+    }
   });
 }
 
@@ -122,12 +156,15 @@ kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
     char const* const call = "kvmeld_bytes";
     kvmeld_options const o = read_options(call, options);
     require(bytes, call, "bytes", "where to write the number");
-    // A cache asks for all of its memory at once, and is refused if there is none.
-    memory_source memory(o.allocator);
-    memory.only_count();
+    // A cache asks for its ledger and workspace at once, and is refused if there is no memory for them.
+    check_place(call, o);
+    current_device const current(o.device);
+    memory_source memory(system_memory(o));
+    // On a device the lists of the executor and the layouts of K and V come before.
+    memory.only_count(o.device < 0 ? 0 : 3);
     ingredients const of = read_ingredients(call, o, memory);
     try {
-      make(call, o.element, of, nullptr);
+      make(call, o, of, nullptr);
     } catch (kvmeld::invalid_argument const&) {
       if (memory.asked() == 0) throw;
     }
@@ -141,17 +178,22 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     char const* const call = "kvmeld_create";
     kvmeld_options const o = read_options(call, options);
     require(made, call, "made", "where to write the handle");
+    check_place(call, o);
+    current_device const current(o.device);
     auto held = std::make_unique<held_cache>();
-    held->memory = std::make_unique<memory_source>(o.allocator);
+    held->device = o.device;
+    held->memory =
+        std::make_unique<memory_source>(o.allocator.allocate != nullptr ? o.allocator : system_memory(o));
     ingredients const of = read_ingredients(call, o, *held->memory);
     tensor_list const list = read_tensors(call, keys, values, tensors, o.layers);
     held->sizes = of.sizes;
     try {
-      held->cache = make(call, o.element, of, &list);
+      held->cache = make(call, o, of, &list);
     } catch (kvmeld::invalid_argument const& refused) {
       throw_lack_of_memory(*held->memory, call, refused.what());
       throw;
     }
+    throw_fault(call, *held);
     held->policy = held->cache->cache().name();
     *made = keep(std::move(held));
   });
@@ -166,7 +208,11 @@ kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys, kvmel
 }
 
 kvmeld_status kvmeld_destroy(kvmeld_cache cache) {
-  return guarded([&] { take_out("kvmeld_destroy", cache); });
+  return guarded([&] {
+    std::unique_ptr<held_cache> held = take_out("kvmeld_destroy", cache);
+    current_device const current(held->device);
+    held.reset();
+  });
 }
 
 kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name) {

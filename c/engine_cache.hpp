@@ -1,15 +1,18 @@
 // A cache on an engine's tensors behind one interface, and how it is made for one type of tensors.
 #pragma once
 
-#include <kvmeld/backend/host/host_executor.hpp>
+#include "memory_source.hpp"
+
 #include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/kvmeld.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace kvmeld_library {
 
@@ -27,6 +30,10 @@ struct page_list {
   std::int64_t stride;
 };
 
+/// Floats that the calls of a cache can read and write until the last owner is gone. Null: there is no
+/// memory.
+using float_memory = std::shared_ptr<float>;
+
 /// What a handle stands for.
 class engine_cache {
 public:
@@ -36,22 +43,34 @@ public:
   /// Reads rows from other tensors from now on. Refuses tensors that cannot be right, and then reads from
   /// those that it had.
   virtual void rebind(char const* call, tensor_list const& tensors) = 0;
+  /// Copies bytes of the ledger, once all calls so far have done their work.
+  virtual void read(void* to, void const* ledger, std::size_t bytes) = 0;
+  /// Floats where the cache's tensors are: on the host or on its device. With `from` they hold a copy of it.
+  virtual float_memory floats(std::size_t n, float const* from = nullptr) = 0;
+  /// What the runtime of the device has reported so far; null: no error.
+  virtual char const* fault() const = 0;
 };
 
 /// What a cache is made of, apart from its tensors.
 struct ingredients {
-  kvmeld::host_executor executor;
   kvmeld::compose::composed policy;
   kvmeld::cache_options sizes;
   page_list pages;
+  memory_source* memory;
+  std::uint32_t threads;  ///< for a cache on the host
+  void* stream;           ///< for a cache on a device
 };
+
+/// Where tensors are: host, which host.hpp defines, or device, which device.cuh defines.
+class host;
+class device;
 
 /// Makes a cache over elements of T. Without a list of tensors, the cache must not be used: it only takes its
 /// memory.
-template <class T>
+template <class Place, class T>
 std::unique_ptr<engine_cache> make_on_tensors(char const* call, ingredients const& of,
                                               tensor_list const* tensors);
-template <class T>
+template <class Place, class T>
 std::unique_ptr<engine_cache> make_on_pages(char const* call, ingredients const& of,
                                             tensor_list const* tensors);
 

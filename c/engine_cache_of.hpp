@@ -1,11 +1,9 @@
-// The engine_cache of one element type and one form of tensors. Each instance is a unit of its own, because a
-// cache whose policy is chosen at run time takes long to compile.
+// The engine_cache of one place, element type and form of tensors.
 #pragma once
 
 #include "engine_cache.hpp"
 #include "failure.hpp"
 
-#include <kvmeld/backend/host/extern_kernels.hpp>
 #include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/core/error.hpp>
@@ -14,7 +12,6 @@
 #include <kvmeld/layout/per_layer.hpp>
 #include <kvmeld/layout/strided.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -91,41 +88,60 @@ private:
   }
 };
 
-template <class Form> class engine_cache_of final : public engine_cache {
+template <class Place, class Form> class engine_cache_of final : public engine_cache {
 public:
   engine_cache_of(char const* call, ingredients const& of, tensor_list const* tensors)
-      : form_(of.pages),
-        extent_(of.sizes.extent),
-        layouts_(call, form_, tensors, extent_),
-        cache_(kvmeld::make_any_cache(
-            kvmeld::merged_cache{of.executor, of.policy,
-                                 kvmeld::kv{kvmeld::per_layer(layouts_.keys.data(), extent_.key_dim),
-                                            kvmeld::per_layer(layouts_.values.data(), extent_.value_dim)},
-                                 of.sizes})) {}
+      : engine_cache_of(of, Place::executor(of),
+                        layer_layouts<Form>(call, Form(of.pages), tensors, of.sizes.extent)) {}
 
   kvmeld::any_cache& cache() override { return *cache_; }
   void rebind(char const* call, tensor_list const& tensors) override {
-    layer_layouts<Form> const other(call, form_, &tensors, extent_);
-    std::copy(other.keys.begin(), other.keys.end(), layouts_.keys.begin());
-    std::copy(other.values.begin(), other.values.end(), layouts_.values.begin());
+    layer_layouts<Form> const other(call, form_, &tensors, cache_->sizes().extent);
+    Place::rewrite(executor(), keys_, other.keys);
+    Place::rewrite(executor(), values_, other.values);
   }
+  void read(void* to, void const* ledger, std::size_t bytes) override {
+    Place::read(executor(), to, ledger, bytes);
+  }
+  float_memory floats(std::size_t n, float const* from) override {
+    return Place::floats(executor(), n, from);
+  }
+  char const* fault() const override { return Place::fault(executor()); }
 
 private:
+  using layout = typename Form::layout;
+  using array = typename Place::template array<layout>;
+  using cache_type = kvmeld::merged_cache<typename Place::executor_type, kvmeld::compose::composed,
+                                          kvmeld::per_layer<layout>, kvmeld::per_layer<layout>>;
+
+  engine_cache_of(ingredients const& of, typename Place::executor_type executor,
+                  layer_layouts<Form> const& layouts)
+      : form_(of.pages),
+        keys_(Place::copy(executor, layouts.keys)),
+        values_(Place::copy(executor, layouts.values)),
+        cache_(kvmeld::make_any_cache(
+            cache_type(std::move(executor), of.policy,
+                       kvmeld::kv{kvmeld::per_layer<layout>(keys_.data(), of.sizes.extent.key_dim),
+                                  kvmeld::per_layer<layout>(values_.data(), of.sizes.extent.value_dim)},
+                       of.sizes))) {}
+  typename Place::executor_type& executor() const { return cache_->get<cache_type>()->executor(); }
+
   Form form_;
-  kvmeld::shape extent_;
-  layer_layouts<Form> layouts_;
+  array keys_, values_;  ///< a layout per layer
   std::unique_ptr<kvmeld::any_cache> cache_;
 };
 
-template <class T>
+template <class Place, class T>
 std::unique_ptr<engine_cache> make_on_tensors(char const* call, ingredients const& of,
                                               tensor_list const* tensors) {
-  return std::make_unique<engine_cache_of<on_tensors<T>>>(call, of, tensors);
+  using form = on_tensors<typename Place::template element<T>>;
+  return std::make_unique<engine_cache_of<Place, form>>(call, of, tensors);
 }
-template <class T>
+template <class Place, class T>
 std::unique_ptr<engine_cache> make_on_pages(char const* call, ingredients const& of,
                                             tensor_list const* tensors) {
-  return std::make_unique<engine_cache_of<on_pages<T>>>(call, of, tensors);
+  using form = on_pages<typename Place::template element<T>>;
+  return std::make_unique<engine_cache_of<Place, form>>(call, of, tensors);
 }
 
 }  // namespace kvmeld_library

@@ -1,4 +1,4 @@
-// Where a cache's memory comes from: the system, or the two functions that a program hands in.
+// Where a cache's memory comes from: the system, or two functions.
 #pragma once
 
 #include <kvmeld/backend/host/host_memory.hpp>
@@ -19,8 +19,12 @@ public:
   /// The form in which an executor takes it.
   kvmeld::host_allocator hook() { return {&allocate, &release, this}; }
 
-  /// From now on refuses all memory; `asked` tells how much the first request wanted.
-  void only_count() { counts_ = true; }
+  /// Serves this many requests more, and refuses all others; `asked` tells how much they wanted in all, up to
+  /// the first that was refused.
+  void only_count(int served) {
+    counts_ = true;
+    served_ = served;
+  }
   std::size_t asked() const { return asked_; }
 
   /// Forgets what went wrong.
@@ -30,18 +34,28 @@ public:
   /// Whether the program's function returned memory that is not aligned.
   bool misaligned() const { return misaligned_; }
 
+  /// Null: there is no memory.
+  void* take(std::size_t bytes, std::size_t alignment) {
+    bool const refused = counts_ && served_ == 0;
+    if (counts_ && !lacked_) asked_ += bytes;
+    if (served_ != 0) --served_;
+    void* const memory = refused ? nullptr : obtain(bytes, alignment);
+    if (memory == nullptr) lacked_ = true;
+    return memory;
+  }
+  void give_back(void* memory, std::size_t bytes) {
+    if (from_.release != nullptr) return from_.release(from_.context, memory, bytes);
+    ::operator delete (memory, std::align_val_t{alignment_});
+  }
+
 private:
   static void* allocate(void* context, std::size_t bytes, std::size_t alignment) {
-    auto& self = *static_cast<memory_source*>(context);
-    if (self.asked_ == 0) self.asked_ = bytes;
-    void* const memory = self.counts_ ? nullptr : self.take(bytes, alignment);
-    if (memory == nullptr) self.lacked_ = true;
-    return memory;
+    return static_cast<memory_source*>(context)->take(bytes, alignment);
   }
   static void release(void* context, void* memory, std::size_t bytes) {
     static_cast<memory_source*>(context)->give_back(memory, bytes);
   }
-  void* take(std::size_t bytes, std::size_t alignment) {
+  void* obtain(std::size_t bytes, std::size_t alignment) {
     if (from_.allocate == nullptr) {
       alignment_ = alignment;
       return ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
@@ -52,14 +66,10 @@ private:
     from_.release(from_.context, memory, bytes);
     return nullptr;
   }
-  void give_back(void* memory, std::size_t bytes) {
-    if (from_.release != nullptr) return from_.release(from_.context, memory, bytes);
-    ::operator delete (memory, std::align_val_t{alignment_});
-  }
-
   kvmeld_allocator from_;
   std::size_t alignment_ = 1;  ///< every request has the same
   std::size_t asked_ = 0;
+  int served_ = 0;
   bool counts_ = false, lacked_ = false, misaligned_ = false;
 };
 

@@ -74,4 +74,12 @@ void throw_lack_of_memory(memory_source const& memory, char const* call, char co
   if (memory.lacked()) throw failure(KVMELD_NO_MEMORY, text);
 }
 
+void throw_fault(char const* call, held_cache const& held) {
+  if (char const* const error = held.cache->fault(); error != nullptr) {
+    throw failure(KVMELD_DEVICE_ERROR,
+                  kvmeld::refusal(call, "the CUDA device", kvmeld::message("out of order (", error, ")"),
+                                  "without errors; the cache and its tensors are not to be used any more"));
+  }
+}
+
 }  // namespace kvmeld_library

@@ -2,6 +2,7 @@
 // another copy of the library in the same process.
 #pragma once
 
+#include "current_device.hpp"
 #include "engine_cache.hpp"
 #include "failure.hpp"
 #include "memory_source.hpp"
@@ -20,7 +21,8 @@ struct held_cache {
   std::unique_ptr<engine_cache> cache;
   kvmeld::cache_options sizes;
   std::string policy;
-  bool busy = false;  ///< the registry's lock guards it
+  std::int32_t device = -1;  ///< options.device
+  bool busy = false;         ///< the registry's lock guards it
 };
 
 /// Keeps a cache, and returns its handle.
@@ -44,17 +46,23 @@ private:
 /// If the allocator caused a refusal, throws it with the status that says so.
 void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text);
 
+/// If the runtime of the cache's device has reported an error, throws it.
+void throw_fault(char const* call, held_cache const& held);
+
 /// Runs the body of a function that works on a cache: body(held_cache&).
 template <class Body> kvmeld_status on_cache(char const* call, kvmeld_cache handle, Body body) noexcept {
   return guarded([&] {
     in_use const used(call, handle);
-    (*used).memory->begin_call();
+    held_cache& held = *used;
+    current_device const current(held.device);
+    held.memory->begin_call();
     try {
-      body(*used);
+      body(held);
     } catch (kvmeld::invalid_argument const& refused) {
-      throw_lack_of_memory(*(*used).memory, call, refused.what());
+      throw_lack_of_memory(*held.memory, call, refused.what());
       throw;
     }
+    throw_fault(call, held);
   });
 }
 

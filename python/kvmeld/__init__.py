@@ -5,8 +5,11 @@ kvmeld.kvpress a press for NVIDIA's kvpress, kvmeld.plots pictures by matplotlib
 these three modules, so it needs none of these libraries.
 """
 
-from kvmeld._core import __version__
+from kvmeld._core import __version__, cuda
 from kvmeld.cache import Cache, policies
 from kvmeld.compact import compact
 
-__all__ = ["Cache", "__version__", "compact", "policies"]
+#: Whether this build has caches on CUDA devices.
+cuda: bool
+
+__all__ = ["Cache", "__version__", "compact", "cuda", "policies"]

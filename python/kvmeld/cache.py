@@ -15,6 +15,11 @@ _BIASES = ("per_head", "shared", "none")
 _OBSERVATIONS = ("nothing", "last_queries", "every_step", "replay")
 _ELEMENTS = ("float32", "float16", "bfloat16")
 
+_PLACES = ("cpu", "cuda") if _core.cuda else ("cpu",)
+_PLACES_TEXT = (
+    "in host memory or on a CUDA device" if _core.cuda else "in host memory: this build of kvmeld has no CUDA"
+)
+
 Numbers = Union[int, Sequence[int]]
 Budget = Union[int, float]
 
@@ -78,9 +83,23 @@ def _tensors(tensors: Any, argument: str) -> list[Any]:
         if isinstance(tensor, np.ndarray) and not tensor.flags.writeable:
             raise _refusal(item, "a read-only array", "writable: entries are merged in place")
         place = getattr(tensor, "device", "cpu")
-        if getattr(place, "type", "cpu") != "cpu":  # of PyTorch; the extension module refuses those of others
-            raise _refusal(item, f"on {place}", "in host memory: this build of kvmeld has no CUDA")
+        if getattr(place, "type", "cpu") not in _PLACES:  # of PyTorch; the extension module refuses those of others
+            raise _refusal(item, f"on {place}", _PLACES_TEXT)
     return found
+
+
+def _first(tensors: Any) -> Any:
+    return tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+
+
+def _current_stream(tensors: Any) -> int:
+    """PyTorch's current stream on the device of its tensors; 0 for others, and on the host."""
+    first = _first(tensors)
+    if not getattr(first, "is_cuda", False):
+        return 0
+    import torch
+
+    return torch.cuda.current_stream(first.device).cuda_stream
 
 
 def _detached(tensor: Any) -> Any:
@@ -116,7 +135,14 @@ class Cache:
         and page_table[s, i] is the page that holds tokens i * page_size to (i + 1) * page_size - 1 of sequence s. The
         capacity is that of a row of the table. The cache reads the table in place: give a sequence its pages before
         append(). Pages behind lengths(s).max() are free after a compression. Two sequences must not share a page.
-        Calls that read or write rows refuse numbers of pages that the pool does not have.
+        Calls that read or write rows refuse numbers of pages that the pool does not have. A table on a device is not
+        checked.
+    stream: for tensors on a CUDA device, the stream that calls enqueue to, as a number. Without it PyTorch's current
+        stream for its tensors, and the default stream (0) for others. It must outlive the cache.
+
+    On a CUDA device (kvmeld.cuda says whether this build has it) the tensors of all arguments lie on the device of
+    keys. Calls enqueue their work and return, in the order of the stream. Those that return numbers wait for it;
+    longest() and lengths() only after a compression by thresholds, with `over`, or with `keep`.
 
     A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
     negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
@@ -124,7 +150,8 @@ class Cache:
     time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
 
     A `with` block closes the cache at its end. Attributes: layers, sequences, kv_heads, query_heads, capacity, key_dim,
-    value_dim; element, the name of the element type; policy, its parts as a text.
+    value_dim; element, the name of the element type; policy, its parts as a text; device, the number of the CUDA
+    device, or -1.
     """
 
     def __init__(
@@ -144,6 +171,7 @@ class Cache:
         first_layer: int = 0,
         first_kv_head: int = 0,
         page_table: Any = None,
+        stream: Optional[int] = None,
     ) -> None:
         self._c = _core.Cache(
             _tensors(keys, "keys"),
@@ -160,19 +188,33 @@ class Cache:
             first_layer,
             first_kv_head,
             page_table,
+            _current_stream(keys) if stream is None else stream,
         )
         sizes = self._c.sizes()
-        self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim, element = sizes
+        self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim = sizes[:6]
+        element, self.device = sizes[6:]
         self.query_heads = self.kv_heads * queries_per_kv_head
         self.element = _ELEMENTS[element]
         self.policy = self._c.policy()
         self._closed = False
+        self._like = _first(keys)
 
     def __repr__(self) -> str:
+        where = f" on CUDA device {self.device}" if self.device >= 0 else ""
         return (
             f"<kvmeld.Cache {self.policy}: {self.layers} layers, {self.sequences} sequences, {self.kv_heads} KV heads, "
-            f"{self.capacity} entries of {self.element}{', closed' if self._closed else ''}>"
+            f"{self.capacity} entries of {self.element}{where}{', closed' if self._closed else ''}>"
         )
+
+    def _empty(self, *shape: int) -> Any:
+        """A new float32 array where the cache's tensors are: of NumPy on the host, of PyTorch on a device."""
+        if self.device < 0:
+            return np.empty(shape, np.float32)
+        if not hasattr(self._like, "new_empty"):
+            raise _refusal("out", "None", "a tensor on the cache's device, because the keys are none of PyTorch")
+        import torch
+
+        return self._like.new_empty(shape, dtype=torch.float32)
 
     def __enter__(self) -> Cache:
         return self
@@ -185,6 +227,7 @@ class Cache:
         if not self._closed:
             self._c.destroy()
             self._closed = True
+            self._like = None
 
     # --- sequences
 
@@ -322,11 +365,16 @@ class Cache:
         call(layer, sequence, kv_head, out)
         return out
 
-    def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None) -> np.ndarray:
+    def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None, out: Any = None) -> Any:
         """What attention adds to logits: float32 [query_heads, columns], the natural logarithm of the degree of each
-        entry, and the lowest finite float for empty slots and behind the last entry of a track. columns:
-        longest(sequence) without it; at least the length of the layer's longest track."""
-        out = np.empty((self.query_heads, self.longest(sequence) if columns is None else columns), np.float32)
+        entry, and the lowest finite float for empty slots and behind the last entry of a track.
+
+        columns: longest(sequence) without it; at least the length of the layer's longest track.
+        out: where to write it, of as many columns; returned. A new array without it: of NumPy, or on a device of
+            PyTorch.
+        """
+        if out is None:
+            out = self._empty(self.query_heads, self.longest(sequence) if columns is None else columns)
         self._c.log_degrees(layer, sequence, out)
         return out
 
@@ -356,12 +404,12 @@ class Cache:
 
         queries: as in observe.
         out: [query_heads, n, head_dim of the values], float32 or the type of the queries; written. It must not overlap
-            other tensors. A new float32 NumPy array without it.
+            other tensors. Without it a new float32 array: of NumPy, or on a device of PyTorch.
         lse: float32 [query_heads, n]; if given, it gets the natural log-sum-exps.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
         if out is None:
-            out = np.empty((queries.shape[0], queries.shape[1], self.value_dim), np.float32)
+            out = self._empty(queries.shape[0], queries.shape[1], self.value_dim)
         self._c.attend(layer, sequence, _detached(queries), *_tensors(out, "out"), lse, scale or 0.0)
         return out
 

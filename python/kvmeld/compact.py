@@ -25,8 +25,8 @@ def compact(
 
     queries: [layers, query_heads, rows, head_dim], the last queries of the sequence, rotated as for attention; None for
         policies that need none. Only read.
-    keys, values: [layers, kv_heads, tokens, head_dim], NumPy arrays or tensors of PyTorch in host memory, float32,
-        float16 or bfloat16. Only read.
+    keys, values: [layers, kv_heads, tokens, head_dim], NumPy arrays or tensors of PyTorch in host memory or (if
+        kvmeld was built with CUDA) on a CUDA device, float32, float16 or bfloat16. Only read.
     n: entries to keep in each head, 1 to the number of tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
     rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber. They are not the words rope= and

@@ -14,7 +14,7 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
-from kvmeld.cache import _is_share
+from kvmeld.cache import _PLACES, _PLACES_TEXT, _is_share
 
 __all__ = ["KVMeldCache", "attach", "detach"]
 
@@ -56,7 +56,8 @@ class KVMeldCache(transformers.Cache):
     """A cache for `past_key_values`, in whose tensors kvmeld merges and evicts entries.
 
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
-        memory; float32, float16 or bfloat16. attach(model) is called.
+        memory, or on one CUDA device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is
+        called.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
         refused.
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
@@ -72,7 +73,9 @@ class KVMeldCache(transformers.Cache):
     next pass. Beam search and batch_* calls copy sequences with all that kvmeld knows about them. crop() takes back
     tokens that no compression has met.
 
-    Refused with ValueError: tensors that require gradients; memory of devices; logit softcapping and attention sinks;
+    On a CUDA device the cache enqueues its work to the stream that was current at the first pass.
+
+    Refused with ValueError: tensors that require gradients; memory of other devices; logit softcapping and attention sinks;
     sliding windows and chunked attention, once more tokens were read than a window or a chunk has. A pass that ends in
     an exception leaves the cache unusable until reset(). One cache is used by one thread at a time.
     """
@@ -132,8 +135,8 @@ class KVMeldCache(transformers.Cache):
         if key_states.requires_grad or value_states.requires_grad:
             raise _refusal("key_states", "a tensor that requires gradients",
                            "without: run the model under torch.inference_mode() or no_grad()")
-        if key_states.device.type != "cpu":
-            raise _refusal("key_states", f"on {key_states.device}", "in host memory")
+        if key_states.device.type not in _PLACES:
+            raise _refusal("key_states", f"on {key_states.device}", _PLACES_TEXT)
         tokens = self._seen + key_states.shape[2]
         if layer_idx == 0 and self._chunk is not None and tokens > self._chunk:
             raise _refusal("attention_chunk_size", self._chunk, f"at least {tokens}, the tokens read")
@@ -240,7 +243,7 @@ class KVMeldCache(transformers.Cache):
         held = range(self.batch_size)
         self.cache.compress(held, budget, over=self.over, floor=self.floor)
         self.compressions += 1
-        self._merged = any(
+        self._merged = self._merged or any(
             self.cache.degrees(layer, sequence, head).max(initial=1) > 1
             for layer in range(self._layers)
             for sequence in held
@@ -280,10 +283,12 @@ class KVMeldCache(transformers.Cache):
 
     # --- tensors
 
-    def _create(self, sequences: int, kv_heads: int, capacity: int, key_dim: int, value_dim: int, dtype: Any) -> None:
+    def _create(self, sequences: int, kv_heads: int, capacity: int, value_dim: int, like: torch.Tensor) -> None:
+        """New tensors, of the type and on the device of `like`, whose rows are keys."""
+        sizes = self._layers, sequences, kv_heads, capacity
         with torch.inference_mode(False):  # tensors that any later pass may write
-            self.keys = torch.zeros(self._layers, sequences, kv_heads, capacity, key_dim, dtype=dtype)
-            self.values = torch.zeros(self._layers, sequences, kv_heads, capacity, value_dim, dtype=dtype)
+            self.keys = torch.zeros(*sizes, like.shape[-1], dtype=like.dtype, device=like.device)
+            self.values = torch.zeros(*sizes, value_dim, dtype=like.dtype, device=like.device)
         group = self._query_heads // kv_heads
         self.cache = kvmeld.Cache(self.keys, self.values, queries_per_kv_head=group, **self._options)
         self._needs = self.cache.needs()
@@ -304,7 +309,7 @@ class KVMeldCache(transformers.Cache):
         sources = torch.tensor([chosen[i] for i in moved])
         rows = [tensor[:, sources, :, :held] for tensor in (keys, values)]
         if new:
-            self._create(len(chosen), old.kv_heads, capacity, old.key_dim, old.value_dim, keys.dtype)
+            self._create(len(chosen), old.kv_heads, capacity, old.value_dim, keys)
             old.close_all()
         for tensor, copied in zip((self.keys, self.values), rows):
             tensor[:, torch.tensor(moved), :, :held] = copied
@@ -319,9 +324,9 @@ class KVMeldCache(transformers.Cache):
 
     def _begin(self, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor]) -> None:
         """Appends the n tokens of a pass to each sequence, but for padding. Their rows come layer by layer."""
-        batch, kv_heads, n, key_dim = key.shape
+        batch, kv_heads, n, _ = key.shape
         if self.cache is None:
-            self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), key_dim, value.shape[-1], key.dtype)
+            self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), value.shape[-1], key)
             for sequence in range(batch):
                 self.cache.open(sequence)
         if batch != self.batch_size:
@@ -333,7 +338,7 @@ class KVMeldCache(transformers.Cache):
             if row.shape[1] != n:
                 raise _refusal("attention_mask", f"of {mask.shape[-1]} tokens", f"of {self._seen + n}, the tokens read")
             seen = row if row.dtype == torch.bool else row != 0 if mask.dim() == 2 else row == 0
-            valid = seen.expand(batch, n)
+            valid = seen.expand(batch, n).cpu()
         self._make_room(n)
         counts = valid.sum(dim=1)
         first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
@@ -370,23 +375,24 @@ class KVMeldCache(transformers.Cache):
         if self._even and not self._merged and (n == 1 or (causal and held == n)):
             return None
         lowest, group = torch.finfo(dtype).min, self._query_heads // self.cache.kv_heads
-        first = self._first[layer]
+        first, where = self._first[layer], self.keys.device
         if self._even and not self._merged:
-            bias, first = torch.zeros(1, 1, 1, held), first[:1, :1]
+            bias, first = torch.zeros(1, 1, held, device=where), first[:1, :1]
         else:
-            log_degrees = [self.cache.log_degrees(layer, sequence, held) for sequence in range(self.batch_size)]
-            bias = torch.stack([torch.from_numpy(rows) for rows in log_degrees])[:, :, None]
+            bias = torch.empty(self.batch_size, self._query_heads, held, device=where)
+            for sequence in range(self.batch_size):
+                self.cache.log_degrees(layer, sequence, out=bias[sequence])
             first = first.repeat_interleave(group, dim=1)
-        bias = bias.clamp(min=lowest).to(dtype)
+        bias = bias[:, :, None].clamp(min=lowest).to(dtype)
         if n == 1 and self._valid is None:
             return bias
         if self._valid is None:
             last = first[..., None] + torch.arange(n)
         else:
             last = first[..., None] + self._valid.cumsum(dim=1)[:, None] - 1
-        mask = bias.masked_fill(torch.arange(held) > last[..., None], lowest)
+        mask = bias.masked_fill(torch.arange(held, device=where) > last[..., None].to(where), lowest)
         if self._valid is not None:  # nobody reads the outputs of padding; no NaN shall be among them
-            mask = mask.masked_fill(~self._valid[:, None, :, None], 0)
+            mask = mask.masked_fill(~self._valid[:, None, :, None].to(where), 0)
         return mask
 
     def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:

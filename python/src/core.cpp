@@ -1,4 +1,6 @@
 // The extension module kvmeld._core: the calls of kvmeld.h on tensors of Python. cache.py documents them.
+#include <built.hpp>  // of the library
+
 #include <kvmeld/kvmeld.h>
 
 #include <nanobind/nanobind.h>
@@ -42,7 +44,7 @@ template <class Call> void run(Call call) {
     PyErr_SetString(PyExc_MemoryError, problem.c_str());
     throw nb::python_error();
   }
-  if (status == KVMELD_INTERNAL) throw std::runtime_error(problem);
+  if (status == KVMELD_INTERNAL || status == KVMELD_DEVICE_ERROR) throw std::runtime_error(problem);
   throw nb::value_error(problem.c_str());
 }
 
@@ -56,9 +58,25 @@ template <class Array> kvmeld_element element_of(Array const& x, std::string con
   refuse(name, "a tensor of another type", "of float32, float16 or bfloat16");
 }
 
-template <class Array> void require_host(Array const& x, std::string const& name) {
-  if (x.device_type() != nb::device::cpu::value)
-    refuse(name, "in the memory of a device", "in host memory: this build of kvmeld has no CUDA");
+constexpr bool with_cuda = kvmeld_library::with_cuda;
+constexpr std::int32_t host = -1;
+
+/// The number of the device that an array lies on, or host.
+template <class Array> std::int32_t place_of(Array const& x, std::string const& name) {
+  int const type = x.device_type();
+  if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) return host;
+  if (with_cuda && (type == nb::device::cuda::value || type == nb::device::cuda_managed::value))
+    return x.device_id();
+  refuse(name, "in the memory of a device",
+         with_cuda ? "in host memory or on a CUDA device"
+                   : "in host memory: this build of kvmeld has no CUDA");
+}
+std::string text_of_place(std::int32_t place) {
+  return place == host ? "in host memory" : "on CUDA device " + std::to_string(place);
+}
+template <class Array> void require_place(Array const& x, std::string const& name, std::int32_t place) {
+  std::int32_t const there = place_of(x, name);
+  if (there != place) refuse(name, text_of_place(there), text_of_place(place) + ", as the keys of the cache");
 }
 
 std::string shape_text(std::vector<std::size_t> const& extents) {
@@ -74,8 +92,9 @@ template <class Array> std::string shape_text_of(Array const& x) {
 
 /// An array that a caller hands in for reading or writing: its extents, where it lies, its last stride.
 template <class Array>
-void require_rows(Array const& x, std::string const& name, std::vector<std::size_t> const& extents) {
-  require_host(x, name);
+void require_rows(Array const& x, std::string const& name, std::vector<std::size_t> const& extents,
+                  std::int32_t place) {
+  require_place(x, name, place);
   bool fits = x.ndim() == extents.size();
   for (std::size_t i = 0; fits && i < extents.size(); ++i) fits = x.shape(i) == extents[i];
   if (!fits) refuse(name, "of shape " + shape_text_of(x), "of shape " + shape_text(extents));
@@ -102,7 +121,8 @@ struct cache {
 
   cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
         int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
-        std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table) {
+        std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table,
+        std::uintptr_t stream) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
       refuse("values", std::to_string(values.size()) + " tensors",
@@ -124,6 +144,12 @@ struct cache {
       fits(values[i], "values[" + std::to_string(i) + "]", values[0], true);
     }
     kvmeld_options_init(&sizes, sizeof sizes);
+    sizes.device = place_of(keys[0], "keys");
+    sizes.stream = reinterpret_cast<void*>(stream);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      require_place(keys[i], "keys[" + std::to_string(i) + "]", sizes.device);
+      require_place(values[i], "values[" + std::to_string(i) + "]", sizes.device);
+    }
     sizes.policy = policy.c_str();
     sizes.layers = static_cast<std::uint32_t>(whole ? keys[0].shape(0) : keys.size());
     sizes.sequences = static_cast<std::uint32_t>(keys[0].shape(at));
@@ -161,7 +187,7 @@ struct cache {
     for (nb::handle object : from) {
       std::string const item = name + "[" + std::to_string(held.size()) + "]";
       tensor x = as_tensor<tensor>(object, item);
-      require_host(x, item);
+      place_of(x, item);
       bool const whole = x.ndim() == 5 && nb::len(from) == 1;
       if (!whole && x.ndim() != 4)
         refuse(name, "with a tensor of " + std::to_string(x.ndim()) + " dimensions",
@@ -179,12 +205,11 @@ struct cache {
   /// The table [sequences, pages of a sequence] of numbers of pages; the tensors are the pool then.
   void use_pages(nb::handle page_table, std::size_t page_size) {
     pages = as_tensor<rows_in>(page_table, "page_table");
-    require_host(*pages, "page_table");
     if (pages->dtype() != nb::dtype<std::int32_t>())
       refuse("page_table", "of another element type", "of int32");
     if (pages->ndim() != 2)
       refuse("page_table", "of shape " + shape_text_of(*pages), "of shape [sequences, pages of a sequence]");
-    require_rows(*pages, "page_table", {pages->shape(0), pages->shape(1)});
+    require_rows(*pages, "page_table", {pages->shape(0), pages->shape(1)}, sizes.device);
     constexpr std::size_t most = 0x7fffffff;
     if (page_size == 0 || pages->shape(0) > most || pages->shape(1) > most / page_size)
       refuse("page_table",
@@ -197,9 +222,10 @@ struct cache {
     sizes.capacity = static_cast<std::uint32_t>(pages->shape(1) * page_size);
   }
 
-  /// Refuses numbers of pages that the pool does not have, among those that hold the first `slots` slots.
+  /// Refuses numbers of pages that the pool does not have, among those that hold the first `slots` slots. A
+  /// table on a device is not read.
   void check_pages(std::uint32_t sequence, std::uint32_t slots) const {
-    if (!pages || sequence >= sizes.sequences) return;
+    if (!has_readable_pages() || sequence >= sizes.sequences) return;
     std::size_t const pool = keys[0].shape(keys[0].ndim() - 4);
     std::int32_t const* const row = sizes.page_table + static_cast<std::int64_t>(sequence) * pages->stride(0);
     for (std::uint32_t i = 0; std::uint64_t{i} * sizes.page_size < slots; ++i) {
@@ -209,9 +235,11 @@ struct cache {
     }
   }
   void check_pages(std::uint32_t sequence) const {
-    if (pages && sequence < sizes.sequences)
+    if (has_readable_pages() && sequence < sizes.sequences)
       check_pages(sequence, ask<std::uint32_t>(kvmeld_longest, sequence));
   }
+
+  bool has_readable_pages() const { return pages && sizes.device == host; }
 
   std::uint32_t query_heads() const { return sizes.kv_heads * sizes.queries_per_kv_head; }
   /// The library's answer to a call with one number as its result.
@@ -233,7 +261,8 @@ struct cache {
 
   void fork(std::uint32_t from, std::uint32_t into) {
     check_pages(from);
-    if (pages && from < sizes.sequences) check_pages(into, ask<std::uint32_t>(kvmeld_longest, from));
+    if (has_readable_pages() && from < sizes.sequences)
+      check_pages(into, ask<std::uint32_t>(kvmeld_longest, from));
     run([&] { return kvmeld_fork(handle, from, into); });
   }
   void append(numbers const& sequences, numbers const& counts) {
@@ -272,7 +301,7 @@ struct cache {
     check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
-    require_rows(q, "queries", {heads, n, sizes.key_dim});
+    require_rows(q, "queries", {heads, n, sizes.key_dim}, sizes.device);
     kvmeld_element const element = element_of(q, "queries");
     auto const sums = log_sums<rows_in>(lse, heads, n);
     run([&, n = n] {
@@ -306,14 +335,14 @@ struct cache {
     });
   }
   template <class Array>
-  static void require_floats(Array const& x, std::string const& name,
-                             std::vector<std::size_t> const& extents) {
-    require_rows(x, name, extents);
+  void require_floats(Array const& x, std::string const& name,
+                      std::vector<std::size_t> const& extents) const {
+    require_rows(x, name, extents, sizes.device);
     if (x.dtype() != nb::dtype<float>()) refuse(name, "of another element type", "of float32");
   }
   /// The argument `lse` of a call: None, or float32 [heads, n] in place.
   template <class Array>
-  static std::optional<Array> log_sums(nb::handle lse, std::size_t heads, std::size_t n) {
+  std::optional<Array> log_sums(nb::handle lse, std::size_t heads, std::size_t n) const {
     if (lse.is_none()) return {};
     Array x = as_tensor<Array>(lse, "lse");
     require_floats(x, "lse", {heads, n});
@@ -334,9 +363,9 @@ struct cache {
     check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
-    require_rows(q, "queries", {heads, n, sizes.key_dim});
+    require_rows(q, "queries", {heads, n, sizes.key_dim}, sizes.device);
     tensor const o = as_tensor<tensor>(out, "out");
-    require_rows(o, "out", {heads, n, sizes.value_dim});
+    require_rows(o, "out", {heads, n, sizes.value_dim}, sizes.device);
     auto const sums = log_sums<tensor>(lse, heads, n);
     kvmeld_element const from = element_of(q, "queries"), to = element_of(o, "out");
     run([&, n = n] {
@@ -364,13 +393,14 @@ struct cache {
                               static_cast<std::uint32_t>(out.shape(0)));
     });
   }
-  void log_degrees(std::uint32_t layer, std::uint32_t sequence,
-                   nb::ndarray<float, nb::ndim<2>, nb::c_contig> out) const {
-    if (out.shape(0) != query_heads())
-      refuse("out", "of shape " + shape_text_of(out), "of " + std::to_string(query_heads()) + " rows");
+  void log_degrees(std::uint32_t layer, std::uint32_t sequence, nb::object out) const {
+    tensor const o = as_tensor<tensor>(out, "out");
+    if (o.ndim() != 2 || o.shape(0) != query_heads())
+      refuse("out", "of shape " + shape_text_of(o), "of " + std::to_string(query_heads()) + " rows");
+    require_floats(o, "out", {o.shape(0), o.shape(1)});
     run([&] {
-      return kvmeld_log_degrees(handle, layer, sequence, out.data(), out.stride(0),
-                                static_cast<std::uint32_t>(out.shape(1)));
+      return kvmeld_log_degrees(handle, layer, sequence, static_cast<float*>(o.data()), o.stride(0),
+                                static_cast<std::uint32_t>(o.shape(1)));
     });
   }
 
@@ -397,19 +427,21 @@ struct cache {
 NB_MODULE(_core, m) {
   if (kvmeld_abi() != KVMELD_C_ABI) throw nb::import_error("kvmeld: the library has another C interface");
   m.attr("__version__") = kvmeld_version();
+  m.attr("cuda") = with_cuda;
   m.def("policies", [] { return std::string(kvmeld_policies()); });
 
   nb::class_<cache>(m, "Cache")
       .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
-                    bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object>(),
+                    bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object, std::uintptr_t>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",
            [](cache const& c) {
              return nb::make_tuple(c.sizes.layers, c.sizes.sequences, c.sizes.kv_heads, c.sizes.capacity,
-                                   c.sizes.key_dim, c.sizes.value_dim, static_cast<int>(c.sizes.element));
+                                   c.sizes.key_dim, c.sizes.value_dim, static_cast<int>(c.sizes.element),
+                                   c.sizes.device);
            })
       .def("needs", &cache::needs)
       .def("open",
