@@ -3,12 +3,14 @@
     python3 benchmarks/peer/kvpress_side_by_side.py [--program build/peer/benchmarks/kvmeld_kept_sets] [--seeds 1,2]
 
 Both sides get the same bytes: the contexts are those of the demo's needle task, and kvmeld_kept_sets writes them.
-Without kvpress it says so and exits with 0. A method that both have is one row of SHARED, one that only kvpress
-has a row of PRESSES, one that only kvmeld has a row of OURS.
+Without kvpress it says so and exits with 0. A method that both have is one row of SHARED, one that runs as a press
+alone a row of PRESSES, one that only kvmeld has a row of OURS. With the Python package kvmeld some policies run as
+presses, too.
 """
 import argparse
 import collections
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -34,9 +36,16 @@ except ImportError:
           "#" * 88, sep="\n", file=sys.stderr)
     sys.exit(0)
 
+try:
+    from kvmeld.kvpress import MeldPress
+except ImportError:
+    MeldPress = None
+    print("MeldPress is left out: the Python package kvmeld is not installed (pip install .)", file=sys.stderr)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIE = 1e-4  # scores that are closer, relative to the larger one, are equal but for rounding
 CHUNK = 20  # of ChunkKV
+MELD_POLICIES = ["recommended", "leverage", "dropkv", "keydiff", "snapkv"] if MeldPress else []  # those that only evict
 REPLAY = list(b"\n\nRepeat the previous context exactly.\n")  # what KVzip puts before a second reading
 
 
@@ -143,6 +152,8 @@ SHARED = [
 ]
 PRESSES = [
     Method("CriticalAdaKV SnapKV", lambda r: kvpress.CriticalAdaKVPress(snap(r))),
+    *(Method(f"MeldPress {policy}", functools.partial(MeldPress, policy))
+      for policy in MELD_POLICIES),  # kvmeld's, by the Python package, in kvpress's own loop
 ]
 OURS = [
     Method("recommended", ours="recommended"),

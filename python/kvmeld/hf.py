@@ -58,8 +58,8 @@ class KVMeldCache(transformers.Cache):
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
         memory, or on one CUDA device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is
         called.
-    policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt are
-        refused.
+    policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
+        (KVzip, Attention Matching) compress it once, after read().
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
@@ -118,6 +118,8 @@ class KVMeldCache(transformers.Cache):
         self._next = 0  # the layer that the pass comes to next
         self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
         self._merged = False  # whether an entry stands for several tokens
+        self._reading = False  # in read()
+        self._again = False  # in the second reading
 
     # --- what transformers calls
 
@@ -183,6 +185,13 @@ class KVMeldCache(transformers.Cache):
         """False for each layer."""
         return [False] * self._layers
 
+    is_linear = is_dummy = is_sliding  # what kinds of layers transformers knows beside attention over all tokens
+
+    @property
+    def is_croppable(self) -> bool:
+        """True: see crop."""
+        return True
+
     def __len__(self) -> int:
         return self._layers if self._seen else 0
 
@@ -232,6 +241,67 @@ class KVMeldCache(transformers.Cache):
         if self.cache is not None:
             self._select([int(i) for i in torch.arange(self.batch_size)[indices.cpu()]])
 
+    # --- reading twice
+
+    def read(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: Optional[torch.Tensor] = None,
+        *,
+        prefix: Optional[torch.Tensor] = None,
+        part: int = 2048,
+    ) -> None:
+        """Reads a prompt into the empty cache. If the policy needs a second reading, reads the prompt once more, and
+        compresses it to the budget. Afterwards generate() goes on with tokens behind the prompt; its input_ids begin
+        with the prompt.
+
+        In the second reading the tokens lie behind the prompt, part by part, and leave the cache again. They take two
+        to three times as long as the first reading.
+
+        model: the one that the cache was made for.
+        input_ids, attention_mask: [batch, tokens], as of a forward pass; without a mask there is no padding.
+        prefix: [tokens], what a part of the second reading begins with, such as the words "Repeat the previous
+            context:".
+        part: tokens of a forward pass.
+        """
+        self._between_passes()
+        if self._seen:
+            raise _refusal("the cache", f"of {self._seen} tokens", "empty: call reset() first", "read")
+        if part < 1:
+            raise _refusal("part", part, "at least 1", "read")
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.to(input_ids.dtype)
+        if mask.shape != input_ids.shape:
+            raise _refusal("attention_mask", f"of shape {list(mask.shape)}", f"of shape {list(input_ids.shape)}", "read")
+        batch, n = input_ids.shape
+        nothing = input_ids[:, :0]
+        before = nothing if prefix is None else prefix.to(input_ids).expand(batch, -1)
+
+        def run(ids: torch.Tensor, seen: torch.Tensor, own: torch.Tensor) -> None:
+            positions = (seen.sum(dim=1, keepdim=True) + own.cumsum(dim=1) - 1).clamp(min=0)
+            model.base_model(
+                input_ids=ids, attention_mask=torch.cat([seen, own], dim=1), position_ids=positions,
+                past_key_values=self, use_cache=True,
+            )
+
+        parts = [slice(first, min(first + part, n)) for first in range(0, n, part)]
+        self._reading = True
+        try:
+            with torch.inference_mode():
+                for at in parts:
+                    run(input_ids[:, at], mask[:, : at.start], mask[:, at])
+                if self.cache is None or self._needs.when != "replay":
+                    return
+                self._again = True
+                for at in parts:
+                    run(torch.cat([before, input_ids[:, at]], dim=1), mask,
+                        torch.cat([torch.ones_like(before), mask[:, at]], dim=1))
+                    self.crop(n)
+        finally:
+            self._reading = self._again = False
+        if self.budget is not None:
+            self.compress()
+
     # --- compression
 
     def compress(self, budget: Optional[kvmeld.cache.Budget] = None) -> None:
@@ -260,7 +330,7 @@ class KVMeldCache(transformers.Cache):
 
     def _bound(self, tokens: int) -> Optional[int]:
         """The most entries that a track is to have."""
-        if self.budget is None:
+        if self.budget is None or (self.cache is not None and self._needs.when == "replay"):
             return None
         left = max(1, int(self.budget * tokens + 1e-9)) if _is_share(self.budget) else self.budget
         return left + self.interval
@@ -292,9 +362,10 @@ class KVMeldCache(transformers.Cache):
         group = self._query_heads // kv_heads
         self.cache = kvmeld.Cache(self.keys, self.values, queries_per_kv_head=group, **self._options)
         self._needs = self.cache.needs()
-        if self._needs.when == "replay":
+        if self._needs.when == "replay" and not (self._reading or self._seen):
             self.cache = None
-            raise _refusal("policy", repr(self._options["policy"]), "one that does not read the prompt a second time")
+            raise _refusal("policy", repr(self._options["policy"]),
+                           "one that does not read the prompt a second time, unless read() reads the prompt")
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
         """Sequence i becomes a copy of sequence chosen[i], in new tensors where the sizes change."""
@@ -396,7 +467,7 @@ class KVMeldCache(transformers.Cache):
         return mask
 
     def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:
-        if self._needs.when == "nothing":
+        if self._needs.when == "nothing" or (self._needs.when == "replay" and not self._again):
             return
         last = self._needs.rows if self._needs.when == "last_queries" and self._needs.rows else query.shape[2]
         for sequence in range(query.shape[0]):

@@ -454,3 +454,108 @@ def test_a_mask_of_other_tokens_is_refused():
     read(model, ids[:, :8], cache)
     with pytest.raises(ValueError, match="^KVMeldCache: attention_mask is of 8 tokens; it must be of 12"):
         read(model, ids[:, 8:], cache, attention_mask=torch.zeros(1, 1, 4, 8))
+
+
+def scores_of_a_second_reading(model, ids, prefix, part):
+    """[layers, kv_heads, tokens]: the most attention that a query of a second reading gives a token of the prompt, by
+    transformers alone."""
+    n, most = ids.shape[1], 0
+    for at in range(0, n, part):
+        whole = torch.cat([ids, prefix[None], ids[:, at : at + part]], dim=1)
+        with torch.no_grad():
+            rows = model(whole, output_attentions=True).attentions
+        rows = torch.stack([r[0, :, n:, :n].max(dim=1).values for r in rows])  # [layers, query heads, tokens]
+        most = torch.maximum(rows, torch.as_tensor(most))
+    return most.view(len(most), 2, 2, n).max(dim=2).values
+
+
+@pytest.mark.parametrize("part", [25, 200])
+def test_kvzip_keeps_what_a_second_reading_looks_at(part):
+    model, ids, prefix = model_of(attention="eager"), tokens_of(1, 60), tokens_of(7, seed=3)
+    cache = hf.KVMeldCache(model, "kvzip sinks=0 recents=0", budget=0.3, over="all_layers", floor=0.0)
+    cache.read(model, ids, prefix=prefix, part=part)
+    assert cache.get_seq_length() == 60 and cache.cache.tokens(0) == 60 and cache.compressions == 1
+    hf.detach(model)
+    scores = scores_of_a_second_reading(model, ids, prefix, part).flatten()
+    hf.attach(model)
+    kept = torch.zeros(3, 2, 60, dtype=torch.bool)
+    for layer in range(3):
+        for head in range(2):
+            kept[layer, head, cache.cache.positions(layer, 0, head).tolist()] = True
+    assert kept.sum() == 18 * 6
+    border = scores.sort(descending=True).values[18 * 6 - 1]
+    assert kept.flatten()[scores > border * 1.001].all() and not kept.flatten()[scores < border * 0.999].any()
+    # The question behind the prompt reads what is left.
+    more, past = tokens_of(1, 6, seed=9), held(cache)
+    assert near(read(model, more, cache)[0], reference(model, more[0], past, 60))
+
+
+def test_attention_matching_after_a_second_reading():
+    model, ids, more = model_of(), tokens_of(1, 100), tokens_of(1, 20, seed=5)
+    whole = reference(model, torch.cat([ids[0], more[0]]))[100:]
+    errors = {}
+    for policy in ("attention_matching", "streaming_llm"):
+        cache = hf.KVMeldCache(model, policy, budget=50)
+        cache.read(model, ids)
+        if policy == "streaming_llm":  # which reads once, and compresses when it is time to
+            assert cache.compressions == 0
+            cache.compress()
+        assert cache.compressions == 1 and cache.cache.longest(0) == 50
+        errors[policy] = (read(model, more, cache)[0] - whole).abs().mean()
+    assert errors["attention_matching"] < errors["streaming_llm"]
+
+
+def test_a_second_reading_knows_padding():
+    model, lengths = model_of(), [40, 60]
+    rows = [tokens_of(n, seed=n) for n in lengths]
+    ids, mask = torch.zeros(2, 60, dtype=torch.long), torch.zeros(2, 60, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, 60 - len(row) :], mask[i, 60 - len(row) :] = row, 1
+    options = dict(policy="kvzip sinks=0 recents=0", budget=0.5)
+    together = hf.KVMeldCache(model, **options)
+    together.read(model, ids, mask, part=200)
+    for i, row in enumerate(rows):
+        alone = hf.KVMeldCache(model, **options)
+        alone.read(model, row[None], part=200)
+        for layer in range(3):
+            for head in range(2):
+                assert (
+                    together.cache.positions(layer, i, head).tolist() == alone.cache.positions(layer, 0, head).tolist()
+                )
+
+
+def test_generate_goes_on_behind_a_prompt_that_was_read_twice():
+    model, ids = model_of(), tokens_of(1, 80)
+    cache = hf.KVMeldCache(model, "kvzip", budget=40, over="all_layers")
+    cache.read(model, ids[:, :70])
+    out = model.generate(ids, past_key_values=cache, max_new_tokens=50, do_sample=False, eos_token_id=None)
+    assert out.shape[1] == 130 and cache.get_seq_length() == 129 and cache.compressions == 1
+
+
+def test_generate_goes_on_from_turn_to_turn():
+    model, ids = model_of(), tokens_of(1, 30)
+    plain, cache = ids, hf.KVMeldCache(model)
+    for turn in range(3):
+        more = tokens_of(1, 12, seed=turn)
+        plain, ids = torch.cat([plain, more], dim=1), torch.cat([ids, more], dim=1)
+        plain = model.generate(plain, max_new_tokens=8, do_sample=False, eos_token_id=None)
+        ids = model.generate(ids, past_key_values=cache, max_new_tokens=8, do_sample=False, eos_token_id=None)
+        assert (plain == ids).all() and cache.get_seq_length() == ids.shape[1] - 1
+
+
+def test_what_read_refuses():
+    model, ids = model_of(), tokens_of(1, 30)
+    cache = hf.KVMeldCache(model, "kvzip", budget=20)
+    with pytest.raises(ValueError, match="KVMeldCache: policy is 'kvzip'; .* unless read\\(\\) reads the prompt"):
+        read(model, ids, cache)
+    cache.reset()
+    with pytest.raises(ValueError, match="read: part is 0; it must be at least 1"):
+        cache.read(model, ids, part=0)
+    with pytest.raises(ValueError, match=r"read: attention_mask is of shape \[1, 20\]; it must be of shape \[1, 30\]"):
+        cache.read(model, ids, torch.ones(1, 20))
+    cache.read(model, ids)
+    with pytest.raises(ValueError, match="read: the cache is of 30 tokens; it must be empty"):
+        cache.read(model, ids)
+    cache.reset()
+    cache.read(model, ids)
+    assert cache.compressions == 2 and cache.cache.longest(0) == 20
