@@ -59,8 +59,9 @@ void copy_entries(char const* call, char const* argument, held_cache& held, kvme
 float_memory scratch(char const* call, held_cache& held, std::size_t n, float const* from = nullptr) {
   float_memory out = held.cache->floats(n, from);
   if (out == nullptr) {
-    throw failure(KVMELD_NO_MEMORY, kvmeld::refusal(call, "scratch in bytes", n * sizeof(float),
-                                                    "as many as the device has left"));
+    std::string const text =
+        kvmeld::refusal(call, "scratch in bytes", n * sizeof(float), "as many as there is memory for");
+    throw_lack_of_memory(*held.memory, call, text.c_str());
   }
   return out;
 }
@@ -97,8 +98,16 @@ kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* sequences, uint3
                             uint32_t n) {
   char const* const call = "kvmeld_append";
   return on_cache(call, cache, [&](held_cache& held) {
-    held.cache->cache().append(read_list(call, "sequences", sequences, n),
-                               read_list(call, "counts", counts, n));
+    kvmeld::index_list const to = read_list(call, "sequences", sequences, n);
+    kvmeld::index_list const tokens = read_list(call, "counts", counts, n);
+    for (std::uint32_t i = 0; i < n; ++i) {  // a bound of the lengths must not refuse what fits
+      kvmeld::shape const& s = held.sizes.extent;
+      bool const fits =
+          to[i] >= s.sequences ||
+          held.cache->cache().length_bound(to[i]) + std::uint64_t{tokens[i]} <= std::uint64_t{s.capacity};
+      if (!fits) know_lengths(held, to[i]);
+    }
+    held.cache->cache().append(to, tokens);
   });
 }
 
@@ -153,7 +162,7 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
                              int64_t row_stride, float const* lse, int64_t lse_stride, float scale) {
   char const* const call = "kvmeld_observe";
   return on_cache(call, cache, [&](held_cache& held) {
-    kvmeld::any_cache& c = held.cache->cache();
+    kvmeld::any_cache& c = know_lengths(held, sequence);
     kvmeld::any_rows const rows = read_rows(call, element, queries, head_stride, row_stride);
     kvmeld::query_batch const batch(layer, sequence, n);
     kvmeld::attention_params params;

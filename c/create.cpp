@@ -58,8 +58,11 @@ void check_place(char const* call, kvmeld_options const& o) {
   if (o.device < -1) refuse(call, "options.device", o.device, "-1, or the number of a device");
   if (o.device >= 0) {
     if constexpr (with_cuda) {
-      if (int const count = count_devices(); o.device >= count)
+      int const count = count_devices();
+      if (count == 0) refuse(call, "options.device", o.device, "-1, because there is no CUDA device here");
+      if (o.device >= count)
         refuse(call, "options.device", o.device, "below ", count, ", the number of CUDA devices, or -1");
+      refuse_capture(call, o.device, o.stream);
     } else {
       throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.device", o.device,
                                                         "-1, because this library was built without CUDA"));
@@ -165,8 +168,9 @@ kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
     ingredients const of = read_ingredients(call, o, memory);
     try {
       make(call, o, of, nullptr);
-    } catch (kvmeld::invalid_argument const&) {
-      if (memory.asked() == 0) throw;
+    } catch (kvmeld::invalid_argument const& refused) {
+      if (!memory.counted()) throw_lack_of_memory(memory, call, refused.what());
+      if (!memory.counted()) throw;
     }
     *bytes = memory.asked();
   });
@@ -182,6 +186,7 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     current_device const current(o.device);
     auto held = std::make_unique<held_cache>();
     held->device = o.device;
+    held->stream = o.stream;
     held->memory =
         std::make_unique<memory_source>(o.allocator.allocate != nullptr ? o.allocator : system_memory(o));
     ingredients const of = read_ingredients(call, o, *held->memory);
@@ -193,7 +198,7 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
       throw_lack_of_memory(*held->memory, call, refused.what());
       throw;
     }
-    throw_fault(call, *held);
+    refuse_faults(call, *held);
     held->policy = held->cache->cache().name();
     *made = keep(std::move(held));
   });

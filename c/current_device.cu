@@ -1,6 +1,8 @@
 #include "current_device.hpp"
+#include "failure.hpp"
 
 #include <kvmeld/backend/cuda/device_memory.cuh>
+#include <kvmeld/core/error.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -26,9 +28,25 @@ kvmeld_allocator stream_ordered_memory(void* stream) {
 }
 
 int make_current(std::int32_t device) {
-  int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || before == device) return -1;
-  return cudaSetDevice(device) == cudaSuccess ? before : -1;
+  int before = -1;
+  cudaError_t error = cudaGetDevice(&before);
+  if (error == cudaSuccess && before != device) error = cudaSetDevice(device);
+  if (error == cudaSuccess) return before;
+  cudaGetLastError();  // the status tells it
+  throw failure(KVMELD_DEVICE_ERROR,
+                kvmeld::refusal("kvmeld", "options.device", device,
+                                kvmeld::message("one that CUDA can use (", cudaGetErrorString(error), ")")));
+}
+
+void restore(int device) noexcept { cudaSetDevice(device); }
+
+bool is_capturing(std::int32_t device, void* stream) {
+  current_device const current(device);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess)
+    return status != cudaStreamCaptureStatusNone;
+  return cudaGetLastError() ==
+         cudaErrorStreamCaptureImplicit;  // the default stream beside one that is captured
 }
 
 }  // namespace kvmeld_library

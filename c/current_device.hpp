@@ -14,8 +14,12 @@ int count_devices();
 /// The device memory that a cache takes if the program gives no allocator, in the order of a stream.
 kvmeld_allocator stream_ordered_memory(void* stream);
 
-/// Makes a device current. Returns the one that was, or -1 if that is the same or the call failed.
+/// Makes a device current, and returns the one that was. Throws what kvmeld_problem tells if it cannot.
 int make_current(std::int32_t device);
+/// Makes the device current that was.
+void restore(int device) noexcept;
+/// Whether a stream of a device is being captured.
+bool is_capturing(std::int32_t device, void* stream);
 
 /// Makes a device current as long as it lives. A negative number: does nothing.
 class current_device {
@@ -23,11 +27,12 @@ public:
   explicit current_device([[maybe_unused]] std::int32_t device) {
     if constexpr (with_cuda) {
       if (device >= 0) before_ = make_current(device);
+      if (before_ == device) before_ = -1;
     }
   }
   ~current_device() {
     if constexpr (with_cuda) {
-      if (before_ >= 0) make_current(before_);
+      if (before_ >= 0) restore(before_);
     }
   }
   current_device(current_device const&) = delete;

@@ -19,13 +19,14 @@ public:
   /// The form in which an executor takes it.
   kvmeld::host_allocator hook() { return {&allocate, &release, this}; }
 
-  /// Serves this many requests more, and refuses all others; `asked` tells how much they wanted in all, up to
-  /// the first that was refused.
+  /// Grants the next `served` requests and refuses the rest. `asked` is the bytes granted plus the first
+  /// request refused, which `counted` tells of.
   void only_count(int served) {
     counts_ = true;
     served_ = served;
   }
   std::size_t asked() const { return asked_; }
+  bool counted() const { return counted_; }
 
   /// Forgets what went wrong.
   void begin_call() { lacked_ = misaligned_ = false; }
@@ -39,6 +40,7 @@ public:
     bool const refused = counts_ && served_ == 0;
     if (counts_ && !lacked_) asked_ += bytes;
     if (served_ != 0) --served_;
+    counted_ = counted_ || refused;
     void* const memory = refused ? nullptr : obtain(bytes, alignment);
     if (memory == nullptr) lacked_ = true;
     return memory;
@@ -70,7 +72,7 @@ private:
   std::size_t alignment_ = 1;  ///< every request has the same
   std::size_t asked_ = 0;
   int served_ = 0;
-  bool counts_ = false, lacked_ = false, misaligned_ = false;
+  bool counts_ = false, counted_ = false, lacked_ = false, misaligned_ = false;
 };
 
 }  // namespace kvmeld_library

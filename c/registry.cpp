@@ -74,11 +74,18 @@ void throw_lack_of_memory(memory_source const& memory, char const* call, char co
   if (memory.lacked()) throw failure(KVMELD_NO_MEMORY, text);
 }
 
-void throw_fault(char const* call, held_cache const& held) {
+void refuse_capture(char const* call, [[maybe_unused]] std::int32_t device, [[maybe_unused]] void* stream) {
+  if constexpr (with_cuda) {
+    if (device >= 0 && is_capturing(device, stream))
+      refuse(call, "options.stream", "being captured", "a stream outside of a capture");
+  }
+}
+
+void refuse_faults(char const* call, held_cache const& held) {
   if (char const* const error = held.cache->fault(); error != nullptr) {
     throw failure(KVMELD_DEVICE_ERROR,
-                  kvmeld::refusal(call, "the CUDA device", kvmeld::message("out of order (", error, ")"),
-                                  "without errors; the cache and its tensors are not to be used any more"));
+                  kvmeld::refusal(call, "the CUDA device", kvmeld::message("faulty (", error, ")"),
+                                  "without errors; this cache must not be used any more"));
   }
 }
 

@@ -22,6 +22,7 @@ struct held_cache {
   kvmeld::cache_options sizes;
   std::string policy;
   std::int32_t device = -1;  ///< options.device
+  void* stream = nullptr;    ///< options.stream
   bool busy = false;         ///< the registry's lock guards it
 };
 
@@ -47,7 +48,9 @@ private:
 void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text);
 
 /// If the runtime of the cache's device has reported an error, throws it.
-void throw_fault(char const* call, held_cache const& held);
+void refuse_faults(char const* call, held_cache const& held);
+/// Refuses a device's stream that is being captured: what a call enqueues would become a part of the graph.
+void refuse_capture(char const* call, std::int32_t device, void* stream);
 
 /// Runs the body of a function that works on a cache: body(held_cache&).
 template <class Body> kvmeld_status on_cache(char const* call, kvmeld_cache handle, Body body) noexcept {
@@ -56,13 +59,15 @@ template <class Body> kvmeld_status on_cache(char const* call, kvmeld_cache hand
     held_cache& held = *used;
     current_device const current(held.device);
     held.memory->begin_call();
+    refuse_faults(call, held);
+    refuse_capture(call, held.device, held.stream);
     try {
       body(held);
     } catch (kvmeld::invalid_argument const& refused) {
       throw_lack_of_memory(*held.memory, call, refused.what());
       throw;
     }
-    throw_fault(call, held);
+    refuse_faults(call, held);
   });
 }
 

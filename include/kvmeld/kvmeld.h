@@ -3,17 +3,21 @@
 
    Errors: a function that can fail returns a status; KVMELD_OK is 0. After any other status, kvmeld_problem
    names the argument, its value and what must hold. A refused call changes nothing, output arguments
-   included. No C++ exception leaves a function.
+   included (but for KVMELD_DEVICE_ERROR). No C++ exception leaves a function.
 
    Order: on the host, a call has done its work when it returns. A cache on a device enqueues its work to
-   options.stream, and so does each later call. Functions that write to host memory (lengths, degrees,
-   positions, warnings, kvmeld_save) wait for the stream; where the host knows the lengths, those do not wait.
-   A call keeps no pointer that it was given, except those of tensors, page table, allocator and stream.
-   Output arrays must not overlap other arrays or tensors.
+   options.stream, and so does each later call. kvmeld_degrees, kvmeld_positions, kvmeld_warnings,
+   kvmeld_saved_bytes, kvmeld_save, kvmeld_resume and kvmeld_renumber wait for the stream. kvmeld_longest,
+   kvmeld_lengths, kvmeld_log_degrees, kvmeld_observe and kvmeld_append wait only if the host does not know
+   the lengths: after a compression by thresholds, with shared budgets, or with budget.keep. The other calls
+   do not wait. A call keeps no pointer that it was given, except those of tensors, page table, allocator and
+   stream; but what it enqueued still reads and writes the memory that it was given. Output arrays must not
+   overlap other arrays or tensors.
 
    Devices: tensors, page tables, and the arguments queries, lse, rows, scores, bias and out of a cache on a
-   device lie in memory of that device. All other arguments lie in host memory. The device need not be current
-   in a call. A call must not be made while its stream is being captured.
+   device lie in memory of that device. All other arguments lie in host memory. During a call options.device
+   is current; afterwards the previous device is current again. Calls are refused while the stream is being
+   captured.
 
    Results are the same bits for any number of threads.
 
@@ -52,9 +56,10 @@ enum {
   KVMELD_INVALID_HANDLE = 2,   /* a cache that was destroyed, or that this library has not made */
   KVMELD_BUSY = 3, /* another call on this cache is under way, in another thread or an allocator */
   KVMELD_NO_MEMORY = 4,
-  KVMELD_UNSUPPORTED = 5, /* this build of the library lacks it: CUDA, pages */
+  KVMELD_UNSUPPORTED = 5, /* this build of the library lacks it: CUDA, pages, an element type */
   KVMELD_INTERNAL = 6,    /* a defect of kvmeld, or of an allocator that was handed in */
-  KVMELD_DEVICE_ERROR = 7 /* CUDA's runtime reported an error; every later call on the cache does so too */
+  KVMELD_DEVICE_ERROR = 7 /* CUDA's runtime reported an error. Outputs have no meaning. Every later call on
+                             the cache but kvmeld_destroy does so too */
 };
 
 /* A cache; id 0: none. Handles are never used again, so a stale one is refused. */
@@ -88,8 +93,8 @@ typedef struct kvmeld_tensor {
 /* Memory for a cache's ledger and workspace, and for the scratch of its threads, which grows in the first
    calls. `allocate` returns `bytes` bytes at a multiple of `alignment`, or null if there are none. Both
    functions are called in the thread that calls the cache, and must not throw. `context` must outlive the
-   cache. For a cache on a device they give memory of that device, in the order of options.stream: work that
-   was enqueued before `release` may still use the memory. */
+   cache. For a cache on a device they give memory of that device. Work enqueued to options.stream before
+   `release` may still use the memory; reuse it only behind that work. */
 typedef struct kvmeld_allocator {
   void* (*allocate)(void* context, size_t bytes, size_t alignment);
   void (*release)(void* context, void* memory, size_t bytes);
@@ -121,10 +126,11 @@ typedef struct kvmeld_options {
   uint32_t page_size;
   int32_t const* page_table;
   int64_t page_table_stride;
-  uint32_t threads;           /* 0: as many as this process may use; 1: the caller's thread alone */
-  int32_t device;             /* -1: host memory (default); else the number of a CUDA device */
-  void* stream;               /* CUDA: the cudaStream_t that calls enqueue to, which must outlive the cache;
-                                 null: the default stream */
+  uint32_t threads; /* 0: as many as this process may use; 1: the caller's thread alone. On a device it
+                       is not read */
+  int32_t device;   /* -1: host memory (default); else the number of a CUDA device */
+  void* stream;     /* CUDA: the cudaStream_t that calls enqueue to, which must outlive the cache;
+                       null: the legacy default stream */
   kvmeld_allocator allocator; /* null functions: the system's memory; on a device cudaMallocAsync's */
 } kvmeld_options;
 
@@ -170,8 +176,9 @@ KVMELD_API char const* kvmeld_policies(void);
 /* Sets `options` to the defaults. `bytes` is sizeof *options: the library may know more fields than the
    program. */
 KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t bytes);
-/* The bytes of ledger and workspace that kvmeld_create would allocate for these options. Scratch is not
-   included. Asks options.allocator for nothing. */
+/* The bytes of ledger and workspace that kvmeld_create would allocate for these options; on a device also
+   those of staged lists and of a layout per layer. Scratch is not included. Asks options.allocator for
+   nothing. On a device it takes some 256 KiB from cudaMallocAsync, and gives them back. */
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
 /* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
    are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
@@ -180,10 +187,11 @@ KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* byt
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
 /* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
-   kvmeld_create. */
+   kvmeld_create. On a device, work that was enqueued before still uses the old tensors. */
 KVMELD_API kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors);
-/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. */
+/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. On a device,
+   work that was enqueued before still uses tensors and page table. */
 KVMELD_API kvmeld_status kvmeld_destroy(kvmeld_cache cache);
 /* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. */
 KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
@@ -243,7 +251,8 @@ KVMELD_API kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* wh
    channel) is at queries + head * head_stride + i * row_stride + channel, for each query head. The last query
    is that of the last token. lse[head * lse_stride + i] is the natural log-sum-exp of its logits, log degrees
    included. If lse is null and the policy needs it, kvmeld computes the attention first, which takes about as
-   long again, and n * query heads * (value_dim + 1) floats of the heap. Logits are scale * q.k; scale 0 means
+   long again, and n * query heads * (value_dim + 1) floats of the heap, or of the allocator's memory on a
+   device. Logits are scale * q.k; scale 0 means
    1 / sqrt(key_dim). Refused while tokens are pending, and if n exceeds the entries of a track or, with
    options.padded, the tokens since the last compression. Does nothing if the policy needs nothing. */
 KVMELD_API kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,

@@ -146,12 +146,12 @@ class Cache:
 
     A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
     negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
-    Calls return when their work is done, and release the GIL. Different threads may use different caches at the same
+    Calls on the host return when their work is done. All calls release the GIL. Different threads may use different caches at the same
     time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
 
     A `with` block closes the cache at its end. Attributes: layers, sequences, kv_heads, query_heads, capacity, key_dim,
     value_dim; element, the name of the element type; policy, its parts as a text; device, the number of the CUDA
-    device, or -1.
+    device, or -1; stream, as above.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class Cache:
         page_table: Any = None,
         stream: Optional[int] = None,
     ) -> None:
+        self.stream = _current_stream(keys) if stream is None else stream
         self._c = _core.Cache(
             _tensors(keys, "keys"),
             _tensors(values, "values"),
@@ -188,7 +189,7 @@ class Cache:
             first_layer,
             first_kv_head,
             page_table,
-            _current_stream(keys) if stream is None else stream,
+            self.stream,
         )
         sizes = self._c.sizes()
         self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim = sizes[:6]

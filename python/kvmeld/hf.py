@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Optional, Sequence
 
@@ -36,20 +37,22 @@ def attach(model: Any) -> None:
         return
     if name not in _INNER:
         raise _refusal("the model's attention implementation", repr(name), "'eager' or 'sdpa'", "attach")
-    _implement(model, _PREFIX + name)
+    for config in _configs(model):
+        if config._attn_implementation in _INNER:
+            config._attn_implementation = _PREFIX + config._attn_implementation
 
 
 def detach(model: Any) -> None:
     """Gives a model the attention back that it had before attach."""
-    name = model.config._attn_implementation
-    if name.startswith(_PREFIX):
-        _implement(model, name[len(_PREFIX) :])
+    for config in _configs(model):
+        name = config._attn_implementation
+        if name is not None and name.startswith(_PREFIX):
+            config._attn_implementation = name[len(_PREFIX) :]
 
 
-def _implement(model: Any, name: str) -> None:
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
-    for config in configs.values():
-        config._attn_implementation = name
+def _configs(model: Any) -> list[Any]:
+    """The configurations of a model and of its parts, which may compute attention in different ways."""
+    return list({id(module.config): module.config for module in model.modules() if hasattr(module, "config")}.values())
 
 
 class KVMeldCache(transformers.Cache):
@@ -63,7 +66,7 @@ class KVMeldCache(transformers.Cache):
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
-        entries. So a prompt's logits come from the full cache, and the tokens of an answer come from a cache
+        entries (with `over`, the tracks of a sequence on average). So a prompt's logits come from the full cache, and the tokens of an answer come from a cache
         of bounded length.
     over, floor, scope, threads: see kvmeld.Cache and its compress().
 
@@ -118,6 +121,7 @@ class KVMeldCache(transformers.Cache):
         self._next = 0  # the layer that the pass comes to next
         self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
         self._merged = False  # whether an entry stands for several tokens
+        self._broken = False  # between the beginning of a pass and its end, and after one that failed
         self._reading = False  # in read()
         self._again = False  # in the second reading
 
@@ -131,7 +135,7 @@ class KVMeldCache(transformers.Cache):
         if self._given is not None:
             raise _refusal("the model's attention implementation", "not kvmeld's",
                            "that of kvmeld.hf.attach(model), for models that look up attention functions by name")
-        if layer_idx != self._next:
+        if layer_idx != self._next or (layer_idx == 0 and self._broken):
             raise _refusal("layer_idx", layer_idx, f"{self._next}, the layer that the pass comes to next (reset()"
                            " begins anew after a pass that did not end)")
         if key_states.requires_grad or value_states.requires_grad:
@@ -253,11 +257,11 @@ class KVMeldCache(transformers.Cache):
         part: int = 2048,
     ) -> None:
         """Reads a prompt into the empty cache. If the policy needs a second reading, reads the prompt once more, and
-        compresses it to the budget. Afterwards generate() goes on with tokens behind the prompt; its input_ids begin
-        with the prompt.
+        compresses it to the budget. Afterwards generate() goes on behind the prompt. Its input_ids begin with the
+        prompt, and have at least one token more.
 
-        In the second reading the tokens lie behind the prompt, part by part, and leave the cache again. They take two
-        to three times as long as the first reading.
+        In the second reading the tokens lie behind the prompt, part by part, and leave the cache again. The second
+        reading takes two to three times as long as the first. After an exception the cache is empty.
 
         model: the one that the cache was made for.
         input_ids, attention_mask: [batch, tokens], as of a forward pass; without a mask there is no padding.
@@ -297,10 +301,14 @@ class KVMeldCache(transformers.Cache):
                     run(torch.cat([before, input_ids[:, at]], dim=1), mask,
                         torch.cat([torch.ones_like(before), mask[:, at]], dim=1))
                     self.crop(n)
+        except BaseException:
+            self.reset()
+            raise
         finally:
             self._reading = self._again = False
         if self.budget is not None:
             self.compress()
+            self._resize(self._longest() + self.interval)  # the prompt took more
 
     # --- compression
 
@@ -313,7 +321,7 @@ class KVMeldCache(transformers.Cache):
         held = range(self.batch_size)
         self.cache.compress(held, budget, over=self.over, floor=self.floor)
         self.compressions += 1
-        self._merged = self._merged or any(
+        self._merged = self._merged or not self.cache.policy.endswith("drop") and any(
             self.cache.degrees(layer, sequence, head).max(initial=1) > 1
             for layer in range(self._layers)
             for sequence in held
@@ -321,9 +329,16 @@ class KVMeldCache(transformers.Cache):
         )
 
     def _between_passes(self) -> None:
-        if self._next or self._given is not None:
+        if self._next or self._broken or self._given is not None:
             raise _refusal("the pass", f"at layer {self._next}",
                            "at its end: reset() begins anew after one that failed")
+
+    def _held(self) -> int:
+        """Entries of a track, to be compared with the budget: of the longest one, or where tracks share their budgets
+        the mean of a sequence."""
+        if self.over == "head":
+            return self._longest()
+        return max((math.ceil(self.cache.lengths(s).mean()) for s in range(self.batch_size)), default=0)
 
     def _longest(self) -> int:
         return max((self.cache.longest(sequence) for sequence in range(self.batch_size)), default=0)
@@ -337,8 +352,8 @@ class KVMeldCache(transformers.Cache):
 
     def _make_room(self, n: int) -> None:
         """Compresses if it is time to, then lets the tensors hold n more entries."""
-        bound = self._bound(self._seen + n)
-        if bound is not None and self._longest() + n > bound and self._longest() > bound - self.interval:
+        bound, held = self._bound(self._seen + n), self._held()
+        if bound is not None and held + n > bound and held > bound - self.interval:
             self.compress()
         needed, capacity = self._longest() + n, self.cache.capacity
         fixed = bound is not None and not _is_share(self.budget)
@@ -357,15 +372,11 @@ class KVMeldCache(transformers.Cache):
         """New tensors, of the type and on the device of `like`, whose rows are keys."""
         sizes = self._layers, sequences, kv_heads, capacity
         with torch.inference_mode(False):  # tensors that any later pass may write
-            self.keys = torch.zeros(*sizes, like.shape[-1], dtype=like.dtype, device=like.device)
-            self.values = torch.zeros(*sizes, value_dim, dtype=like.dtype, device=like.device)
+            keys = torch.zeros(*sizes, like.shape[-1], dtype=like.dtype, device=like.device)
+            values = torch.zeros(*sizes, value_dim, dtype=like.dtype, device=like.device)
         group = self._query_heads // kv_heads
-        self.cache = kvmeld.Cache(self.keys, self.values, queries_per_kv_head=group, **self._options)
-        self._needs = self.cache.needs()
-        if self._needs.when == "replay" and not (self._reading or self._seen):
-            self.cache = None
-            raise _refusal("policy", repr(self._options["policy"]),
-                           "one that does not read the prompt a second time, unless read() reads the prompt")
+        cache = kvmeld.Cache(keys, values, queries_per_kv_head=group, **self._options)
+        self.keys, self.values, self.cache, self._needs = keys, values, cache, cache.needs()
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
         """Sequence i becomes a copy of sequence chosen[i], in new tensors where the sizes change."""
@@ -400,6 +411,11 @@ class KVMeldCache(transformers.Cache):
             self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), value.shape[-1], key)
             for sequence in range(batch):
                 self.cache.open(sequence)
+        if self._needs.when == "replay" and not (self._reading or self._seen):
+            raise _refusal("policy", repr(self._options["policy"]),
+                           "one that does not read the prompt a second time, unless read() reads the prompt")
+        if self.cache.device >= 0 and torch.cuda.current_stream(key.device).cuda_stream != self.cache.stream:
+            raise _refusal("the current stream", "another one", "that of the first pass, in which the cache works")
         if batch != self.batch_size:
             raise _refusal("the batch", batch, f"{self.batch_size}, the sequences that the cache holds")
         valid = torch.ones(batch, n, dtype=torch.bool)
@@ -410,7 +426,10 @@ class KVMeldCache(transformers.Cache):
                 raise _refusal("attention_mask", f"of {mask.shape[-1]} tokens", f"of {self._seen + n}, the tokens read")
             seen = row if row.dtype == torch.bool else row != 0 if mask.dim() == 2 else row == 0
             valid = seen.expand(batch, n).cpu()
+            if mask.dim() == 4 and mask.shape[2] == n and not bool(valid.all()):
+                self._check_mask(mask[:, 0, :, self._seen : self._seen + n], valid)
         self._make_room(n)
+        self._broken = True
         counts = valid.sum(dim=1)
         first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
         read = [sequence for sequence in range(batch) if counts[sequence]]
@@ -425,6 +444,15 @@ class KVMeldCache(transformers.Cache):
         self._counts = counts
         self._first = first.transpose(0, 1)  # [layers, batch, kv_heads]: where the new rows lie
         self._even = self._valid is None and bool((first == first.flatten()[0]).all())
+
+    @staticmethod
+    def _check_mask(mask: torch.Tensor, valid: torch.Tensor) -> None:
+        """Refuses masks [batch, n, n] in which a token that the last one does not see is no padding. Padding does not
+        see itself, or (in some versions of transformers) sees all tokens."""
+        open_ = (mask if mask.dtype == torch.bool else mask == 0).expand(valid.shape[0], -1, -1).cpu()
+        itself = open_.diagonal(dim1=1, dim2=2)
+        if bool((~valid & itself & ~open_.all(dim=2)).any()):
+            raise _refusal("attention_mask", "one that hides tokens from later ones", "causal, apart from padding")
 
     def _append_rows(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> int:
         """Writes the rows of a layer; returns the entries of its longest track."""
@@ -449,6 +477,10 @@ class KVMeldCache(transformers.Cache):
         first, where = self._first[layer], self.keys.device
         if self._even and not self._merged:
             bias, first = torch.zeros(1, 1, held, device=where), first[:1, :1]
+        elif self.compressions == 0:  # the heads of a sequence are equally long
+            first = first[:, :1]
+            bias = torch.zeros(self.batch_size, 1, held)
+            bias = bias.masked_fill(torch.arange(held) >= (first + self._counts[:, None])[..., None], lowest).to(where)
         else:
             bias = torch.empty(self.batch_size, self._query_heads, held, device=where)
             for sequence in range(self.batch_size):
@@ -498,6 +530,7 @@ class KVMeldCache(transformers.Cache):
         self._observe(layer, query, kwargs.get("scaling"))
         self._given = None
         self._next = (layer + 1) % self._layers
+        self._broken = self._next != 0
         return out
 
 

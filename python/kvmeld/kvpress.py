@@ -44,7 +44,7 @@ class MeldPress(BasePress):
         attentions: Any,
         kwargs: dict,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Shrinks keys and values [batch, kv_heads, tokens, head_dim] in place; returns their first entries."""
+        """Shrinks keys and values [batch, kv_heads, tokens, head_dim] in place; returns copies of the entries left."""
         if self.compression_ratio == 0:
             return keys, values
         group = module.config.num_attention_heads // keys.shape[1]
@@ -71,4 +71,4 @@ class MeldPress(BasePress):
                     raise ValueError(
                         f"policy is {self.policy!r}; it must be one that leaves {kept} entries of each head"
                     )
-        return keys[:, :, :kept], values[:, :, :kept]
+        return keys[:, :, :kept].clone(), values[:, :, :kept].clone()  # frees the memory of the others

@@ -63,7 +63,7 @@ kvmeld_options options_for(char const* policy) {
   return o;
 }
 
-void ok(kvmeld_status status) { CHECK_MESSAGE(status == KVMELD_OK, kvmeld_problem()); }
+void ok(kvmeld_status status) { CHECK_MESSAGE(status == KVMELD_OK, std::string(kvmeld_problem())); }
 
 /// A cache on the host and one on the device, over the same rows.
 struct twins {
@@ -104,7 +104,7 @@ struct twins {
       auto const on_k = tensors(keys), on_v = tensors(values);
       kvmeld_status const status =
           kvmeld_create(&o, on_k.data(), on_v.data(), static_cast<std::uint32_t>(on_k.size()), &made);
-      REQUIRE_MESSAGE(status == KVMELD_OK, kvmeld_problem());
+      REQUIRE_MESSAGE(status == KVMELD_OK, std::string(kvmeld_problem()));
       return made;
     };
     here = make(-1, table.data(), k.data(), v.data());
@@ -345,6 +345,46 @@ TEST_CASE("memory of the program: as much as kvmeld_bytes says, and all of it co
   CHECK(kvmeld_create(&o, k.data(), v.data(), 1, &cache) == KVMELD_INVALID_ARGUMENT);
 }
 
+TEST_CASE("what the host has only a bound of is looked up before it refuses") {
+  twins x("score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=8 sinks=0 "
+          "recents=0",
+          form::one_tensor);
+  std::uint32_t const sequence = 0, room = 20;
+  x.both([](kvmeld_cache c) { return kvmeld_open(c, 0, capacity, 0); });
+  x.both([&](kvmeld_cache c) { return kvmeld_compress(c, &sequence, 1, {40, 0.0, KVMELD_HEAD, 0.0, 1}); });
+  x.both([&](kvmeld_cache c) { return kvmeld_append(c, &sequence, &room, 1); });
+  x.both([&](kvmeld_cache c) { return kvmeld_commit(c, &sequence, &room, 1); });
+  x.compare(0);
+}
+
+TEST_CASE("a stream that is being captured") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  kvmeld_options o = options_for("streaming_llm");
+  o.device = 0;
+  o.stream = stream;
+  twins const rows("streaming_llm", form::one_tensor);
+  auto const k = rows.tensors(rows.far_k.data()), v = rows.tensors(rows.far_v.data());
+  kvmeld_cache cache{0}, another{0};
+  REQUIRE(kvmeld_create(&o, k.data(), v.data(), 1, &cache) == KVMELD_OK);
+  ok(kvmeld_open(cache, 0, 40, 0));
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  std::uint32_t const sequence = 0, one = 1;
+  CHECK(kvmeld_append(cache, &sequence, &one, 1) == KVMELD_INVALID_ARGUMENT);
+  CHECK(std::string(kvmeld_problem()) ==
+        "kvmeld_append: options.stream is being captured; it must be a stream outside of a capture");
+  CHECK(kvmeld_create(&o, k.data(), v.data(), 1, &another) == KVMELD_INVALID_ARGUMENT);
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  ok(kvmeld_append(cache, &sequence, &one, 1));
+  std::uint32_t longest = 0;
+  ok(kvmeld_longest(cache, 0, &longest));
+  CHECK(longest == 41);
+  ok(kvmeld_destroy(cache));
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
 TEST_CASE("what a library with CUDA refuses") {
   twins const rows("h2o", form::one_tensor);
   auto const k = rows.tensors(rows.far_k.data());
@@ -368,6 +408,14 @@ TEST_CASE("what a library with CUDA refuses") {
   o.stream = &o;
   refused(KVMELD_INVALID_ARGUMENT, "options.stream is given; it must be null for host memory");
   o.stream = nullptr;
+  o.device = 0;
+  o.policy = "chelsea";
+  o.bias = KVMELD_BIAS_SHARED;  // with a plan for each head: the cache itself refuses it
+  CHECK(kvmeld_create(&o, k.data(), k.data(), 1, &made) == KVMELD_INVALID_ARGUMENT);
+  CHECK(kvmeld_bytes(&o, &bytes) == KVMELD_INVALID_ARGUMENT);
+  o.bias = KVMELD_BIAS_PER_HEAD;
+  o.policy = "h2o";
+  o.device = -1;
   o.element = KVMELD_FLOAT32 + 9;
   refused(KVMELD_INVALID_ARGUMENT, "options.element is 9; it must be 0 to 2");
 
