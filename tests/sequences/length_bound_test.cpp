@@ -175,6 +175,13 @@ TEST_CASE("to know lengths, the host copies numbers of tracks and sequences, and
   CHECK(cache.length_bound(0) == held(cache, 0));
   CHECK(copied > 0);
   CHECK(copied < extent.slots());  // the flags of entries alone are a byte each
+  // A saved sequence is one of three.
+  kvmeld::arena whole;
+  kvmeld::detail::carve_ledger(whole, sizes, cache.ledger().channels, cache.ledger().table_floats);
+  copied = 0;
+  std::vector<std::byte> const saved = cache.save(0);
+  CHECK(copied > saved.size() / 2);
+  CHECK(copied < whole.bytes() / 2);
   CHECK_THROWS_WITH_AS(cache.lengths_known(3), "lengths_known: sequence is 3; it must be 0 to 2",
                        kvmeld::invalid_argument);
   CHECK_THROWS_WITH_AS(cache.is_open(3), "is_open: sequence is 3; it must be 0 to 2",

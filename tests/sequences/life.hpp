@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include "cache/refusal.hpp"
+#include "support/brief.hpp"
 #include "support/cache_bytes.hpp"
 #include "support/compositions.hpp"
 #include "support/random_cache.hpp"
@@ -33,7 +34,15 @@ template <class F> void each_typed_policy(F f) {
 }
 
 // The same policies; most of them are one type.
-template <class F> void each_policy(F f) { each_typed_policy(support::few_types(f)); }
+// The same policies; most of them are one type. Brief tests take every other one, and the others in a later
+// run of CI.
+template <class F> void each_policy(F f) {
+  std::uint64_t turn = support::test_run() / 6;
+  auto const some = [&](char const* name, auto const& policy) {
+    if (!support::brief() || turn++ % 2 == 0) f(name, policy);
+  };
+  each_typed_policy(support::few_types(some));
+}
 
 template <class T, class Policy>
 auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {}) {

@@ -212,7 +212,7 @@ template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::read_numbers(std::uint32_t sequence) {
   keep_mirror();
   mirror_.read(detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.word_bytes).ledger,
-               sequence);
+               sequence, sequence);
 }
 /// Reads the numbers of a sequence if the host has only bounds of its lengths, and may wait.
 template <class E, class P, class K, class V>

@@ -169,20 +169,21 @@ public:
 
   // ---- what is read from the ledger -------------------------------------------------------------
 
-  /// Copies what the ledger `l` says about a sequence. The host can read `l`.
-  void read(ledger_ref const& l, std::uint32_t sequence) {
+  /// Copies what the ledger `l` says about its sequence `from`, for `sequence`. The host can read `l`.
+  void read(ledger_ref const& l, std::uint32_t from, std::uint32_t sequence) {
     keep_tracks();
     each(sequence, [&](track t) {
-      tracks_.length[t.index] = l.length[t.index];
-      tracks_.warnings[t.index] = l.warnings[t.index];
-      std::copy_n(&l.word(t, 0), std::uint32_t{track_word::count}, words_of(t));
+      track const there = make_track(l.extent, t.layer, from, t.kv_head);
+      tracks_.length[t.index] = l.length[there.index];
+      tracks_.warnings[t.index] = l.warnings[there.index];
+      std::copy_n(&l.word(there, 0), std::uint32_t{track_word::count}, words_of(t));
     });
-    sequences_.seen[sequence] = l.seen[sequence];
-    sequences_.pending[sequence] = l.pending[sequence];
-    sequences_.frozen[sequence] = l.frozen[sequence];
-    sequences_.id[sequence] = l.id[sequence];
-    sequences_.is_open[sequence] = l.is_open[sequence];
-    std::copy_n(&l.sequence_state(sequence, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
+    sequences_.seen[sequence] = l.seen[from];
+    sequences_.pending[sequence] = l.pending[from];
+    sequences_.frozen[sequence] = l.frozen[from];
+    sequences_.id[sequence] = l.id[from];
+    sequences_.is_open[sequence] = l.is_open[from];
+    std::copy_n(&l.sequence_state(from, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
     sequences_.known[sequence] = sequences_.tokens_known[sequence] = 1;
     note(sequence, sequences::effect::begun);
   }

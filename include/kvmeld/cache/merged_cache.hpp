@@ -15,6 +15,7 @@
 #include <kvmeld/cache/ledger_readings.hpp>
 #include <kvmeld/cache/plan_reader.hpp>
 #include <kvmeld/cache/report.hpp>
+#include <kvmeld/cache/sequence_ledger.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/config.hpp>
@@ -79,8 +80,9 @@ inline namespace KVMELD_ABI {
 /// executor's scratch grows once, to the largest phase. The first request of lengths, the first request of
 /// stats and the first recorded calls take host memory. Every call may take host memory for one or two
 /// numbers per listed sequence. `apply` validates the plan on the host with a few bytes per entry of one
-/// track. `clone`, `save` and `resume` allocate. If launches are not immediate, calls that read the ledger
-/// (sync_lengths, shift, renumber, save, resume) copy it to host memory while they run.
+/// track. `clone`, `save` and `resume` allocate. If launches are not immediate, `sync_lengths` copies the
+/// numbers of tracks and sequences to host memory while it runs, `shift` and `renumber` copy the ledger, and
+/// `save` and `resume` copy a sequence, for which they also allocate memory of the executor.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
@@ -452,6 +454,7 @@ private:
   void keep_mirror();
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;
+  template <class Use> status read_sequence(std::uint32_t sequence, Use use) const;
   detail::readable_ledger readable() const {
     return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.ledger_bytes);
   }
@@ -501,7 +504,7 @@ private:
   cache_stats stats_of(track t) const;
   status save_problem(std::uint32_t sequence) const;
 
-  Executor executor_;
+  mutable Executor executor_;  ///< a save gathers the sequence by a kernel
   policy_type policy_;
   tensors_used tensors_;
   cache_options sizes_;

@@ -104,35 +104,58 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {
   return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {sequence}); });
 }
+/// Calls use(ledger, number) with a ledger that the host can read and the number of the sequence in it. Waits
+/// if launches are not immediate.
+template <class E, class P, class K, class V>
+template <class Use>
+status merged_cache<E, P, K, V>::read_sequence(std::uint32_t sequence, Use use) const {
+  if (status s = save_problem(sequence); !s.ok()) return s;
+  detail::sequence_ledger<E> copy(executor_, ledger_, sequence);
+  if (std::string text = copy.problem("save"); !text.empty()) return raise(text);
+  copy.load();
+  return use(copy.ledger(), copy.sequence());
+}
 template <class E, class P, class K, class V>
 std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t sequence) const {
-  return save_problem(sequence).ok() ? saved::bytes_of(readable().ledger, sequence, policy_name_) : 0;
+  std::size_t bytes = 0;
+  (void)read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
+    bytes = saved::bytes_of(l, number, policy_name_);
+    return status();
+  });
+  return bytes;
 }
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save(std::uint32_t sequence, span<std::byte> out) const {
-  if (status s = save_problem(sequence); !s.ok()) return s;
-  return raise(saved::save(readable().ledger, sequence, policy_name_, out));
+  return read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
+    return raise(saved::save(l, number, policy_name_, out));
+  });
 }
 template <class E, class P, class K, class V>
 std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t sequence) const {
-  if (!save_problem(sequence).ok()) return {};
-  return saved::save(readable().ledger, sequence, policy_name_);
+  std::vector<std::byte> out;
+  (void)read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
+    out = saved::save(l, number, policy_name_);
+    return status();
+  });
+  return out;
 }
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte const> from) {
   auto const problem = [&] { return saved::problem(facts_, sequence, from, policy_name_); };
   if (status s = refuse_once("resume", problem); !s.ok()) return s;
-  detail::readable_ledger const to = readable();
+  detail::sequence_ledger<E> to(executor_, ledger_, sequence);
+  if (std::string text = to.problem("resume"); !text.empty()) return raise(text);
   work_list const work = stage({&sequence, 1});
   auto const launches = [&] {
     if (arrays_.workspace.stats != nullptr) launch(first_stats({ledger_, work, nullptr}));
   };
   if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
-  saved::resume(to.ledger, sequence, from, policy_name_);
-  if (!to.memory.empty()) executor_.upload(memory_.data(), to.memory.data(), to.memory.size());
+  to.reserve();
+  saved::resume(to.ledger(), to.sequence(), from, policy_name_);
+  to.store();
   keep_mirror();
-  if constexpr (!immediate) mirror_.read(to.ledger, sequence);
+  if constexpr (!immediate) mirror_.read(to.ledger(), to.sequence(), sequence);
   launches();
   return {};
 }

@@ -27,40 +27,46 @@ struct field {
   field_of what;
 };
 
-/// Calls visit(what, array, width) for every array of the ledger that describes a sequence, except `is_open`,
-/// which says whether the others are in use. `width` is the number of elements per sequence, track, entry or
-/// member. The order is fixed: counts come before what they count.
+/// Calls visit(what, width, array...) for every array of the ledger that describes a sequence, except
+/// `is_open`, which says whether the others are in use; with the array of each of several ledgers that have
+/// the same arrays. `width` is the number of elements per sequence, track, entry or member. The order is
+/// fixed: counts come before what they count.
 KVMELD_CALLS_ARGUMENTS
-template <class F> KVMELD_HD void for_each_field(ledger_ref const& l, F visit) {
-  visit(field_of::sequence, l.seen, 1);
-  visit(field_of::sequence, l.pending, 1);
-  visit(field_of::sequence, l.frozen, 1);
-  visit(field_of::sequence, l.id, 1);
-  visit(field_of::sequence, l.sequence_words, sequence_word::count);
-  visit(field_of::track, l.length, 1);
-  visit(field_of::track, l.warnings, 1);
-  visit(field_of::track, l.track_words, track_word::count);
-  bool const shares = l.members.capacity != 0;
-  if (shares) visit(field_of::track, l.members.count, 1);
-  if (l.table_floats != 0) visit(field_of::track, l.table, l.table_floats);
-  visit(field_of::entry, l.degree, 1);
-  visit(field_of::entry, l.position, 1);
-  visit(field_of::entry, l.flags, 1);
-  for (std::uint32_t c = 0; c < l.channels.count; ++c) visit(field_of::entry, l.channel_data[c], 1);
+template <class F, class... Ledgers>
+KVMELD_HD void for_each_field(F visit, ledger_ref const& first, Ledgers const&... others) {
+  visit(field_of::sequence, 1, first.seen, others.seen...);
+  visit(field_of::sequence, 1, first.pending, others.pending...);
+  visit(field_of::sequence, 1, first.frozen, others.frozen...);
+  visit(field_of::sequence, 1, first.id, others.id...);
+  visit(field_of::sequence, sequence_word::count, first.sequence_words, others.sequence_words...);
+  visit(field_of::track, 1, first.length, others.length...);
+  visit(field_of::track, 1, first.warnings, others.warnings...);
+  visit(field_of::track, track_word::count, first.track_words, others.track_words...);
+  bool const shares = first.members.capacity != 0;
+  if (shares) visit(field_of::track, 1, first.members.count, others.members.count...);
+  if (first.table_floats != 0) visit(field_of::track, first.table_floats, first.table, others.table...);
+  visit(field_of::entry, 1, first.degree, others.degree...);
+  visit(field_of::entry, 1, first.position, others.position...);
+  visit(field_of::entry, 1, first.flags, others.flags...);
+  for (std::uint32_t c = 0; c < first.channels.count; ++c)
+    visit(field_of::entry, 1, first.channel_data[c], others.channel_data[c]...);
   if (!shares) return;
-  visit(field_of::entry, l.members.own_norm, 1);
-  visit(field_of::member, l.members.norm, 1);
-  visit(field_of::member, l.members.position, 1);
-  visit(field_of::member, l.members.owner, 1);
-  for (std::uint32_t c = 0; c < l.channels.count; ++c) visit(field_of::member, l.members.channel_data[c], 1);
+  visit(field_of::entry, 1, first.members.own_norm, others.members.own_norm...);
+  visit(field_of::member, 1, first.members.norm, others.members.norm...);
+  visit(field_of::member, 1, first.members.position, others.members.position...);
+  visit(field_of::member, 1, first.members.owner, others.members.owner...);
+  for (std::uint32_t c = 0; c < first.channels.count; ++c)
+    visit(field_of::member, 1, first.members.channel_data[c], others.members.channel_data[c]...);
 }
 
 /// Calls visit(field) for every array, as for_each_field does.
 template <class F> void for_each_field_as_bytes(ledger_ref const& l, F visit) {
-  for_each_field(l, [&](field_of what, auto* array, std::uint32_t width) {
-    visit(
-        field{reinterpret_cast<std::byte*>(array), static_cast<std::uint32_t>(sizeof *array) * width, what});
-  });
+  for_each_field(
+      [&](field_of what, std::uint32_t width, auto* array) {
+        visit(field{reinterpret_cast<std::byte*>(array), static_cast<std::uint32_t>(sizeof *array) * width,
+                    what});
+      },
+      l);
 }
 
 /// The beginning of the part of an array that belongs to a track, or to the track's sequence.

@@ -9,8 +9,8 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/save/fields.hpp>
 #include <kvmeld/sequences/checks.hpp>
+#include <kvmeld/sequences/copy_sequence.hpp>
 #include <kvmeld/sequences/operation.hpp>
 
 #include <cstddef>
@@ -71,31 +71,13 @@ struct fork : operation {
 
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track to, std::uint32_t) const {
-    track const t = source_of(l, to);
-    std::uint32_t const n = l.length[t.index];
-    detail::for_each_field(l, [&](detail::field_of what, auto* array, std::uint32_t) {
-      if (what == detail::field_of::entry) {
-        team.for_each(n, [&](std::uint32_t i) { array[l.at(to, i)] = array[l.at(t, i)]; });
-      } else if (what == detail::field_of::member) {
-        team.for_each(l.members.count[t.index],
-                      [&](std::uint32_t i) { array[l.member_at(to, i)] = array[l.member_at(t, i)]; });
-      }
-    });
-    team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(to)[i] = l.table_of(t)[i]; });
-    team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { l.degree[l.at(to, n + i)] = 0.0f; });
-    if (team.lane() == 0 && l.members.capacity != 0) l.members.count[to.index] = l.members.count[t.index];
+    copy_entries(team, l, source_of(l, to), l, to);
   }
   KVMELD_HD void on_track(ledger_ref const& l, track to, std::uint32_t) const {
-    track const t = source_of(l, to);
-    l.length[to.index] = l.length[t.index];
-    l.warnings[to.index] = l.warnings[t.index];
-    for (std::uint32_t w = 0; w < track_word::count; ++w) l.word(to, w) = l.word(t, w);
+    copy_track(l, source_of(l, to), l, to);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t into, std::uint32_t) const {
-    l.seen[into] = l.seen[from];
-    l.pending[into] = l.pending[from];
-    for (std::uint32_t w = 0; w < sequence_word::count; ++w)
-      l.sequence_state(into, w) = l.sequence_state(from, w);
+    copy_state(l, from, l, into);
     l.frozen[into] = frozen;
     l.frozen[from] = max_of(l.frozen[from], frozen);
     l.id[into] = id;
