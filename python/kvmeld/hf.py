@@ -121,6 +121,7 @@ class KVMeldCache(transformers.Cache):
         self._next = 0  # the layer that the pass comes to next
         self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
         self._merged = False  # whether an entry stands for several tokens
+        self._biases: dict[int, torch.Tensor] = {}  # of layers, since the last compression
         self._broken = False  # between the beginning of a pass and its end, and after one that failed
         self._reading = False  # in read()
         self._again = False  # in the second reading
@@ -321,6 +322,7 @@ class KVMeldCache(transformers.Cache):
         held = range(self.batch_size)
         self.cache.compress(held, budget, over=self.over, floor=self.floor)
         self.compressions += 1
+        self._biases = {}
         self._merged = self._merged or not self.cache.policy.endswith("drop") and any(
             self.cache.degrees(layer, sequence, head).max(initial=1) > 1
             for layer in range(self._layers)
@@ -387,6 +389,7 @@ class KVMeldCache(transformers.Cache):
         moved = [i for i, source in enumerate(chosen) if new or i != source]
         if not moved:
             return
+        self._biases = {}
         saved = {source: old.save(source) for source in {chosen[i] for i in moved}}
         sources = torch.tensor([chosen[i] for i in moved])
         rows = [tensor[:, sources, :, :held] for tensor in (keys, values)]
@@ -476,17 +479,18 @@ class KVMeldCache(transformers.Cache):
         lowest, group = torch.finfo(dtype).min, self._query_heads // self.cache.kv_heads
         first, where = self._first[layer], self.keys.device
         if self._even and not self._merged:
-            bias, first = torch.zeros(1, 1, held, device=where), first[:1, :1]
-        elif self.compressions == 0:  # the heads of a sequence are equally long
-            first = first[:, :1]
-            bias = torch.zeros(self.batch_size, 1, held)
-            bias = bias.masked_fill(torch.arange(held) >= (first + self._counts[:, None])[..., None], lowest).to(where)
+            bias, first = torch.zeros(1, 1, held, dtype=dtype, device=where), first[:1, :1]
         else:
-            bias = torch.empty(self.batch_size, self._query_heads, held, device=where)
-            for sequence in range(self.batch_size):
-                self.cache.log_degrees(layer, sequence, out=bias[sequence])
-            first = first.repeat_interleave(group, dim=1)
-        bias = bias[:, :, None].clamp(min=lowest).to(dtype)
+            if self.compressions == 0:  # the heads of a sequence are equally long
+                first = first[:, :1]
+                bias = torch.zeros(self.batch_size, 1, held, dtype=dtype, device=where)
+            else:
+                first = first.repeat_interleave(group, dim=1)
+                bias = self._log_degrees(layer, dtype)[:, :, :held]
+            if not self._even:
+                ends = (first + self._counts[:, None])[..., None].to(where)
+                bias = bias.masked_fill(torch.arange(held, device=where) >= ends, lowest)
+        bias = bias[:, :, None]
         if n == 1 and self._valid is None:
             return bias
         if self._valid is None:
@@ -497,6 +501,19 @@ class KVMeldCache(transformers.Cache):
         if self._valid is not None:  # nobody reads the outputs of padding; no NaN shall be among them
             mask = mask.masked_fill(~self._valid[:, None, :, None].to(where), 0)
         return mask
+
+    def _log_degrees(self, layer: int, dtype: torch.dtype) -> torch.Tensor:
+        """[batch, query_heads, capacity]: log degrees, and 0 behind the entries, where tokens are appended that stand for
+        themselves. So they hold until the next compression."""
+        if layer not in self._biases:
+            where, group = self.keys.device, self._query_heads // self.cache.kv_heads
+            rows = torch.empty(self.batch_size, self._query_heads, self.cache.capacity, device=where)
+            for sequence in range(self.batch_size):
+                self.cache.log_degrees(layer, sequence, out=rows[sequence])
+            ends = (self._first[layer] + self._counts[:, None]).repeat_interleave(group, dim=1)[..., None].to(where)
+            rows = rows.masked_fill_(torch.arange(self.cache.capacity, device=where) >= ends, 0)
+            self._biases[layer] = rows.clamp_(min=torch.finfo(dtype).min).to(dtype)
+        return self._biases[layer]
 
     def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:
         if self._needs.when == "nothing" or (self._needs.when == "replay" and not self._again):
