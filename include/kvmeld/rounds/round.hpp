@@ -55,6 +55,7 @@ struct round_facts {
   bool lists_centers;            ///< the identifier needs centres
   bool lists_live;               ///< the identifier reads the list of live entries
   bool repeats;                  ///< further rounds may follow
+  bool makes_sets, makes_spans;  ///< of the identifier
   bool dissolves_sets;           ///< see dissolves_sets
   bool merges_rows;              ///< see merges_rows
   bool folds_sums;               ///< scores are weights: a set's entry gets their sum
@@ -68,6 +69,8 @@ template <class Policy> round_facts facts_of_round(Policy const& p, shape const&
   return {traits_of_identifier(p.identify).needs_centers,
           traits_of_identifier(p.identify).reads_live,
           traits_of_identifier(identify).repeats,
+          traits_of_identifier(identify).makes_sets,
+          traits_of_identifier(identify).makes_spans,
           dissolves_sets(p),
           merges_rows(p),
           traits_of_score(p.score).gives != score_kind::order,
@@ -129,25 +132,30 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
   }
   if constexpr (guards) guard::before_admission(launch, p.identify, x);
   admit_phase<identify_type> const admit{identify, wave, facts.repeats};
-  constexpr bool links = identify_type::makes_sets || makes_spans<identify_type>::value;
+  constexpr bool may_link = identify_type::makes_sets || makes_spans<identify_type>::value;
+  bool const links = facts.makes_sets || facts.makes_spans;
   bool const joins = links && Launch::joins && wave.scope == 1;
-  if constexpr (links && Launch::joins) {
+  if constexpr (may_link && Launch::joins) {
     if (joins) launch(admit_and_link_phase<identify_type>{admit});
   }
   if (!joins) {
     launch(admit);
     if (wave.scope > 1) launch(broadcast_phase{{wave}});
-    if constexpr (links) launch(link_phase{{wave}, wave.step});
+    if constexpr (may_link) {
+      if (links) launch(link_phase{{wave}, wave.step});
+    }
   }
   if constexpr (makes_spans<identify_type>::value) {
-    launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
+    if (facts.makes_spans)
+      launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
   }
   if constexpr (identify_type::makes_sets) {
-    launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave, facts.adds_degrees});
+    if (facts.makes_sets)
+      launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave, facts.adds_degrees});
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
   }
   note_step_phase const note{{{wave}, wave.step},
-                             identify_type::makes_sets && !facts.dissolves_sets,
+                             facts.makes_sets && !facts.dissolves_sets,
                              facts.folds_sums,
                              !wave.plans_directly(),
                              merges_ledger};
