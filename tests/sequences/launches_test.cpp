@@ -101,6 +101,14 @@ TEST_CASE("launches of a compression") {
   CHECK(launches_of(preset::chelsea::llama3(), layer, 65536, 13107) == 76);
 }
 
+TEST_CASE("a policy that is chosen at run time and only evicts launches nothing for sets") {
+  using kvmeld::compose::composed_of;
+  kvmeld::shape const one{32, 1, 8, 4, 128, 128, 640};
+  auto const of = [&](auto const& policy) { return launches_of(composed_of(policy), one, 576, 512); };
+  CHECK(of(kvmeld::preset::streaming_llm::with_sinks()) == 14);
+  CHECK(of(kvmeld::preset::h2o::defaults()) == 14);
+}
+
 TEST_CASE("launches of a decode step: lists travel together, and few entries take one launch") {
   CHECK(launches_of_step(1) == std::vector<std::uint32_t>{2, 2});
   CHECK(launches_of_step(16) == std::vector<std::uint32_t>{2, 2});
