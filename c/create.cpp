@@ -62,7 +62,6 @@ void check_place(char const* call, kvmeld_options const& o) {
       if (count == 0) refuse(call, "options.device", o.device, "-1, because there is no CUDA device here");
       if (o.device >= count)
         refuse(call, "options.device", o.device, "below ", count, ", the number of CUDA devices, or -1");
-      refuse_capture(call, o.device, o.stream);
     } else {
       throw failure(KVMELD_UNSUPPORTED, kvmeld::refusal(call, "options.device", o.device,
                                                         "-1, because this library was built without CUDA"));
@@ -162,6 +161,7 @@ kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
     // A cache asks for its ledger and workspace at once, and is refused if there is no memory for them.
     check_place(call, o);
     current_device const current(o.device);
+    refuse_capture(call, o.device, o.stream);
     memory_source memory(system_memory(o));
     // On a device the lists of the executor and the layouts of K and V come before.
     memory.only_count(o.device < 0 ? 0 : 3);
@@ -169,8 +169,10 @@ kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
     try {
       make(call, o, of, nullptr);
     } catch (kvmeld::invalid_argument const& refused) {
-      if (!memory.counted()) throw_lack_of_memory(memory, call, refused.what());
-      if (!memory.counted()) throw;
+      if (!memory.counted()) {
+        throw_lack_of_memory(memory, call, refused.what());
+        throw;
+      }
     }
     *bytes = memory.asked();
   });
@@ -184,6 +186,7 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     require(made, call, "made", "where to write the handle");
     check_place(call, o);
     current_device const current(o.device);
+    refuse_capture(call, o.device, o.stream);
     auto held = std::make_unique<held_cache>();
     held->device = o.device;
     held->stream = o.stream;

@@ -40,8 +40,7 @@ int make_current(std::int32_t device) {
 
 void restore(int device) noexcept { cudaSetDevice(device); }
 
-bool is_capturing(std::int32_t device, void* stream) {
-  current_device const current(device);
+bool is_capturing(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess)
     return status != cudaStreamCaptureStatusNone;

@@ -18,8 +18,8 @@ kvmeld_allocator stream_ordered_memory(void* stream);
 int make_current(std::int32_t device);
 /// Makes the device current that was.
 void restore(int device) noexcept;
-/// Whether a stream of a device is being captured.
-bool is_capturing(std::int32_t device, void* stream);
+/// Whether a stream of the current device is being captured.
+bool is_capturing(void* stream);
 
 /// Makes a device current as long as it lives. A negative number: does nothing.
 class current_device {

@@ -76,7 +76,7 @@ void throw_lack_of_memory(memory_source const& memory, char const* call, char co
 
 void refuse_capture(char const* call, [[maybe_unused]] std::int32_t device, [[maybe_unused]] void* stream) {
   if constexpr (with_cuda) {
-    if (device >= 0 && is_capturing(device, stream))
+    if (device >= 0 && is_capturing(stream))
       refuse(call, "options.stream", "being captured", "a stream outside of a capture");
   }
 }

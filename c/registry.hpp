@@ -49,7 +49,8 @@ void throw_lack_of_memory(memory_source const& memory, char const* call, char co
 
 /// If the runtime of the cache's device has reported an error, throws it.
 void refuse_faults(char const* call, held_cache const& held);
-/// Refuses a device's stream that is being captured: what a call enqueues would become a part of the graph.
+/// Refuses a stream of the current device that is being captured: what a call enqueues would become a part of
+/// the graph. A negative device: does nothing.
 void refuse_capture(char const* call, std::int32_t device, void* stream);
 
 /// Runs the body of a function that works on a cache: body(held_cache&).

@@ -122,7 +122,7 @@ class KVMeldCache(transformers.Cache):
         self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
         self._merged = False  # whether an entry stands for several tokens
         self._biases: dict[int, torch.Tensor] = {}  # of layers, since the last compression
-        self._broken = False  # between the beginning of a pass and its end, and after one that failed
+        self._in_pass = False  # between the beginning of a pass and its end, and after one that failed
         self._reading = False  # in read()
         self._again = False  # in the second reading
 
@@ -136,7 +136,7 @@ class KVMeldCache(transformers.Cache):
         if self._given is not None:
             raise _refusal("the model's attention implementation", "not kvmeld's",
                            "that of kvmeld.hf.attach(model), for models that look up attention functions by name")
-        if layer_idx != self._next or (layer_idx == 0 and self._broken):
+        if layer_idx != self._next or (layer_idx == 0 and self._in_pass):
             raise _refusal("layer_idx", layer_idx, f"{self._next}, the layer that the pass comes to next (reset()"
                            " begins anew after a pass that did not end)")
         if key_states.requires_grad or value_states.requires_grad:
@@ -331,7 +331,7 @@ class KVMeldCache(transformers.Cache):
         )
 
     def _between_passes(self) -> None:
-        if self._next or self._broken or self._given is not None:
+        if self._in_pass or self._given is not None:
             raise _refusal("the pass", f"at layer {self._next}",
                            "at its end: reset() begins anew after one that failed")
 
@@ -432,7 +432,7 @@ class KVMeldCache(transformers.Cache):
             if mask.dim() == 4 and mask.shape[2] == n and not bool(valid.all()):
                 self._check_mask(mask[:, 0, :, self._seen : self._seen + n], valid)
         self._make_room(n)
-        self._broken = True
+        self._in_pass = True
         counts = valid.sum(dim=1)
         first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
         read = [sequence for sequence in range(batch) if counts[sequence]]
@@ -547,7 +547,7 @@ class KVMeldCache(transformers.Cache):
         self._observe(layer, query, kwargs.get("scaling"))
         self._given = None
         self._next = (layer + 1) % self._layers
-        self._broken = self._next != 0
+        self._in_pass = self._next != 0
         return out
 
 

@@ -187,7 +187,6 @@ struct cache {
     for (nb::handle object : from) {
       std::string const item = name + "[" + std::to_string(held.size()) + "]";
       tensor x = as_tensor<tensor>(object, item);
-      place_of(x, item);
       bool const whole = x.ndim() == 5 && nb::len(from) == 1;
       if (!whole && x.ndim() != 4)
         refuse(name, "with a tensor of " + std::to_string(x.ndim()) + " dimensions",

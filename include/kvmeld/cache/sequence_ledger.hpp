@@ -7,12 +7,13 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/exec/executor.hpp>
+#include <kvmeld/save/one_sequence.hpp>
 #include <kvmeld/sequences/copy_sequence.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -23,10 +24,10 @@ namespace detail {
 template <class Executor> class sequence_ledger {
 public:
   sequence_ledger(Executor& executor, ledger_ref const& of, std::uint32_t sequence)
-      : executor_(executor), whole_(of), sequence_(sequence), own_(of) {
+      : executor_(executor), whole_(of), sequence_(sequence) {
     if constexpr (!immediate) {
       arena sizing;
-      carve(sizing);
+      carve_one_sequence(sizing, whole_);
       bytes_ = sizing.bytes();
       there_ = executor_.allocate(bytes_);
     }
@@ -43,51 +44,35 @@ public:
   /// Brings the sequence to the host. Waits.
   void load() {
     if constexpr (!immediate) {
-      arena far(there_.data(), bytes_);
-      run({whole_, sequence_, carve(far), 0});
       reserve();
-      executor_.download(aligned(), there_.data(), bytes_);
+      run({whole_, sequence_, gathered(), 0});
+      executor_.download(here_->data(), there_.data(), bytes_);
     }
   }
   /// Room on the host for a sequence that store() takes to the cache's ledger.
   void reserve() {
-    if constexpr (!immediate) {
-      here_.resize(bytes_ + arena::alignment);
-      arena near(aligned(), bytes_);
-      own_ = carve(near);
-    }
+    if constexpr (!immediate) here_.emplace(whole_);
   }
   /// Takes the sequence to the cache's ledger. May wait.
   void store() {
     if constexpr (!immediate) {
-      executor_.upload(there_.data(), aligned(), bytes_);
-      arena far(there_.data(), bytes_);
-      run({carve(far), 0, whole_, sequence_});
+      executor_.upload(there_.data(), here_->data(), bytes_);
+      run({gathered(), 0, whole_, sequence_});
     }
   }
 
-  ledger_ref const& ledger() const { return own_; }
+  ledger_ref const& ledger() const { return immediate ? whole_ : here_->ledger(); }
   std::uint32_t sequence() const { return immediate ? sequence_ : 0; }
 
 private:
   static constexpr bool immediate = is_immediate<Executor>::value;
 
-  ledger_ref carve(arena& a) const {
-    shape one = whole_.extent;
-    one.sequences = 1;
-    ledger_ref out = carve_ledger(a, one, whole_.channels, whole_.members.capacity, whole_.table_floats);
-    out.first_layer = whole_.first_layer;
-    out.first_kv_head = whole_.first_kv_head;
-    out.ignore_degree = whole_.ignore_degree;
-    out.padded = whole_.padded;
-    return out;
+  ledger_ref gathered() const {
+    arena a(there_.data(), bytes_);
+    return carve_one_sequence(a, whole_);
   }
   void run(sequences::copy_sequence_phase const& phase) {
     executor_.run(phase, whole_.extent, phase.items(), phase);
-  }
-  std::byte* aligned() {
-    auto const address = reinterpret_cast<std::uintptr_t>(here_.data());
-    return here_.data() + (arena::alignment - address % arena::alignment);
   }
 
   Executor& executor_;
@@ -95,8 +80,7 @@ private:
   std::uint32_t sequence_;
   typename Executor::memory there_;
   std::size_t bytes_ = 0;
-  std::vector<std::byte> here_;
-  ledger_ref own_;
+  std::optional<one_sequence_ledger> here_;
 };
 
 }  // namespace detail

@@ -6,9 +6,9 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/workspace.hpp>
 #include <kvmeld/save/byte_stream.hpp>
 #include <kvmeld/save/fields.hpp>
+#include <kvmeld/save/one_sequence.hpp>
 #include <kvmeld/save/saved_checks.hpp>
 
 #include <cstddef>
@@ -172,24 +172,10 @@ inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std
   }
   if (l.is_open[sequence] != 0) return refusal("resume", "sequence", sequence, "closed (call close first)");
   if (std::string text = header_problem(from); !text.empty()) return text;
-  shape one = l.extent;
-  one.sequences = 1;
-  auto const carve = [&](arena& a) {
-    ledger_ref trial = carve_ledger(a, one, l.channels, l.members.capacity, l.table_floats);
-    trial.first_layer = l.first_layer;
-    trial.first_kv_head = l.first_kv_head;
-    trial.padded = l.padded;
-    return trial;
-  };
-  arena sizing;
-  carve(sizing);
-  std::vector<std::byte> memory(sizing.bytes() + arena::alignment);
-  auto const address = reinterpret_cast<std::uintptr_t>(memory.data());
-  arena a(memory.data() + (arena::alignment - address % arena::alignment), sizing.bytes());
-  ledger_ref const trial = carve(a);
+  detail::one_sequence_ledger const trial(l);
   std::string text =
-      read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, trial, 0, policy);
-  return text.empty() ? contents_problem(trial) : text;
+      read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, trial.ledger(), 0, policy);
+  return text.empty() ? contents_problem(trial.ledger()) : text;
 }
 
 /// Resumes a sequence from bytes in which `problem` found no problem.
