@@ -4,7 +4,7 @@ include_guard()
 find_program(KVMELD_NVCC nvcc PATHS /usr/local/cuda/bin)
 set(KVMELD_CUDA_ARCHITECTURE sm_90 CACHE STRING "Architecture that CUDA programs are compiled for; compute_90: PTX alone")
 file(GLOB_RECURSE kvmeld_nvcc_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvmeld/*.hpp"
-     "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp")
+     "${PROJECT_SOURCE_DIR}/include/kvmeld/*.cuh" "${PROJECT_SOURCE_DIR}/tests/device/*.hpp" "${PROJECT_SOURCE_DIR}/tests/cuda/*.cuh")
 
 # PTX alone is for the emulated device. Without the slowest optimisations nvcc takes about half of the time.
 set(kvmeld_nvcc_quick)

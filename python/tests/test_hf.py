@@ -116,6 +116,16 @@ def read(model, ids, cache, **more):
         return model(ids, past_key_values=cache, **more).logits
 
 
+def padded(rows, side="left"):
+    """Rows of tokens as a batch, and its mask."""
+    width = max(len(row) for row in rows)
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        at = slice(width - len(row), None) if side == "left" else slice(None, len(row))
+        ids[i, at], mask[i, at] = row, 1
+    return ids, mask
+
+
 def near(actual, expected, tolerance=2e-4):
     return (actual.double() - expected).abs().max() <= tolerance * max(1, expected.abs().max())
 
@@ -180,10 +190,7 @@ def test_short_types(dtype):
 def test_padding_never_enters_the_cache(attention, side):
     model, lengths = model_of(attention=attention), [70, 100, 41]
     rows = [tokens_of(n, seed=n) for n in lengths]
-    ids, mask = torch.zeros(3, 100, dtype=torch.long), torch.zeros(3, 100, dtype=torch.long)
-    for i, row in enumerate(rows):
-        at = slice(100 - len(row), None) if side == "left" else slice(None, len(row))
-        ids[i, at], mask[i, at] = row, 1
+    ids, mask = padded(rows, side)
     cache = hf.KVMeldCache(model, "chelsea")
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     logits = read(model, ids, cache, attention_mask=mask, position_ids=positions)
@@ -277,9 +284,7 @@ def test_a_long_prompt_in_parts_takes_bounded_memory():
 def test_padded_batches_generate_what_each_prompt_alone_does():
     model, lengths = model_of(), [60, 85]
     rows = [tokens_of(n, seed=n) for n in lengths]
-    ids, mask = torch.zeros(2, 85, dtype=torch.long), torch.zeros(2, 85, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, 85 - len(row) :], mask[i, 85 - len(row) :] = row, 1
+    ids, mask = padded(rows)
     cache = hf.KVMeldCache(model, "streaming_llm", budget=0.5, interval=8)
     out = model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=30, **GREEDY)
     assert cache.compressions >= 2
@@ -509,9 +514,7 @@ def test_attention_matching_after_a_second_reading():
 def test_a_second_reading_knows_padding():
     model, lengths = model_of(), [40, 60]
     rows = [tokens_of(n, seed=n) for n in lengths]
-    ids, mask = torch.zeros(2, 60, dtype=torch.long), torch.zeros(2, 60, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, 60 - len(row) :], mask[i, 60 - len(row) :] = row, 1
+    ids, mask = padded(rows)
     options = dict(policy="kvzip sinks=0 recents=0", budget=0.5)
     together = hf.KVMeldCache(model, **options)
     together.read(model, ids, mask, part=200)

@@ -11,6 +11,8 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include "cuda/device_array.cuh"
+
 namespace {
 
 using element = kvmeld::float16;
@@ -26,29 +28,7 @@ float noise(std::uint64_t i) {
 float value_of(element x) { return kvmeld::element_traits<element>::to_float(x); }
 element element_of(float x) { return kvmeld::element_traits<element>::from_float(x); }
 
-/// Memory of the device.
-template <class T> class far_array {
-public:
-  explicit far_array(std::vector<T> const& from) : size_(from.size()) {
-    REQUIRE(cudaMalloc(&data_, size_ * sizeof(T)) == cudaSuccess);
-    put(from);
-  }
-  far_array(far_array const&) = delete;
-  ~far_array() { cudaFree(data_); }
-  T* data() const { return data_; }
-  void put(std::vector<T> const& from) {
-    REQUIRE(cudaMemcpy(data_, from.data(), size_ * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
-  }
-  std::vector<T> get() const {
-    std::vector<T> out(size_);
-    REQUIRE(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost) == cudaSuccess);
-    return out;
-  }
-
-private:
-  T* data_ = nullptr;
-  std::size_t size_;
-};
+using cuda_test::device_array;
 
 enum class form { one_tensor, per_layer, in_pages };
 
@@ -68,9 +48,9 @@ void ok(kvmeld_status status) { CHECK_MESSAGE(status == KVMELD_OK, std::string(k
 /// A cache on the host and one on the device, over the same rows.
 struct twins {
   std::vector<element> k, v;
-  far_array<element> far_k, far_v;
+  device_array<element> far_k, far_v;
   std::vector<std::int32_t> table;
-  far_array<std::int32_t> far_table;
+  device_array<std::int32_t> far_table;
   form how;
   kvmeld_cache here{0}, there{0};
 
@@ -158,7 +138,7 @@ struct twins {
       }
       number const columns = longest + 5;
       std::vector<float> bias(query_heads * columns);
-      far_array<float> const far_bias(bias);
+      device_array<float> const far_bias(bias);
       ok(kvmeld_log_degrees(here, l, sequence, bias.data(), columns, columns));
       ok(kvmeld_log_degrees(there, l, sequence, far_bias.data(), columns, columns));
       std::vector<float> const got = far_bias.get();
@@ -178,10 +158,10 @@ struct twins {
   void attend(std::uint32_t sequence, std::uint32_t n, bool own_lse) {
     std::vector<element> q(query_heads * n * dim);
     for (std::size_t i = 0; i < q.size(); ++i) q[i] = element_of(2.0f * noise(5000000 + i));
-    far_array<element> const far_q(q);
+    device_array<element> const far_q(q);
     for (std::uint32_t l = 0; l < layers; ++l) {
       std::vector<float> out(q.size()), lse(query_heads * n);
-      far_array<float> const far_out(out), far_lse(lse);
+      device_array<float> const far_out(out), far_lse(lse);
       auto const run = [&](kvmeld_cache c, element const* queries, float* to, float* sums) {
         ok(kvmeld_attend(c, l, sequence, n, KVMELD_FLOAT16, queries, n * dim, dim, KVMELD_FLOAT32, to,
                          n * dim, dim, sums, n, 0.0f));
@@ -237,7 +217,7 @@ void life(char const* policy, form how) {
   x.compare(1);
 
   // The same rows at another place.
-  far_array<element> const moved_k(x.far_k.get()), moved_v(x.far_v.get());
+  device_array<element> const moved_k(x.far_k.get()), moved_v(x.far_v.get());
   x.far_k.put(std::vector<element>(row_count * dim));
   auto const k = x.tensors(moved_k.data()), v = x.tensors(moved_v.data());
   ok(kvmeld_rebind(x.there, k.data(), v.data(), static_cast<std::uint32_t>(k.size())));
@@ -262,7 +242,7 @@ TEST_CASE("libkvmeld on a device does what it does on the host: pages") {
 TEST_CASE("scores and probabilities that the engine brings lie on the device") {
   std::vector<float> scores(kv_heads * capacity);
   for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = noise(i);
-  far_array<float> const far_scores(scores);
+  device_array<float> const far_scores(scores);
   twins given("score=given select=top identify=evict_rest merge=drop", form::one_tensor);
   given.both([](kvmeld_cache c) { return kvmeld_open(c, 0, 50, 0); });
   for (std::uint32_t l = 0; l < layers; ++l) {
@@ -274,7 +254,7 @@ TEST_CASE("scores and probabilities that the engine brings lie on the device") {
 
   std::vector<float> rows(query_heads * 2 * capacity);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = std::fabs(noise(i));
-  far_array<float> const far_rows(rows);
+  device_array<float> const far_rows(rows);
   twins h2o("h2o", form::one_tensor);
   h2o.both([](kvmeld_cache c) { return kvmeld_open(c, 0, 50, 0); });
   for (std::uint32_t l = 0; l < layers; ++l) {
@@ -285,24 +265,40 @@ TEST_CASE("scores and probabilities that the engine brings lie on the device") {
   h2o.compare(0);
 }
 
-TEST_CASE("a stream of the program's own, and lengths that the host knows without waiting") {
+namespace {
+
+/// A cache on a stream of the program's own, which does not wait for the default stream.
+struct on_own_stream {
+  twins const rows{"streaming_llm", form::one_tensor};
+  std::vector<kvmeld_tensor> const k = rows.tensors(rows.far_k.data()), v = rows.tensors(rows.far_v.data());
   cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
   kvmeld_options o = options_for("streaming_llm");
-  o.device = 0;
-  o.stream = stream;
-  twins const rows("streaming_llm", form::one_tensor);
-  auto const k = rows.tensors(rows.far_k.data()), v = rows.tensors(rows.far_v.data());
   kvmeld_cache cache{0};
-  REQUIRE(kvmeld_create(&o, k.data(), v.data(), 1, &cache) == KVMELD_OK);
+
+  on_own_stream() {
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    o.device = 0;
+    o.stream = stream;
+    REQUIRE(kvmeld_create(&o, k.data(), v.data(), 1, &cache) == KVMELD_OK);
+  }
+  on_own_stream(on_own_stream const&) = delete;
+  ~on_own_stream() {
+    ok(kvmeld_destroy(cache));
+    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a stream of the program's own, and lengths that the host knows without waiting") {
+  on_own_stream const x;
+  kvmeld_cache const cache = x.cache;
   ok(kvmeld_open(cache, 2, 90, 0));
   std::uint32_t const sequence = 2;
   ok(kvmeld_compress(cache, &sequence, 1, {30, 0.0, KVMELD_HEAD, 0.0, 0}));
   std::uint32_t longest = 0;
   ok(kvmeld_longest(cache, 2, &longest));
   CHECK(longest == 30);
-  ok(kvmeld_destroy(cache));
-  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("memory of the program: as much as kvmeld_bytes says, and all of it comes back") {
@@ -358,31 +354,23 @@ TEST_CASE("what the host has only a bound of is looked up before it refuses") {
 }
 
 TEST_CASE("a stream that is being captured") {
-  cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  kvmeld_options o = options_for("streaming_llm");
-  o.device = 0;
-  o.stream = stream;
-  twins const rows("streaming_llm", form::one_tensor);
-  auto const k = rows.tensors(rows.far_k.data()), v = rows.tensors(rows.far_v.data());
-  kvmeld_cache cache{0}, another{0};
-  REQUIRE(kvmeld_create(&o, k.data(), v.data(), 1, &cache) == KVMELD_OK);
+  on_own_stream const x;
+  kvmeld_cache const cache = x.cache;
+  kvmeld_cache another{0};
   ok(kvmeld_open(cache, 0, 40, 0));
-  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(x.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   std::uint32_t const sequence = 0, one = 1;
   CHECK(kvmeld_append(cache, &sequence, &one, 1) == KVMELD_INVALID_ARGUMENT);
   CHECK(std::string(kvmeld_problem()) ==
         "kvmeld_append: options.stream is being captured; it must be a stream outside of a capture");
-  CHECK(kvmeld_create(&o, k.data(), v.data(), 1, &another) == KVMELD_INVALID_ARGUMENT);
+  CHECK(kvmeld_create(&x.o, x.k.data(), x.v.data(), 1, &another) == KVMELD_INVALID_ARGUMENT);
   cudaGraph_t graph = nullptr;
-  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  REQUIRE(cudaStreamEndCapture(x.stream, &graph) == cudaSuccess);
   cudaGraphDestroy(graph);
   ok(kvmeld_append(cache, &sequence, &one, 1));
   std::uint32_t longest = 0;
   ok(kvmeld_longest(cache, 0, &longest));
   CHECK(longest == 41);
-  ok(kvmeld_destroy(cache));
-  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
 TEST_CASE("what a library with CUDA refuses") {
