@@ -79,6 +79,10 @@ public:
   reference_queries references() const {
     return of_.visit([](auto const& s) { return kvmeld::detail::references_of(s); });
   }
+  /// Whether the score that is held has a contribution.
+  KVMELD_HD bool contributes() const {
+    return of_.visit([](auto const& s) { return kvmeld::detail::contributes(s); });
+  }
   KVMELD_HD float contribution(std::uint32_t channel, float p, std::uint32_t visible) const {
     return of_.visit([&](auto const& s) { return contribution_of(s, channel, p, visible); });
   }

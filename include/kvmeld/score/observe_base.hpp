@@ -66,9 +66,10 @@ template <class Score> struct observe_base {
     std::uint32_t first_row;  ///< first row that any channel counts; earlier ones need not be computed
     std::uint32_t used;       ///< channels in use
     attention_fold fold;      ///< how heads and rows become one number
+    bool contributes;         ///< whether the score adds up something other than attention
 
     KVMELD_HD updates(Score const& score, std::uint32_t count, std::uint32_t window, std::uint32_t rows)
-        : first_row(rows), used(count), fold(fold_of(score)) {
+        : first_row(rows), used(count), fold(fold_of(score)), contributes(detail::contributes(score)) {
       for (std::uint32_t c = 0; c < used; ++c) {
         at[c] = update_of(score, c, window, rows);
         first_row = min_of(first_row, at[c].first_row);
@@ -100,7 +101,7 @@ template <class Score> struct observe_base {
   KVMELD_HD void add_share(updates const& u, std::uint32_t c, std::uint32_t row, std::uint32_t visible,
                            float p, float* sums) const {
     if (row < u.at[c].first_row) return;
-    sums[c] = u.fold.add_rows(sums[c], contribution_of(score, c, p, visible));
+    sums[c] = u.fold.add_rows(sums[c], u.contributes ? contribution_of(score, c, p, visible) : p);
   }
 
   /// Calls use(token, visible, weight) for the tokens of a tile that row `row` sees.
@@ -161,10 +162,20 @@ template <class Score> struct observe_base {
       for (std::uint32_t j = 0; j < s.tokens; ++j) room[j] = u.fold.add_head(room[j], spare[j]);
     }
     if (u.fold.heads == head_fold::each) return;
-    for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
-      float const p = weight * u.fold.folded(room[j], group);
-      for (std::uint32_t c = 0; c < u.used; ++c) add_share(u, c, row, visible, p, sums + j * channels);
-    });
+    for (std::uint32_t j = 0; j < s.tokens; ++j) room[j] = u.fold.folded(room[j], group);
+    bool const adds = u.fold.rows == row_fold::sum && !u.contributes;
+    for (std::uint32_t c = 0; c < u.used; ++c) {
+      if (row < u.at[c].first_row) continue;
+      if (adds) {  // the usual case, with no decision per token
+        for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t, float weight) {
+          sums[j * channels + c] += weight * room[j];
+        });
+      } else {
+        for_seen(s, params, row, [&](std::uint32_t j, std::uint32_t visible, float weight) {
+          add_share(u, c, row, visible, weight * room[j], sums + j * channels);
+        });
+      }
+    }
   }
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.

@@ -162,6 +162,7 @@ using problem_for =
     decltype(static_cast<std::string>(std::declval<S const&>().problem_for(std::declval<shape const&>())));
 template <class S>
 using contribution = decltype(static_cast<float>(std::declval<S const&>().contribution(0u, 0.0f, 0u)));
+template <class S> using contributes = decltype(static_cast<bool>(std::declval<S const&>().contributes()));
 template <class S> using fold = decltype(static_cast<attention_fold>(std::declval<S const&>().fold()));
 template <class S>
 using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>().scratch_bytes(shape{}, 1)));
@@ -310,6 +311,15 @@ KVMELD_HD std::uint32_t next_window_of([[maybe_unused]] Score const& score,
 /// Whether a score has a `contribution`: it adds up something other than attention.
 template <class Score> constexpr bool has_contribution = contract::allows<score_uses::contribution, Score>;
 
+/// The same of a score as it is configured: one that is chosen at run time has `contributes()`.
+template <class Score> KVMELD_HD bool contributes([[maybe_unused]] Score const& score) {
+  if constexpr (contract::allows<score_uses::contributes, Score>) {
+    return score.contributes();
+  } else {
+    return has_contribution<Score>;
+  }
+}
+
 }  // namespace detail
 
 /// What a row adds to a channel of an entry that the row gave probability `p`.
@@ -403,6 +413,7 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   Score score;
   wave_ref wave;
   Layouts layouts{};
+  bool reads = reads_rows<Score>;  ///< of the score as it is configured
 
   static constexpr bool light = is_light<Score>::value;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -421,6 +432,7 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
       row_scratch const scratch(team, widest());
       kv const rows{track_rows(layouts.keys, view, scratch), track_rows(layouts.values, view, scratch)};
       evaluate_score(score, team, view, rows, out);
+      if (!reads) return;
       team.for_each(s.length, [&](std::uint32_t i) {
         if (!view.usable(i)) out[i] = element_traits<float>::lowest;
       });
