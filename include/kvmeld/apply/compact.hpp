@@ -13,33 +13,56 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Writes the new slots of kept entries, and the track's old and new length, into the plan.
+/// Lists the entries that stay in wave.live, and writes their new slots and the track's old and new length
+/// into the plan.
 struct new_slots_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     fate const* const fates = wave.plan.fates + wave.plan.at(t.item, 0);
     slot_t* const new_slot = wave.plan.new_slot + wave.plan.at(t.item, 0);
-    std::uint32_t const kept = compact_indices(
+    slot_t* const kept = wave.live + wave.at(t.item, 0);
+    std::uint32_t const count = compact_indices(
         team, n, [=](std::uint32_t s) { return fates[s] == fate::keep; },
-        [=](std::uint32_t rank, std::uint32_t s) { new_slot[s] = rank; });
+        [=](std::uint32_t rank, std::uint32_t s) {
+          new_slot[s] = rank;
+          kept[rank] = s;
+        });
     if (team.lane() == 0) {
       wave.plan.old_length[t.item] = n;
-      wave.plan.new_length[t.item] = kept;
+      wave.plan.new_length[t.item] = count;
     }
   }
 };
 
-/// First slot that is not kept; n if all are kept. Entries before it do not move.
-KVMELD_HD inline slot_t first_move(plan_ref const& plan, std::uint32_t item, std::uint32_t n) {
-  slot_t s = 0;
-  while (s < n && plan.fates[plan.at(item, s)] == fate::keep) ++s;
-  return s;
-}
+/// The entries of a track that stay: entry from(i) goes to slot i. The first of them stay where they are.
+struct kept_entries {
+  slot_t const* slots;  ///< ascending, as new_slots_phase lists them
+  std::uint32_t count, first_move;
+
+  KVMELD_HD kept_entries(wave_ref const& wave, std::uint32_t item)
+      : slots(wave.live + wave.at(item, 0)), count(wave.plan.new_length[item]), first_move(0) {
+    std::uint32_t end = count;  // of the entries among which the first that moves may be
+    while (first_move < end) {
+      std::uint32_t const middle = (first_move + end) / 2;
+      if (slots[middle] == middle) {
+        first_move = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+  }
+  KVMELD_HD slot_t from(std::uint32_t i) const { return slots[i]; }
+  /// Whether entries [i, i + n) are neighbours.
+  KVMELD_HD bool adjoin(std::uint32_t i, std::uint32_t n) const {
+    return i + n <= count && slots[i + n - 1] - slots[i] == n - 1;
+  }
+};
 
 /// Whether rows are moved past the caches, so that lines need not be read before they are written: where all
 /// tracks of the call would not stay in a cache for the attention that follows. Counts every track of the
@@ -49,27 +72,9 @@ KVMELD_HD constexpr bool outgrow_caches(std::uint32_t rows, std::size_t row_byte
   return std::uint64_t{rows} * row_bytes * tracks >= worth_streaming;
 }
 
-/// Calls use(slots, count) for the slots of [begin, n) that are kept, a stretch of them at a time, in
-/// ascending order. One lane. Hardly a branch depends on the fates, and what `use` does costs nothing for
-/// evicted slots.
-template <class Use> void each_stretch_of_kept(fate const* what, slot_t begin, slot_t n, Use use) {
-  constexpr std::uint32_t stretch = 256;
-  slot_t kept[stretch];
-  while (begin < n) {
-    slot_t const end = begin + min_of(stretch, n - begin);
-    std::uint32_t count = 0;
-    for (; begin < end; ++begin) {
-      kept[count] = begin;
-      count += what[begin] == fate::keep ? 1u : 0u;
-    }
-    use(static_cast<slot_t const*>(kept), count);
-  }
-}
-
 /// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
-  static constexpr std::uint32_t window = 4096;  ///< slots that teams of several lanes look through at a time
   static constexpr int min_blocks = 4;  ///< blocks per multiprocessor; each waits for memory between barriers
   Layout layout;
   wave_ref wave;
@@ -82,21 +87,16 @@ template <class Layout> struct compact_rows_phase {
     }
     return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice) : 1;
   }
-  std::size_t scratch_bytes(int lanes) const {
-    return shares_pieces<Layout>(static_cast<std::uint32_t>(lanes)) ? scratch_size(window * sizeof(slot_t))
-                                                                    : 0;
-  }
+  std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     std::uint32_t const n = plan.old_length[t.item];
-    std::uint32_t const kept = plan.new_length[t.item];
-    if (kept == n) return;
+    if (plan.new_length[t.item] == n) return;
+    kept_entries const kept(wave, t.item);
     if constexpr (has_row_pieces<Layout>::value) {
       if (shares_pieces<Layout>(team.lanes())) return move_pieces(team, t, kept, n);
     }
-    slot_t const begin = first_move(plan, t.item, n);
-    std::size_t const base = plan.at(t.item, 0);
     if constexpr (runs_along_tokens<Layout>) {
       using T = typename Layout::element_type;
       segment<T> const s = layout.locate(t.where, 0);
@@ -107,45 +107,36 @@ template <class Layout> struct compact_rows_phase {
       };
       if constexpr (may_be_tuned<Team>) {  // whole columns, where packing is vectorised
         if (is_tuned(team)) {
-          return pack_columns(team, plan.fates + base, begin, kept, n, column(0), s.channel_stride, channels);
+          return pack_columns(team, plan.fates + plan.at(t.item, 0), kept, n, column(0), s.channel_stride,
+                              channels);
         }
       }
       // The outer loop goes over runs of kept slots, the inner one over channels. A lane always has the same
       // channels, so runs need no barrier.
-      for (slot_t from = begin; from < n;) {
-        if (plan.fates[base + from] != fate::keep) {
-          ++from;
-          continue;
-        }
+      for (slot_t to = kept.first_move; to < kept.count;) {
+        slot_t const from = kept.from(to);
         std::uint32_t run = 1;
-        while (from + run < n && plan.fates[base + from + run] == fate::keep) ++run;
-        slot_t const to = plan.new_slot[base + from];
+        while (kept.adjoin(to, run + 1)) ++run;
         team.for_each(channels, [&](std::uint32_t i) {
           T* const x = column(i);
           for (std::uint32_t r = 0; r < run; ++r) x[to + r] = x[from + r];
         });
-        from += run;
+        to += run;
       }
       if (!zero) return;
       team.for_each(channels, [&](std::uint32_t i) {
         T* const x = column(i);
-        for (slot_t to = kept; to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
+        for (slot_t to = kept.count; to < n; ++to) x[to] = element_traits<T>::from_float(0.0f);
       });
     } else {
-      bool const past_caches = streams(team, kept - begin);
-      fate const* const fates = plan.fates + base;
-      if (!move_listed(team, t.where, fates, begin, n, past_caches)) {
-        for (slot_t from = begin; from < n; ++from) {
-          if (fates[from] != fate::keep) continue;
-          move_row(team, t.where, plan.new_slot[base + from], from, past_caches);
-        }
-      }
+      bool const past_caches = streams(team, kept.count - kept.first_move);
+      move_rows(team, t.where, kept, past_caches);
       if constexpr (has_row_kernels<Team, Layout>::value) {
         if (past_caches) finish_streams(team);
       }
       if (!zero) return;
       team.sync();
-      clear_rows(team, t.where, kept, n);
+      clear_rows(team, t.where, kept.count, n);
     }
   }
 
@@ -162,40 +153,59 @@ private:
     }
   }
 
+  /// Moves the rows that stay. Of a lane's own rows, neighbours move together, and the next rows are
+  /// prefetched.
   template <class Team>
-  KVMELD_HD void move_row(Team const& team, track where, slot_t to, slot_t from,
-                          [[maybe_unused]] bool past_caches) const {
-    if constexpr (has_row_kernels<Team, Layout>::value) {
-      if (past_caches) {
-        auto const target = layout.locate(where, to);
-        auto const source = layout.locate(where, from);
-        if (target.channel_stride == 1 && source.channel_stride == 1) {
-          return stream_row(team, target.base, source.base, row_bytes());
+  KVMELD_HD void move_rows(Team const& team, track where, kept_entries const& kept, bool past_caches) const {
+    constexpr std::uint32_t together = 16, ahead = 4;
+    for (slot_t to = kept.first_move; to < kept.count;) {
+      std::uint32_t run = min_of(together, kept.count - to);
+      if constexpr (has_row_kernels<Team, Layout>::value) {
+        if (team.lanes() == 1 && kept.adjoin(to, run)) {
+          while (kept.adjoin(to, run + together)) run += together;
+          move_run(team, where, to, kept.from(to), run, past_caches);
+          to += run;
+          continue;
         }
       }
+      for (std::uint32_t const end = to + run; to < end; ++to) {
+        if constexpr (may_be_tuned<Team>) {
+          if (to + ahead < kept.count) prefetch_row(team, layout, where, kept.from(to + ahead));
+        }
+        if constexpr (has_row_kernels<Team, Layout>::value) {
+          if (team.lanes() == 1) {
+            move_run(team, where, to, kept.from(to), 1, past_caches);
+            continue;
+          }
+        }
+        layout.copy_row(team, where, to, kept.from(to));
+      }
     }
-    layout.copy_row(team, where, to, from);
   }
 
-  /// Moves the kept rows of slots [begin, n), where the team has tuned forms: the next rows are prefetched.
-  /// Returns whether it has.
+  /// Moves rows [from, from + rows) to slots [to, to + rows), to < from. One lane.
   template <class Team>
-  KVMELD_HD bool move_listed([[maybe_unused]] Team const& team, [[maybe_unused]] track where,
-                             [[maybe_unused]] fate const* fates, [[maybe_unused]] slot_t begin,
-                             [[maybe_unused]] slot_t n, [[maybe_unused]] bool past_caches) const {
-    if constexpr (may_be_tuned<Team>) {
-      if (!is_tuned(team)) return false;
-      constexpr std::uint32_t ahead = 4;
-      slot_t to = begin;
-      each_stretch_of_kept(fates, begin, n, [&](slot_t const* from, std::uint32_t count) {
-        for (std::uint32_t i = 0; i < count; ++i) {
-          if (i + ahead < count) prefetch_row(team, layout, where, from[i + ahead]);
-          move_row(team, where, to++, from[i], past_caches);
-        }
-      });
-      return true;
+  void move_run(Team const& team, track where, slot_t to, slot_t from, std::uint32_t rows,
+                bool past_caches) const {
+    while (rows != 0) {
+      auto const target = layout.locate(where, to);
+      auto const source = layout.locate(where, from);
+      std::int64_t const d = layout.channels();
+      bool const dense = target.channel_stride == 1 && source.channel_stride == 1;
+      std::uint32_t run = 1;
+      if (dense && target.token_stride == d && source.token_stride == d)
+        run = min_of(min_of(rows, from - to), min_of(target.remaining, source.remaining));
+      if (!dense) {
+        layout.copy_row(team, where, to, from);
+      } else if (past_caches) {
+        stream_row(team, target.base, source.base, run * row_bytes());
+      } else {
+        std::memcpy(target.base, source.base, run * row_bytes());
+      }
+      to += run;
+      from += run;
+      rows -= run;
     }
-    return false;
   }
 
   /// Zeroes the rows of slots [begin, end). Cooperative.
@@ -219,57 +229,45 @@ private:
   /// Moves kept rows in batches of pieces. All lanes read a batch before any lane writes it. No later batch
   /// reads what was written, because the k-th kept row lies in slot k or behind it.
   template <class Team>
-  KVMELD_HD void move_pieces(Team const& team, tile const& t, std::uint32_t kept, std::uint32_t n) const {
+  KVMELD_HD void move_pieces(Team const& team, tile const& t, kept_entries const& kept,
+                             std::uint32_t n) const {
     using piece = typename row_pieces<Layout>::piece;
     row_pieces<Layout> const rows(layout, t.where);
     std::uint32_t const first_piece = slice * t.index;
     std::uint32_t const pieces = slice == 0 ? rows.count() : min_of(slice, rows.count() - first_piece);
-    fate const* const what = wave.plan.fates + wave.plan.at(t.item, 0);
-    slot_t* const from = team.template scratch<slot_t>(window);
     piece_share const mine(team, pieces);
-    slot_t to = 0;
-    for (slot_t first = 0; first < n; first += window) {
-      std::uint32_t const slots = min_of(window, n - first);
-      std::uint32_t const found = compact_indices(
-          team, slots, [&](std::uint32_t i) { return what[first + i] == fate::keep; },
-          [&](std::uint32_t rank, std::uint32_t i) { from[rank] = first + i; });
-      bool const moves = to != first || found != slots;  // false: all rows lie where they belong
-      std::uint32_t const total = moves ? found : 0;
-      for (std::uint32_t batch = 0; batch < total; batch += mine.rows * pieces_in_flight) {
-        for (std::uint32_t p = 0; p < pieces; p += mine.width) {
-          bool const has = mine.has_row() && p + mine.piece < pieces;
-          std::uint32_t const number = first_piece + p + mine.piece;
-          piece held[pieces_in_flight];
-          for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-            std::uint32_t const i = batch + j * mine.rows + mine.row;
-            if (has && i < total) held[j] = rows.read(from[i], number);
-          }
-          team.sync();
-          for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
-            std::uint32_t const i = batch + j * mine.rows + mine.row;
-            if (has && i < total) rows.write(to + i, number, held[j]);
-          }
+    for (slot_t batch = kept.first_move; batch < kept.count; batch += mine.rows * pieces_in_flight) {
+      for (std::uint32_t p = 0; p < pieces; p += mine.width) {
+        bool const has = mine.has_row() && p + mine.piece < pieces;
+        std::uint32_t const number = first_piece + p + mine.piece;
+        piece held[pieces_in_flight];
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          slot_t const to = batch + j * mine.rows + mine.row;
+          if (has && to < kept.count) held[j] = rows.read(kept.from(to), number);
+        }
+        team.sync();
+        for (std::uint32_t j = 0; j < pieces_in_flight; ++j) {
+          slot_t const to = batch + j * mine.rows + mine.row;
+          if (has && to < kept.count) rows.write(to, number, held[j]);
         }
       }
-      team.sync();  // the next window overwrites the list
-      to += found;
     }
     if (!zero) return;
     piece nothing;
     for (auto& x : nothing.x) x = element_traits<typename Layout::element_type>::from_float(0.0f);
     for (std::uint32_t p = mine.piece; mine.has_row() && p < pieces; p += mine.width) {
-      for (slot_t s = kept + mine.row; s < n; s += mine.rows) rows.write(s, first_piece + p, nothing);
+      for (slot_t s = kept.count + mine.row; s < n; s += mine.rows) rows.write(s, first_piece + p, nothing);
     }
   }
 
   /// Packs columns one by one, in stretches of slots. Fates become bits once per stretch, for all columns.
   template <class Team, class T>
-  void pack_columns(Team const& team, fate const* what, slot_t begin, slot_t kept, slot_t n, T* columns,
+  void pack_columns(Team const& team, fate const* what, kept_entries const& kept, slot_t n, T* columns,
                     std::int64_t stride, std::uint32_t count) const {
     constexpr std::uint32_t stretch = 4096;
     std::uint64_t bits[stretch / 64];
-    slot_t to = begin;
-    for (slot_t from = begin; from < n; from += stretch) {
+    slot_t to = kept.first_move;
+    for (slot_t from = kept.first_move; from < n; from += stretch) {
       std::uint32_t const slots = min_of(stretch, n - from);
       std::uint32_t moved = 0;
       for (std::uint32_t i = 0; i < slots; i += 64) {
@@ -288,7 +286,7 @@ private:
     }
     for (std::uint32_t c = 0; c < count && zero; ++c) {
       T* const x = columns + std::int64_t{c} * stride;
-      for (slot_t s = kept; s < n; ++s) x[s] = element_traits<T>::from_float(0.0f);
+      for (slot_t s = kept.count; s < n; ++s) x[s] = element_traits<T>::from_float(0.0f);
     }
   }
 };
@@ -302,9 +300,14 @@ struct compact_ledger_phase : track_phase {
     std::uint32_t const n = plan.old_length[t.item];
     std::uint32_t const kept = plan.new_length[t.item];
     if (kept != n) {
-      slot_t const begin = team.lanes() == 1 ? first_move(plan, t.item, n) : 0;
-      if (!move_listed(team, t, begin, n)) each_array([&](auto* array) { move(team, t, begin, n, array); });
-      team.for_each(n - kept, [&](std::uint32_t i) { l.degree[l.at(t.where, kept + i)] = 0.0f; });
+      kept_entries const entries(wave, t.item);
+      std::size_t const first = l.at(t.where, 0);
+      move(team, entries, l.degree + first);
+      move(team, entries, l.position + first);
+      move(team, entries, l.flags + first);
+      for (std::uint32_t c = 0; c < l.channels.count; ++c) move(team, entries, l.channel_data[c] + first);
+      if (l.members.capacity != 0) move(team, entries, l.members.own_norm + first);
+      team.for_each(n - kept, [&](std::uint32_t i) { l.degree[first + kept + i] = 0.0f; });
     }
     if (l.members.capacity != 0) move_members(team, t);
     team.sync();
@@ -315,70 +318,27 @@ struct compact_ledger_phase : track_phase {
   }
 
 private:
-  /// Calls use(array) for every array that has an element per entry.
-  template <class Use> KVMELD_HD void each_array(Use use) const {
-    ledger_ref const& l = wave.ledger;
-    use(l.degree);
-    use(l.position);
-    use(l.flags);
-    for (std::uint32_t c = 0; c < l.channels.count; ++c) use(l.channel_data[c]);
-    if (l.members.capacity != 0) use(l.members.own_norm);
-  }
-
-  /// Moves the kept elements of all arrays from `begin` on, where the team has tuned forms. Returns whether
-  /// it has.
-  template <class Team>
-  KVMELD_HD bool move_listed([[maybe_unused]] Team const& team, [[maybe_unused]] tile const& t,
-                             [[maybe_unused]] slot_t begin, [[maybe_unused]] std::uint32_t n) const {
-    if constexpr (may_be_tuned<Team>) {
-      if (!is_tuned(team)) return false;
-      std::size_t const first = wave.ledger.at(t.where, 0);
-      slot_t to = begin;
-      each_stretch_of_kept(wave.plan.fates + wave.plan.at(t.item, 0), begin, n,
-                           [&](slot_t const* from, std::uint32_t count) {
-                             each_array([&](auto* array) {
-                               auto* const x = array + first;
-                               for (std::uint32_t i = 0; i < count; ++i) x[to + i] = x[from[i]];
-                             });
-                             to += count;
-                           });
-      return true;
-    }
-    return false;
-  }
-
-  /// Moves the kept elements of one array, from `begin` on. Several lanes read a batch before any of them
-  /// writes it. A new slot is never above its old slot. Cooperative; barrier at the end.
-  template <class Team, class T>
-  KVMELD_HD void move(Team const& team, tile const& t, slot_t begin, std::uint32_t n, T* array) const {
-    constexpr std::uint32_t at_once = 4;
-    plan_ref const& plan = wave.plan;
-    T* const x = array + wave.ledger.at(t.where, 0);
-    fate const* const what = plan.fates + plan.at(t.item, 0);
-    slot_t const* const to = plan.new_slot + plan.at(t.item, 0);
+  /// Moves the elements of one array. Several lanes read a batch before any of them writes it, and no later
+  /// batch reads what was written. Cooperative.
+  template <class Team, class T> KVMELD_HD void move(Team const& team, kept_entries const& kept, T* x) const {
     if (team.lanes() == 1) {
-      // What goes is overwritten by what stays; a branch would cost more.
-      std::uint32_t const kept = plan.new_length[t.item];
-      slot_t next = begin;
-      for (slot_t s = begin; next < kept; ++s) {
-        x[next] = x[s];
-        next += what[s] == fate::keep ? 1u : 0u;
-      }
+      for (slot_t to = kept.first_move; to < kept.count; ++to) x[to] = x[kept.from(to)];
       return;
     }
-    for (slot_t first = begin; first < n; first += at_once * team.lanes()) {
+    constexpr std::uint32_t at_once = 4;
+    std::uint32_t const lanes = team.lanes();
+    for (slot_t first = kept.first_move; first < kept.count; first += at_once * lanes) {
       T held[at_once] = {};  // compilers do not see that only elements that were read are written
       for (std::uint32_t j = 0; j < at_once; ++j) {
-        slot_t const s = first + j * team.lanes() + team.lane();
-        if (s < n) held[j] = x[s];
+        slot_t const to = first + j * lanes + team.lane();
+        if (to < kept.count) held[j] = x[kept.from(to)];
       }
       team.sync();
       for (std::uint32_t j = 0; j < at_once; ++j) {
-        slot_t const s = first + j * team.lanes() + team.lane();
-        if (s < n && what[s] == fate::keep) x[to[s]] = held[j];
+        slot_t const to = first + j * lanes + team.lane();
+        if (to < kept.count) x[to] = held[j];
       }
     }
-    team.sync();
   }
 
   /// Moves members of kept owners, as many at a time as there are lanes. Cooperative; barrier at the end.

@@ -87,7 +87,8 @@ struct wave_ref {
   role* roles = nullptr;
   /// [tracks][capacity] importance of each entry.
   float* score = nullptr;
-  /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending.
+  /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending. From
+  /// new_slots_phase on: all entries that stay.
   slot_t* live = nullptr;
   /// [tracks][capacity] place of each listed entry if entries with NaN or infinity were listed too.
   std::uint32_t* place = nullptr;

@@ -212,10 +212,12 @@ template <class Chosen, class Emit> std::uint32_t emit_in_pieces(std::uint32_t n
   std::uint32_t list[piece];
   std::uint32_t rank = 0;
   for (std::uint32_t first = 0; first < n; first += piece) {
-    std::uint32_t const count = min_of(piece, n - first);
-    std::uint32_t all = 0;
-    for (std::uint32_t i = 0; i < count; ++i) taken[i] = chosen(first + i);
-    for (std::uint32_t i = 0; i < count; ++i) all += taken[i] ? 1u : 0u;
+    std::uint32_t const count = min_of(piece, n - first), end = first + count;
+    bool* next = taken;
+    for (std::uint32_t i = first; i < end; ++i)
+      *next++ = chosen(i);  // compilers see that i does not overflow
+    std::uint8_t all = 0;   // of so few that eight bits hold it
+    for (std::uint32_t i = 0; i < count; ++i) all = static_cast<std::uint8_t>(all + (taken[i] ? 1 : 0));
     if (all == count) {
       for (std::uint32_t i = 0; i < count; ++i) emit(rank + i, first + i);
     } else if (all != 0) {

@@ -154,9 +154,23 @@ public:
   /// Evicts every mergeable entry that has no other fate yet, rows with NaN or infinity included.
   /// Cooperative; no barrier.
   KVMELD_HD void drop_rest() {
-    for_each(state().length, [&](slot_t s) {
-      if (is_mergeable(s) && wave_.step.fates[wave_.step.at(item_, s)] == fate::keep) drop_slot(s);
-    });
+    role const* const roles = wave_.roles + wave_.at(item_, 0);
+    fate* const fates = wave_.step.fates + wave_.step.at(item_, 0);
+    std::uint32_t dropped = 0;
+    auto const drop_where = [&](auto lives) {  // without a branch, so that compilers use vectors
+      for_each(state().length, [=, &dropped](slot_t s) {
+        bool const drops = (roles[s] == role::mergeable) & (fates[s] == fate::keep) & lives(s);
+        fates[s] = drops ? fate::drop : fates[s];
+        dropped += drops ? 1u : 0u;
+      });
+    };
+    if (wave_.plans_directly()) {
+      drop_where([](slot_t) { return true; });
+    } else {
+      fate const* const so_far = wave_.plan.fates + wave_.plan.at(item_, 0);
+      drop_where([so_far](slot_t s) { return so_far[s] == fate::keep; });
+    }
+    removed_ += dropped;
   }
   /// Merges the `most` best of the first `count` candidates (higher key, then lower index) whose key is at
   /// least `min_key`. The similarity of a source is that of its candidate. No two candidates may have the
