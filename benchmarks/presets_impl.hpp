@@ -146,8 +146,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   bool const attends = with_attention && s.wants_any({"attend/unmerged", "attend/merged"}, "", x.of());
   if (!s.wants(name, x.of()) && !attends) return;
   x.restore();
-  cache_of<T, Policy> const original = filled(s, x, policy);
-  cache_of<T, Policy> cache = original.clone(x.rows());
+  cache_of<T, Policy> cache = filled(s, x, policy);
+  std::vector<std::byte> const begun = cache.save(0);
   if (attends) measure_attention(s, x, "attend/unmerged", cache);
   std::array<std::uint32_t, 1> const slots{0};
   double const row_bytes = double{head_dim} * sizeof(T);
@@ -155,7 +155,8 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
       name, x.of(),
       [&] {
         x.restore();
-        cache = original.clone(x.rows());
+        cache.close(0);
+        cache.resume(0, begun);  // not a new cache, whose workspace would be touched for the first time
         cache.executor().restart_meter();
       },
       [&] { cache.compress(slots, kvmeld::budget::entries(budget)); },
