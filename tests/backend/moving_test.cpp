@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/identify/no_sets.hpp>
+#include <kvmeld/layout/paged.hpp>
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/eviction.hpp>
@@ -74,6 +76,62 @@ std::vector<float> evicted_from_broken_rows(kvmeld::host_executor const& executo
   return keys;
 }
 
+// Of every `period` entries from `first` on, `gone` are evicted.
+struct every_few : kvmeld::identify::none {
+  static constexpr bool reads_live = true;
+  std::uint32_t first, period, gone;
+  every_few(std::uint32_t f, std::uint32_t p, std::uint32_t g) : first(f), period(p), gone(g) {}
+  bool evicts(std::uint32_t i) const { return i >= first && (i - first) % period < gone; }
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live(), [&](std::uint32_t i) {
+      if (evicts(i)) round.drop(i);
+    });
+  }
+};
+
+constexpr std::uint32_t row_width = 64;
+
+/// Keys and values that `layout(memory)` shows, of two heads of n entries, after an eviction; every row is
+/// compared with the row that belongs there. `row(memory, head, slot)` is where a row begins.
+template <class T, class Layout, class Row>
+std::size_t misplaced(kvmeld::host_executor const& executor, std::uint32_t n, every_few const& evict,
+                      Layout layout, Row row) {
+  kvmeld::shape const extent{1, 1, 2, 1, row_width, row_width, n};
+  std::vector<T> keys(std::size_t{2} * n * row_width), values(keys.size());
+  support::dice d(25);
+  for (T& x : keys) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.below(100000)));
+  for (T& x : values) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.below(100000)));
+  std::vector<T> const old_keys = keys, old_values = values;
+  kvmeld::policy const p{
+      kvmeld::score::none{},
+      kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)}, evict,
+      kvmeld::merge::drop{}};
+  kvmeld::merged_cache cache(
+      executor, p, kvmeld::kv{layout(keys.data(), extent), layout(values.data(), extent)}, {extent});
+  std::uint32_t left = 0;
+  for (std::uint32_t i = 0; i < n; ++i) left += evict.evicts(i) ? 0 : 1;
+  cache.open(0, n);
+  cache.compress({0}, kvmeld::budget::entries(left), kvmeld::shortfall::keep);
+  std::size_t wrong = 0;
+  for (std::uint32_t head = 0; head < 2; ++head) {
+    REQUIRE(cache.length(0, 0, head) == left);
+    std::uint32_t to = 0;
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (evict.evicts(i)) continue;
+      for (auto const& [now, old] : {std::pair(&keys, &old_keys), std::pair(&values, &old_values)}) {
+        std::size_t const a = row(head, to), b = row(head, i);
+        wrong += std::memcmp(now->data() + a, old->data() + b, row_width * sizeof(T)) == 0 ? 0 : 1;
+      }
+      wrong += cache.ledger().position[cache.ledger().at(kvmeld::make_track(extent, 0, 0, head), to)] ==
+                       static_cast<kvmeld::position_t>(i)
+                   ? 0
+                   : 1;
+      ++to;
+    }
+  }
+  return wrong;
+}
+
 // A 16-bit type of an engine that cannot be made from nothing.
 struct own_half {
   explicit own_half(std::uint16_t b) : bits(b) {}
@@ -102,6 +160,51 @@ TEST_CASE_TEMPLATE("many rows are moved and cleared as few are", T, float, kvmel
           CHECK(
               (evicted<T>(kvmeld::host_executor(2, kvmeld::tuning::on, set), order, shift, kept) == wanted));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("rows that stay move as they are, in runs of any length", T, float, kvmeld::bfloat16) {
+  constexpr std::uint32_t page = 32;
+  for (every_few const& evict : {every_few(0, 1u << 30, 1), every_few(0, 1u << 30, 5),
+                                 every_few(7, 1u << 30, 37), every_few(100, 50, 1), every_few(0, 40, 20),
+                                 every_few(0, 17, 1), every_few(3, 3, 2), every_few(0, 300, 150)}) {
+    CAPTURE(evict.first);
+    CAPTURE(evict.period);
+    CAPTURE(evict.gone);
+    for (std::uint32_t n : {640u, 40000u}) {  // up to 20 MB move, which go past the caches, or up to 0.3 MB
+      if (n > 640 && (evict.gone == 5 || evict.period < 40)) continue;
+      for (auto set : instruction_sets()) {
+        CAPTURE(kvmeld::name_of(set));
+        kvmeld::host_executor const executor(2, kvmeld::tuning::on, set);
+        CHECK(misplaced<T>(
+                  executor, n, evict,
+                  [](T* x, kvmeld::shape const& s) { return kvmeld::strided<T>(x, "LSHTC", s, row_width); },
+                  [&](std::uint32_t head, std::uint32_t slot) {
+                    return (std::size_t{head} * n + slot) * row_width;
+                  }) == 0);
+        CHECK(misplaced<T>(
+                  executor, n, evict,
+                  [](T* x, kvmeld::shape const& s) { return kvmeld::strided<T>(x, "LSTHC", s, row_width); },
+                  [](std::uint32_t head, std::uint32_t slot) {
+                    return (std::size_t{slot} * 2 + head) * row_width;
+                  }) == 0);
+        // Pages in reverse order, [page][head][slot][channel]: runs end where pages end.
+        std::uint32_t const pages = n / page;
+        std::vector<std::int32_t> table(pages);
+        for (std::uint32_t i = 0; i < pages; ++i) table[i] = static_cast<std::int32_t>(pages - 1 - i);
+        CHECK(misplaced<T>(
+                  executor, n, evict,
+                  [&](T* x, kvmeld::shape const& s) {
+                    return kvmeld::paged(kvmeld::pool_pages(x, kvmeld::table_rows(table.data(), pages)), page,
+                                         kvmeld::dense_pages("LPHTC", pages, page, s, row_width), s,
+                                         row_width);
+                  },
+                  [&](std::uint32_t head, std::uint32_t slot) {
+                    std::size_t const block = pages - 1 - slot / page;
+                    return ((block * 2 + head) * page + slot % page) * row_width;
+                  }) == 0);
       }
     }
   }
