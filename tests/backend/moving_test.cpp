@@ -98,9 +98,10 @@ std::size_t misplaced(kvmeld::host_executor const& executor, std::uint32_t n, ev
                       Layout layout, Row row) {
   kvmeld::shape const extent{1, 1, 2, 1, row_width, row_width, n};
   std::vector<T> keys(std::size_t{2} * n * row_width), values(keys.size());
-  support::dice d(25);
-  for (T& x : keys) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.below(100000)));
-  for (T& x : values) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.below(100000)));
+  for (std::size_t i = 0; i < keys.size(); ++i) {  // no two rows alike
+    keys[i] = kvmeld::element_traits<T>::from_float(static_cast<float>(i * 2654435761u % 65537));
+    values[i] = kvmeld::element_traits<T>::from_float(static_cast<float>(i * 2246822519u % 65521));
+  }
   std::vector<T> const old_keys = keys, old_values = values;
   kvmeld::policy const p{
       kvmeld::score::none{},
@@ -173,9 +174,10 @@ TEST_CASE_TEMPLATE("rows that stay move as they are, in runs of any length", T, 
     CAPTURE(evict.first);
     CAPTURE(evict.period);
     CAPTURE(evict.gone);
-    for (std::uint32_t n : {640u, 40000u}) {  // up to 20 MB move, which go past the caches, or up to 0.3 MB
-      if (n > 640 && (evict.gone == 5 || evict.period < 40)) continue;
-      for (auto set : instruction_sets()) {
+    for (std::uint32_t n : {640u, 40000u}) {  // of 40,000 rows, more than 8 MiB go past the caches
+      auto const sets = instruction_sets();
+      for (auto set : sets) {
+        if (n > 640 && (evict.gone > 1 || set != sets[sets.size() - 1])) continue;
         CAPTURE(kvmeld::name_of(set));
         kvmeld::host_executor const executor(2, kvmeld::tuning::on, set);
         CHECK(misplaced<T>(
