@@ -153,58 +153,49 @@ private:
     }
   }
 
-  /// Moves the rows that stay. Of a lane's own rows, neighbours move together, and the next rows are
-  /// prefetched.
+  /// Moves the rows that stay: neighbours together, and the next of the others prefetched.
   template <class Team>
   KVMELD_HD void move_rows(Team const& team, track where, kept_entries const& kept, bool past_caches) const {
     constexpr std::uint32_t together = 16, ahead = 4;
     for (slot_t to = kept.first_move; to < kept.count;) {
       std::uint32_t run = min_of(together, kept.count - to);
-      if constexpr (has_row_kernels<Team, Layout>::value) {
-        if (team.lanes() == 1 && kept.adjoin(to, run)) {
-          while (kept.adjoin(to, run + together)) run += together;
-          move_run(team, where, to, kept.from(to), run, past_caches);
-          to += run;
-          continue;
-        }
+      if (kept.adjoin(to, run)) {
+        while (kept.adjoin(to, run + together)) run += together;
+        move_run(team, where, to, kept.from(to), run, past_caches);
+        to += run;
+        continue;
       }
       for (std::uint32_t const end = to + run; to < end; ++to) {
         if constexpr (may_be_tuned<Team>) {
           if (to + ahead < kept.count) prefetch_row(team, layout, where, kept.from(to + ahead));
         }
-        if constexpr (has_row_kernels<Team, Layout>::value) {
-          if (team.lanes() == 1) {
-            move_run(team, where, to, kept.from(to), 1, past_caches);
-            continue;
-          }
-        }
-        layout.copy_row(team, where, to, kept.from(to));
+        move_run(team, where, to, kept.from(to), 1, past_caches);
       }
     }
   }
 
-  /// Moves rows [from, from + rows) to slots [to, to + rows), to < from. One lane.
+  /// Moves rows [from, from + rows) to slots [to, to + rows), to < from. One lane moves rows that lie
+  /// together at once.
   template <class Team>
-  void move_run(Team const& team, track where, slot_t to, slot_t from, std::uint32_t rows,
-                bool past_caches) const {
-    while (rows != 0) {
-      auto const target = layout.locate(where, to);
-      auto const source = layout.locate(where, from);
-      std::int64_t const d = layout.channels();
-      bool const dense = target.channel_stride == 1 && source.channel_stride == 1;
-      std::uint32_t run = 1;
-      if (dense && target.token_stride == d && source.token_stride == d)
-        run = min_of(min_of(rows, from - to), min_of(target.remaining, source.remaining));
-      if (!dense) {
-        layout.copy_row(team, where, to, from);
-      } else if (past_caches) {
-        stream_row(team, target.base, source.base, run * row_bytes());
-      } else {
-        std::memcpy(target.base, source.base, run * row_bytes());
+  KVMELD_HD void move_run(Team const& team, track where, slot_t to, slot_t from, std::uint32_t rows,
+                          [[maybe_unused]] bool past_caches) const {
+    for (std::uint32_t run = 1; rows != 0; to += run, from += run, rows -= run, run = 1) {
+      if constexpr (has_row_kernels<Team, Layout>::value) {
+        auto const target = layout.locate(where, to);
+        auto const source = layout.locate(where, from);
+        if (team.lanes() == 1 && target.channel_stride == 1 && source.channel_stride == 1) {
+          std::int64_t const d = layout.channels();
+          if (target.token_stride == d && source.token_stride == d)
+            run = min_of(min_of(rows, from - to), min_of(target.remaining, source.remaining));
+          if (past_caches) {
+            stream_row(team, target.base, source.base, run * row_bytes());
+          } else {
+            std::memcpy(target.base, source.base, run * row_bytes());
+          }
+          continue;
+        }
       }
-      to += run;
-      from += run;
-      rows -= run;
+      layout.copy_row(team, where, to, from);
     }
   }
 
