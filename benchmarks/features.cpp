@@ -31,10 +31,10 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
   sizes.budgets_over = among;
   sizes.stats = figures;
   x.restore();
-  cache_of<Policy> original(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
-  original.open(0, x.of().n);
-  fill_scores(original.ledger());
-  cache_of<Policy> cache = original.clone(x.rows());
+  cache_of<Policy> cache(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
+  cache.open(0, x.of().n);
+  fill_scores(cache.ledger());
+  std::vector<std::byte> const begun = cache.save(0);
   std::array<std::uint32_t, 1> const slots{0};
   auto const fallback = kvmeld::is_guarded<typename Policy::identify_type>::value
                             ? kvmeld::shortfall::keep
@@ -42,8 +42,7 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
   s.measure(
       name, x.of(),
       [&] {
-        x.restore();
-        cache = original.clone(x.rows());
+        begin_again(x, cache, begun);
         prepare(cache);
       },
       [&] { cache.compress(slots, kvmeld::budget::ratio(kept_share).over(among), fallback); },

@@ -154,9 +154,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   s.measure(
       name, x.of(),
       [&] {
-        x.restore();
-        cache.close(0);
-        cache.resume(0, begun);  // not a new cache, whose workspace would be touched for the first time
+        begin_again(x, cache, begun);
         cache.executor().restart_meter();
       },
       [&] { cache.compress(slots, kvmeld::budget::entries(budget)); },
@@ -200,15 +198,14 @@ void run_decode_step(session& s, tensors<T>& x, std::string const& preset, Polic
   std::string const name = "decode_step/" + preset + "/" + std::to_string(interval);
   if (x.of().n != 4096 || !s.wants(name, x.of())) return;
   x.restore();
-  cache_of<T, Policy> const original = filled(s, x, policy);
-  cache_of<T, Policy> cache = original.clone(x.rows());
+  cache_of<T, Policy> cache = filled(s, x, policy);
+  std::vector<std::byte> const begun = cache.save(0);
   std::array<std::uint32_t, 1> const slots{0};
   std::uint32_t const budget = x.of().n - interval;
   s.measure(
       name, x.of(),
       [&] {
-        x.restore();
-        cache = original.clone(x.rows());
+        begin_again(x, cache, begun);
         // As at any time but the first: what is new are the last tokens.
         std::fill_n(cache.ledger().flags, x.extent().slots(), looked_at);
         for (std::uint32_t head = 0; head < heads_of(x.of().n); ++head)

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace kvmeld_bench {
 
@@ -112,6 +113,15 @@ inline void fill_scores(kvmeld::ledger_ref const& l) {
       l.word(where, word) = observed_rows;
     }
   }
+}
+
+/// Rows and the cache's sequence as they were when `begun` was saved. The cache stays the same: the workspace
+/// of a new one would be touched for the first time inside what is measured.
+template <class T, class Cache>
+void begin_again(tensors<T>& x, Cache& cache, std::vector<std::byte> const& begun) {
+  x.restore();
+  cache.close(0);
+  cache.resume(0, begun);
 }
 
 }  // namespace kvmeld_bench
