@@ -59,7 +59,7 @@ public:
   /// Halves the bracket of the threshold `steps` times. Where rows outgrow the caches, the first steps are
   /// foretold, so that one pass over the rows serves them all.
   KVMELD_HD void bisect(std::uint32_t steps, std::uint32_t wanted, scan_bracket& now) {
-    bool const foretold = anchor_ == anchor_rule::fixed && n_ >= 2 * sample_distance;
+    bool const foretold = anchor_ == anchor_rule::fixed && n_ >= least_foretold;
     std::uint32_t done = foretold ? bisect_ahead(steps, wanted, now) : 0;
     for (; done < steps; ++done) now.halve(leaves(now.middle(), wanted));
   }
@@ -92,8 +92,10 @@ public:
 private:
   static constexpr std::uint32_t block = scan_rows(1);      ///< rows that are compared or measured at once
   static constexpr std::uint32_t window = 256;              ///< entries whose rows stay in the cache
-  static constexpr std::uint32_t sample = 512;              ///< entries of a piece of the sample
-  static constexpr std::uint32_t sample_distance = 4096;    ///< from one piece to the next
+  static constexpr std::uint32_t least_foretold = 4096;     ///< entries of a list that a sample foretells
+  static constexpr std::uint32_t sample = 64;               ///< entries of a piece of the sample
+  static constexpr std::uint32_t sample_pieces = 32;        ///< of them, at most
+  static constexpr std::uint32_t sample_distance = 512;     ///< from one piece to the next, at least
   static constexpr std::uint32_t sample_bisections = 10;    ///< a sample does not tell more
   static constexpr std::uint32_t unmeasured = 0xffffffffu;  ///< no norm has these bits
 
@@ -146,16 +148,19 @@ private:
     }
   }
 
-  /// An estimate of the threshold, by bisection on a sample of the list.
+  /// An estimate of the threshold, by bisection on a sample of the list. The last set of a piece may reach
+  /// below it and counts as whole.
   KVMELD_HD float foretell(std::uint32_t wanted) {
+    std::uint32_t const distance = max_of(sample_distance, n_ / sample_pieces);
     scan_bracket now;
     for (std::uint32_t i = 0; i < sample_bisections; ++i) {
       std::uint32_t const bar = order_key(now.middle());
       std::uint64_t sets = 0, seen = 0;
-      for (std::uint32_t from = n_; from > sample; from -= min_of(from, sample_distance)) {
+      for (std::uint32_t from = n_; from >= 2 * sample; from -= min_of(from, distance)) {
         std::uint32_t const first = from - sample;
-        for (std::uint32_t end = from; end > first; ++sets) end = reach(end - 1, bar, first);
-        seen += sample;
+        std::uint32_t end = from;
+        for (; end > first; ++sets) end = reach(end - 1, bar, first - sample);
+        seen += from - end;
       }
       now.halve(sets * n_ >= wanted * seen);
     }
