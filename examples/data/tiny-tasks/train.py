@@ -80,6 +80,8 @@ ROLES = (
     "lawyer publican robber thief spy herdman swineherd woodcutter waterdrawer tentmaker"
 ).split()
 TASKS = ("dwelt", "had", "servant", "verse", "number")
+MORE_TASKS = ("list", "counted", "chain")  # training has nothing like them
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
 STARTS = "b c d f g h j k l m n p r s t v w z bl br ch cl cr dr fl gl gr pl pr sc sh sp st th tr qu ph".split()
 rng = random.Random(1234)
 
@@ -210,6 +212,9 @@ class World:
         if t == "had":
             v = self.value[key] = w.some(w.kinds, 1)[0] + " " + w.some(w.things, 1)[0]
             return [(" " + lead(f"{who} had a "), 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
+        if t == "list":
+            v = self.value[key] = w.some(w.things, 1)[0]
+            return [(" " + lead(f"the {who} gift was a "), 0.3), (v, UNKNOWN, (id(self), key)), (".", 1)]
         if t == "servant":
             self.value[key] = who[1]
             return [(" " + lead(f"the servant of {who[0]} was "), 0.3), (who[1], UNKNOWN, (id(self), key)), (".", 1)]
@@ -232,6 +237,8 @@ class World:
             return t, f"\nBehold, {who} had a ", v
         if t == "servant":
             return t, f"\nBehold, the servant of {who[0]} was ", v
+        if t == "list":
+            return t, f"\nBehold, the {who} gift was a ", v
         if t == "verse":
             cut = first_words(v)
             return t, "\nBehold, it is written, " + v[:cut], v[cut:]
@@ -431,7 +438,13 @@ def task_context(task, length, source, words, crowd=0):
             rng.shuffle(world.open)
         elif task == "number":
             world.open = [(task, w) for w in rng.sample(NUMBER_NAMES, wanted)]
-        else:
+        elif task == "list":
+            world.open = [(task, o) for o in reversed(ORDINALS)]  # `state` begins at the end
+        elif task == "chain":  # two chains of three
+            n = words.some(words.names, 6, True)
+            world.open = [("servant", pair) for pair in zip(n, n[1:]) if pair != (n[2], n[3])]
+            rng.shuffle(world.open)
+        elif task == "servant":
             n = words.some(words.names, 2 * wanted, True)
             world.open = [(task, (n[2 * i], n[2 * i + 1])) for i in range(wanted)]
         said = []
@@ -439,6 +452,9 @@ def task_context(task, length, source, words, crowd=0):
             said.append(world.state(0.0))
         said += [world.state(0.0) for _ in range(moves)]
         said = ["".join(p[0] for p in x) for x in said]
+        if task == "counted":
+            gifts = words.some(words.things, 5)
+            said = [f" Now the gifts were a {', a '.join(gifts[:4])} and a {gifts[4]}."]
         room = length - sum(map(len, said))
         ends = [e for e in boundaries(body[:room]) if e < room - 20]
         if not ends or room < 40:
@@ -455,6 +471,11 @@ def task_context(task, length, source, words, crowd=0):
             context += body[pos:at] + x
             pos = at
         qs = [world.question(k) for k in world.known]
+        if task == "counted":
+            qs = [(task, f"\nBehold, the {o} gift was a ", gift) for o, gift in zip(ORDINALS, gifts)]
+        if task == "chain":
+            ends = (n[0], n[2]), (n[3], n[5])
+            qs = [(task, f"\nBehold, the servant of the servant of {a} was ", c) for a, c in ends]
         return context + body[pos:room], rng.sample(qs, min(3, len(qs)))
 
 
@@ -462,14 +483,14 @@ def as_rows(context, qs):
     return [dict(task=t, context=context, question=q, answer=a) for t, q, a in qs]
 
 
-def write_tasks(path, source, words, contexts, seed):
+def write_tasks(path, source, words, contexts, seed, tasks, crowded):
     """contexts per task, a fifth of them of 1,900 bytes; and 10 of 1,200 bytes, crowded with 24 statements."""
     rng.seed(seed)
     rows = []
-    for task in TASKS:
+    for task in tasks:
         for i in range(contexts):
             rows += as_rows(*task_context(task, 1900 if i % 5 == 4 else 1000, source, words))
-    for task in ("dwelt", "had", "servant", "number"):
+    for task in crowded:
         for i in range(10):
             rows += [r | dict(task=task + "24") for r in as_rows(*task_context(task, 1200, source, words, 24))]
     with open(path, "w") as f:
@@ -984,6 +1005,7 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--tell-every", type=float, default=4, help="minutes between checkpoints and lines of progress")
     p.add_argument("--write-tasks", metavar="FILE", help="write contexts, questions and answers, and stop")
+    p.add_argument("--more", action="store_true", help="with --write-tasks: lists and chains, which training lacks")
     p.add_argument("--contexts", type=int, default=25, help="contexts per task for --write-tasks")
     p.add_argument("--tasks", default="tasks.jsonl", help="the file that --evaluate reads")
     p.add_argument("--evaluate", metavar="FOLDER", help="measure the model in this folder, and stop")
@@ -1003,7 +1025,8 @@ def main():
     names = names_in(raw)
     text, held = (t.decode("ascii", "replace") for t in (raw[:cut], raw[cut:]))
     if a.write_tasks:
-        write_tasks(a.write_tasks, held, Words(names, True), a.contexts, 7)
+        kinds = (MORE_TASKS, ()) if a.more else (TASKS, ("dwelt", "had", "servant", "number"))
+        write_tasks(a.write_tasks, held, Words(names, True), a.contexts, 7, *kinds)
     else:
         train(a, text, held, Words(names, False), Words(names, True))
 
