@@ -80,6 +80,9 @@ KVMELD_ENTRY void products(float const* a, std::uint32_t rows, std::uint32_t a_l
     float const* const row = a + std::size_t{i} * a_ld;
     for (std::uint32_t j = 0, wide = 0; j < columns; j += wide) {
       wide = next_step(columns - j, block_columns);
+      if (i == 0 && j + rows_ahead + block_columns <= columns) {
+        for (std::uint32_t c = 0; c < block_columns; ++c) fetch_row(b + (j + rows_ahead + c) * b_ld, d);
+      }
       floats sums[block_vectors];
       block_dots(row, high == 1 ? 0 : a_ld, b + std::size_t{j} * b_ld, wide == 1 ? 0 : b_ld, d, sums);
       float sum[block_pairs];

@@ -66,6 +66,13 @@ template <class T> KVMELD_ENTRY void decode(T const* from, std::uint32_t n, floa
   for (; i < n; ++i) to[i] = element_traits<T>::to_float(from[i]);
 }
 
+/// Rows of a tile that are fetched before a kernel comes to them: enough for memory to answer.
+constexpr std::uint32_t rows_ahead = 8;
+
+template <class T> KVMELD_SIMD void fetch_row(T const* row, std::uint32_t d) {
+  for (std::uint32_t c = 0; c < d; c += 64 / sizeof(T)) __builtin_prefetch(row + c);
+}
+
 /// Blends the whole vectors of `count` rows. Returns the channel where they end.
 template <std::uint32_t count, class T>
 KVMELD_SIMD std::uint32_t blend_few(T const* const* row, float const* weight, std::uint32_t n, T* to) {

@@ -75,10 +75,12 @@ KVMELD_ENTRY float soften(float* logits, float const* bias, std::uint32_t n, flo
   return factor;
 }
 
-/// The sums of `rows` rows and `vectors` vectors of channels at once.
+/// The sums of `rows` rows and `vectors` vectors of channels at once. A block takes a piece of every row of
+/// v, so the first block fetches whole rows: `fetched` channels of each.
 template <int rows, int vectors, class T>
 KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor, T const* v,
-                           std::uint32_t tokens, std::size_t v_ld, float* total, std::size_t total_ld) {
+                           std::uint32_t tokens, std::size_t v_ld, std::uint32_t fetched, float* total,
+                           std::size_t total_ld) {
   floats sum[unsigned{rows}][unsigned{vectors}];
 #pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
@@ -88,6 +90,7 @@ KVMELD_SIMD void add_block(float const* p, std::size_t p_ld, float const* factor
     }
   }
   for (std::uint32_t t = 0; t < tokens; ++t, v += v_ld) {
+    if (fetched != 0 && t + rows_ahead < tokens) fetch_row(v + rows_ahead * v_ld, fetched);
     floats value[unsigned{vectors}];
 #pragma GCC unroll 4
     for (int c = 0; c < vectors; ++c) value[c] = decode_one(v + c * width);
@@ -112,10 +115,10 @@ KVMELD_SIMD void add_rows(float const* p, std::size_t p_ld, float const* factor,
   constexpr int vectors = width == 16 ? 4 : 2;
   std::uint32_t c = 0;
   for (; c + vectors * width <= d; c += vectors * width) {
-    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, v_ld, total + c, total_ld);
+    add_block<rows, vectors>(p, p_ld, factor, v + c, tokens, v_ld, c == 0 ? d : 0, total + c, total_ld);
   }
   for (; c + width <= d; c += width)
-    add_block<rows, 1>(p, p_ld, factor, v + c, tokens, v_ld, total + c, total_ld);
+    add_block<rows, 1>(p, p_ld, factor, v + c, tokens, v_ld, 0, total + c, total_ld);
   for (; c < d; ++c) {
     for (int r = 0; r < rows; ++r) {
       float& x = total[static_cast<std::size_t>(r) * total_ld + c];
