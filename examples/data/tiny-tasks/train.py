@@ -425,6 +425,7 @@ def task_context(task, length, source, words, crowd=0):
                 return context, qs
             continue
         world = World(words, [], 1)
+        said, asked = [], None
         wanted = crowd or 4
         moves = (4 if crowd else 1) if task in ("dwelt", "had") else 0
         count = wanted - moves if crowd else wanted
@@ -440,21 +441,23 @@ def task_context(task, length, source, words, crowd=0):
             world.open = [(task, w) for w in rng.sample(NUMBER_NAMES, wanted)]
         elif task == "list":
             world.open = [(task, o) for o in reversed(ORDINALS)]  # `state` begins at the end
+        elif task == "counted":
+            gifts = words.some(words.things, 5)
+            said = [[(f" Now the gifts were a {', a '.join(gifts[:4])} and a {gifts[4]}.", 1)]]
+            asked = [(task, f"\nBehold, the {o} gift was a ", gift) for o, gift in zip(ORDINALS, gifts)]
         elif task == "chain":  # two chains of three
             n = words.some(words.names, 6, True)
             world.open = [("servant", pair) for pair in zip(n, n[1:]) if pair != (n[2], n[3])]
             rng.shuffle(world.open)
-        elif task == "servant":
+            ends = (n[0], n[2]), (n[3], n[5])
+            asked = [(task, f"\nBehold, the servant of the servant of {a} was ", c) for a, c in ends]
+        else:
             n = words.some(words.names, 2 * wanted, True)
             world.open = [(task, (n[2 * i], n[2 * i + 1])) for i in range(wanted)]
-        said = []
         while world.open:
             said.append(world.state(0.0))
         said += [world.state(0.0) for _ in range(moves)]
         said = ["".join(p[0] for p in x) for x in said]
-        if task == "counted":
-            gifts = words.some(words.things, 5)
-            said = [f" Now the gifts were a {', a '.join(gifts[:4])} and a {gifts[4]}."]
         room = length - sum(map(len, said))
         ends = [e for e in boundaries(body[:room]) if e < room - 20]
         if not ends or room < 40:
@@ -470,12 +473,7 @@ def task_context(task, length, source, words, crowd=0):
         for x, at in zip(said, places):
             context += body[pos:at] + x
             pos = at
-        qs = [world.question(k) for k in world.known]
-        if task == "counted":
-            qs = [(task, f"\nBehold, the {o} gift was a ", gift) for o, gift in zip(ORDINALS, gifts)]
-        if task == "chain":
-            ends = (n[0], n[2]), (n[3], n[5])
-            qs = [(task, f"\nBehold, the servant of the servant of {a} was ", c) for a, c in ends]
+        qs = asked or [world.question(k) for k in world.known]
         return context + body[pos:room], rng.sample(qs, min(3, len(qs)))
 
 

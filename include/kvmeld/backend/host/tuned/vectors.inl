@@ -31,8 +31,8 @@ KVMELD_SIMD floats select(words mask, floats a, floats b) {
   return float_of(select(mask, bits_of(a), bits_of(b)));
 }
 
-/// `widen` turns each half into a word; `narrow` keeps the lower half of each word. g++ would convert the
-/// vectors in two pieces.
+/// `widen` turns each half into a word; `narrow` keeps the lower half of each word. g++ would do so in
+/// pieces where another form is given.
 KVMELD_SIMD words widen(halves x) {
 #if KVMELD_SIMD_WIDTH == 16 && !defined(__clang__)
   using shorts = short __attribute__((vector_size(32)));
@@ -52,12 +52,6 @@ KVMELD_SIMD halves narrow(words x) {
   using ints = int __attribute__((vector_size(64)));
   return reinterpret_cast<halves>(
       __builtin_ia32_pmovdw512_mask(reinterpret_cast<ints>(x), shorts{}, static_cast<std::uint16_t>(0xffff)));
-#elif KVMELD_SIMD_WIDTH == 8 && !defined(__clang__)
-  using ints = int __attribute__((vector_size(32)));
-  using quads = long long __attribute__((vector_size(32)));
-  ints const lower = reinterpret_cast<ints>(x & 0xffffu);
-  quads const packed = reinterpret_cast<quads>(__builtin_ia32_packusdw256(lower, lower));
-  return reinterpret_cast<halves>(__builtin_shufflevector(packed, packed, 0, 2));
 #else
   return __builtin_convertvector(x, halves);
 #endif
